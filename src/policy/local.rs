@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
 
 use crate::ipam::StoreEntry;
 use crate::net::node_name::NodeName;
@@ -54,8 +55,9 @@ impl HostKnowledge {
     }
 }
 
-/// By container and interface.
-#[derive(Debug, Default)]
+/// By container and interface. In JSON a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<LocalPod>", into = "Vec<LocalPod>")]
 pub struct Pods(BTreeMap<(String, String), LocalPod>);
 
 impl Pods {
@@ -72,6 +74,11 @@ impl Pods {
             former.addresses.retain(|address| !pod.addresses.contains(address));
         }
         self.0.insert((pod.container_id.clone(), pod.ifname.clone()), pod);
+    }
+
+    /// Those with an address.
+    pub fn iter(&self) -> impl Iterator<Item = &LocalPod> {
+        self.0.values().filter(|pod| !pod.addresses.is_empty())
     }
 
     /// What policies say of these pods: as their source knows them; else, on a host without Kubernetes,
@@ -102,7 +109,21 @@ impl Pods {
                 cluster.standalone((namespace, name), &annotations, labels, host.clone());
             Some(Endpoint { addresses, ..endpoint })
         };
-        self.0.values().filter(|pod| !pod.addresses.is_empty()).filter_map(endpoint).collect()
+        self.iter().filter_map(endpoint).collect()
+    }
+}
+
+impl From<Vec<LocalPod>> for Pods {
+    fn from(all: Vec<LocalPod>) -> Pods {
+        let keyed =
+            all.into_iter().map(|pod| ((pod.container_id.clone(), pod.ifname.clone()), pod));
+        Pods(keyed.collect())
+    }
+}
+
+impl From<Pods> for Vec<LocalPod> {
+    fn from(pods: Pods) -> Vec<LocalPod> {
+        pods.0.into_values().collect()
     }
 }
 

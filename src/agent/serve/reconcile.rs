@@ -19,6 +19,7 @@ impl Agent {
     pub(super) fn reconcile(&mut self) -> Option<Applier> {
         self.follow_policies();
         self.read_policy_file();
+        self.look_at_quarantine();
         let now = Instant::now();
         if now >= self.state.resync_at {
             self.state.scope = Scope::ALL;
@@ -59,6 +60,9 @@ impl Agent {
         };
         let mut applier = Applier::new(false);
         let seen = run::run(&run, &mut self.state.cache, &mut applier);
+        if scope.policy {
+            self.state.policy_view = None;
+        }
         log::debug!("looked at {scope:?} in {:?}", now.elapsed());
         let why = std::mem::take(&mut self.state.reasons);
         let same_host =

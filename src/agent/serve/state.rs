@@ -17,6 +17,7 @@ use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
 use crate::policy::sources::Policies;
+use crate::policy::view::View;
 use crate::settings::{Settings, Texts};
 
 use crate::agent::serve::rate_limit::RepairRateLimit;
@@ -73,6 +74,10 @@ pub struct AgentState {
     pub policies: Policies,
     /// It has changed since it was kept for the next start.
     pub(super) policies_unkept: bool,
+    /// All that is known of them, as it was published last; `None`: something has changed.
+    pub(super) policy_view: Option<Arc<View>>,
+    /// When to look whether pods in quarantine are still there.
+    pub(super) quarantine_due: Option<Instant>,
     /// When to read POLICY_FILE.
     pub(super) policy_file_due: Option<Instant>,
     /// New pods, whose plugins wait.
@@ -124,6 +129,8 @@ impl AgentState {
             stop: false,
             policies: Policies::default(),
             policies_unkept: false,
+            policy_view: None,
+            quarantine_due: None,
             policy_file_due: Some(now),
             asked: Vec::new(),
             once: false,
