@@ -99,6 +99,7 @@ impl Agent {
             can_look.then_some(self.state.resync_at),
             self.files.due().filter(|_| can_look),
             self.state.policy_file_due,
+            self.state.quarantine_due,
             self.state.disputed.look_at,
             self.state.refused.as_ref().map(|refused| refused.look_at),
             self.registry.patience_ends().filter(|_| !can_look),

@@ -10,6 +10,7 @@ use crate::inspect::host_state::HostState;
 use crate::lease::{LeaseError, Peers};
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::plan::peer_routes::PeerRoutes;
+use crate::policy::view::View;
 use crate::settings::{Settings, Source};
 
 /// What the loop knew.
@@ -32,11 +33,13 @@ pub struct AgentSnapshot {
     /// How their pods are reached, as the loop found it for its routes.
     pub peer_routes: Option<Arc<PeerRoutes>>,
     /// What this host is.
-    pub facts: Option<HostState>,
+    pub host_state: Option<HostState>,
     /// What was said about the connection with etcd.
     pub etcd: StoreStatus,
     /// How it goes; `None` on a host without etcd.
     pub contact: Option<Arc<Contact>>,
+    /// What is known of policies; `None` if they are off.
+    pub policies: Option<Arc<View>>,
 }
 
 /// What was said about the connection with etcd.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,11 @@ struct Kept<T> {
 pub fn keep(state_dir: &Path, snapshots: &BTreeMap<Provider, Snapshot>) -> Result<(), FileError> {
     let text = serde_json::to_vec(&Kept { schema: SCHEMA, snapshots });
     files::replace(&state_dir.join(FILE), &text.unwrap_or_default(), 0o600)
+}
+
+/// When they were kept.
+pub fn written(state_dir: &Path) -> Option<SystemTime> {
+    fs::metadata(state_dir.join(FILE)).and_then(|file| file.modified()).ok()
 }
 
 /// What was kept; nothing if it cannot be used.

@@ -18,6 +18,7 @@ pub mod service;
 pub mod snapshot;
 pub mod sources;
 pub mod tuple;
+pub mod view;
 
 pub use endpoint::{Endpoint, Endpoints, NamedPort, Namespace, Node};
 pub use evaluate::{Decision, Judgement, Reason, evaluate};

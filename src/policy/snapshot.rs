@@ -52,6 +52,16 @@ pub struct Update {
     pub problems: Vec<Problem>,
 }
 
+impl Provider {
+    pub fn name(self) -> &'static str {
+        match self {
+            Provider::Kubernetes => "kubernetes",
+            Provider::Etcd => "etcd",
+            Provider::File => "file",
+        }
+    }
+}
+
 impl Snapshot {
     /// What all sources say together.
     pub fn merged<'a>(all: impl IntoIterator<Item = &'a Snapshot>) -> Snapshot {

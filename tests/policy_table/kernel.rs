@@ -10,6 +10,7 @@ use humanz::plan::policy_table::{FoundPolicy, PolicyPlan, plan};
 use humanz::policy::compile::{POLICY_TABLE, PolicyTable, compile};
 use humanz::policy::{Rules, Transport, Tuple, evaluate};
 use humanz_test_support::netns::run_args;
+use humanz_test_support::wait::patience;
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::agreement::expected;
@@ -169,12 +170,12 @@ fn packets_meet_what_evaluate_says() {
         });
         let wanted: Vec<bool> = wanted.collect();
         let mut probes: Vec<Probe> = tuples.iter().map(|tuple| network.probe(tuple)).collect();
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(10) * patience();
         let mut arrived = vec![false; probes.len()];
         let mut settled = Instant::now();
         let mut again = Instant::now();
         // What is allowed arrives; what is not gets time to.
-        while Instant::now() < end && settled.elapsed() < Duration::from_millis(150) {
+        while Instant::now() < end && settled.elapsed() < Duration::from_millis(150) * patience() {
             for (probe, arrived) in probes.iter_mut().zip(&mut arrived) {
                 *arrived = *arrived || network.has_arrived(probe);
             }
@@ -182,7 +183,7 @@ fn packets_meet_what_evaluate_says() {
                 settled = Instant::now();
             }
             // One packet may be lost, as while its neighbour is looked for.
-            if again.elapsed() > Duration::from_millis(300) {
+            if again.elapsed() > Duration::from_millis(300) * patience() {
                 again = Instant::now();
                 let lost = probes.iter().zip(&arrived).filter(|(_, arrived)| !**arrived);
                 lost.for_each(|(probe, _)| probe.send());

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
@@ -14,12 +15,16 @@ use crate::inspect::{last_policies, policy_file};
 use crate::policy::ask::Answer;
 use crate::policy::local::HostKnowledge;
 use crate::policy::sources::Policies;
+use crate::policy::view::{Quarantined, View};
 use crate::policy::{Provider, Update};
 use crate::settings::{Settings, Source};
 use crate::sources::{PodScope, Start};
 
 /// Wait after a change of the file: what is written in several steps is read once.
 const SETTLE: Duration = Duration::from_millis(20);
+
+/// Time between two looks whether pods in quarantine are still there.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// What held before the agent stopped, of the sources in `settings`.
 pub fn kept_policies(settings: &Settings) -> Policies {
@@ -44,8 +49,9 @@ impl Agent {
         if self.settings.policy.is_none() {
             return Scope::default();
         }
-        let changed = self.state.policies.take(update);
+        let changed = self.state.policies.take(update, SystemTime::now());
         self.state.policies_unkept |= changed;
+        self.state.policy_view = None;
         self.shared.problems.set(ProblemSource::Policies, self.state.policies.problems());
         match (changed, self.state.ready) {
             (false, _) => Scope::default(),
@@ -111,6 +117,41 @@ impl Agent {
         HostKnowledge { host: self.name.clone(), known: self.state.policies.snapshot().cloned() }
     }
 
+    /// What is known of policies, for all who ask; what keeps pods in quarantine becomes a problem.
+    pub(super) fn policy_view(&mut self) -> Option<Arc<View>> {
+        let Some(settings) = &self.settings.policy else {
+            if self.state.policy_view.take().is_some() {
+                self.shared.problems.set(ProblemSource::QuarantinedPods, None);
+            }
+            return None;
+        };
+        if self.state.policy_view.is_none() {
+            let pods = self.state.cache.policy.pods.clone();
+            let view = View {
+                host: self.name.clone(),
+                subnets: self.state.subnets.iter().flat_map(|all| all.iter().copied()).collect(),
+                sources: self.state.policies.states(&settings.providers(&self.settings.source)),
+                known: self.state.policies.snapshot().cloned(),
+                pods: pods.unwrap_or_default(),
+            };
+            let quarantined = view.quarantined();
+            self.state.quarantine_due =
+                (!quarantined.is_empty()).then(|| Instant::now() + LOOK_AGAIN);
+            let problems = quarantined.iter().map(Quarantined::problem);
+            self.shared.problems.set(ProblemSource::QuarantinedPods, problems);
+            self.state.policy_view = Some(Arc::new(view));
+        }
+        self.state.policy_view.clone()
+    }
+
+    /// Looks at the pods again while one of them is in quarantine: it may have gone.
+    pub(super) fn look_at_quarantine(&mut self) {
+        if self.state.quarantine_due.take_if(|due| *due <= Instant::now()).is_some() {
+            self.state.scope = self.state.scope.and(Scope::POLICY);
+            self.state.reasons.and(TriggerReason::PODS);
+        }
+    }
+
     /// Puts the policies of new pods in force at once, and answers their plugins.
     pub(super) fn answer_pods(&mut self) {
         self.hear_pods();
@@ -150,6 +191,7 @@ impl Agent {
         let mut why = TriggerReason::default();
         why.and(TriggerReason::PODS);
         self.record_changes(&applier, &why, true);
+        self.state.policy_view = None;
         let pods = self.state.cache.policy.pods.as_ref();
         let known = pods.map(|pods| policies.addresses(pods)).unwrap_or_default();
         for asked in asked {

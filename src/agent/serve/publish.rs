@@ -38,7 +38,8 @@ impl Agent {
         }
     }
 
-    pub(super) fn publish(&self) {
+    pub(super) fn publish(&mut self) {
+        let policies = self.policy_view();
         let state = &self.state;
         self.shared.publish(AgentSnapshot {
             settings: self.settings.clone(),
@@ -49,9 +50,10 @@ impl Agent {
             revision: state.snapshot.as_ref().map(|snapshot| snapshot.revision),
             peers: state.peers.clone(),
             peer_routes: state.cache.peer_routes.last(),
-            facts: state.facts.clone(),
+            host_state: state.host_state.clone(),
             etcd: state.etcd.clone(),
             contact: self.registry.contact().cloned(),
+            policies,
         });
     }
 }

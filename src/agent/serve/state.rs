@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::new_pods::Asked;
+use crate::agent::new_pods::PodRequest;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
@@ -17,6 +17,7 @@ use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
 use crate::policy::sources::Policies;
+use crate::policy::view::View;
 use crate::settings::{Settings, Texts};
 
 use crate::agent::serve::rate_limit::RepairRateLimit;
@@ -46,7 +47,7 @@ pub struct AgentState {
     pub(super) resolved: Resolved,
     pub(super) cache: ReconcileCache,
     /// What this host was when it was looked at last.
-    pub(super) facts: Option<HostState>,
+    pub(super) host_state: Option<HostState>,
     pub(super) scope: Scope,
     pub(super) reasons: TriggerReason,
     /// When to look, if there is something to look at.
@@ -73,10 +74,14 @@ pub struct AgentState {
     pub policies: Policies,
     /// It has changed since it was kept for the next start.
     pub(super) policies_unkept: bool,
+    /// All that is known of them, as it was published last; `None`: something has changed.
+    pub(super) policy_view: Option<Arc<View>>,
+    /// When to look whether pods in quarantine are still there.
+    pub(super) quarantine_due: Option<Instant>,
     /// When to read POLICY_FILE.
     pub(super) policy_file_due: Option<Instant>,
     /// New pods, whose plugins wait.
-    pub(super) asked: Vec<Asked>,
+    pub(super) asked: Vec<PodRequest>,
     /// The agent leaves once the host is as it should be, or with the first failure.
     pub(super) once: bool,
 }
@@ -109,7 +114,7 @@ impl AgentState {
             in_sync: fixed.is_some(),
             resolved,
             cache: ReconcileCache::default(),
-            facts: None,
+            host_state: None,
             scope: Scope::ALL,
             reasons: TriggerReason::default(),
             reconcile_at: now,
@@ -126,6 +131,8 @@ impl AgentState {
             stop: false,
             policies: Policies::default(),
             policies_unkept: false,
+            policy_view: None,
+            quarantine_due: None,
             policy_file_due: Some(now),
             asked: Vec::new(),
             once: false,

@@ -11,6 +11,7 @@ use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
 use crate::api::problems::{gateways, problems};
+use crate::api::status::policies::policies;
 use crate::api::status::{
     Addresses, ChangeStatus, ConnectionStatus, EtcdStatus, FirewallStatus, KubernetesStatus,
     LeaseStatus, Loop, NodeStatus, PeerStatus, ProbeStatus, Problems, SCHEMA, Status,
@@ -71,6 +72,7 @@ pub fn host(
         backend: Some(backend(snapshot.settings.backend).to_owned()),
         peers: peers(snapshot, probed),
         firewall: Some(firewall(&problems)),
+        policies: Some(policies(snapshot, &problems)),
         addresses: Some(uses.iter().map(usage).collect()),
         problems: Problems(Some(problems)),
         ..Status::default()
@@ -92,17 +94,17 @@ fn moment(at: SystemTime) -> String {
 }
 
 fn node((name, machine_id): (&str, &str), snapshot: Option<&AgentSnapshot>) -> NodeStatus {
-    let facts = snapshot.and_then(|snapshot| snapshot.facts.as_ref());
+    let host_state = snapshot.and_then(|snapshot| snapshot.host_state.as_ref());
     NodeStatus {
         name: name.to_owned(),
         machine_id: machine_id.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: None,
         started: None,
-        addresses: facts.map(|facts| texts(&facts.own.addresses)),
-        uplinks: facts.map(|facts| facts.uplinks.iter().map(ToString::to_string).collect()),
-        mtu: facts.map(|facts| facts.own.mtu_bytes),
-        pod_mtu: facts.map(|facts| facts.own.pod_mtu_bytes),
+        addresses: host_state.map(|host| texts(&host.own.addresses)),
+        uplinks: host_state.map(|host| host.uplinks.iter().map(ToString::to_string).collect()),
+        mtu: host_state.map(|host| host.own.mtu_bytes),
+        pod_mtu: host_state.map(|host| host.own.pod_mtu_bytes),
     }
 }
 
