@@ -36,6 +36,8 @@ use crate::policy::endpoint::Endpoint;
 use crate::policy::members::Members;
 use crate::policy::rule::{Direction, Rules};
 
+pub use crate::policy::compile::name::counter;
+
 /// The agent's table for policies.
 pub const POLICY_TABLE: &str = "humanz-policy";
 
