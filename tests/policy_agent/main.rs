@@ -8,6 +8,7 @@ use humanz_test_support as support;
 mod hosts;
 mod kills;
 mod one_host;
+mod seen;
 mod settings;
 mod start;
 mod traffic;

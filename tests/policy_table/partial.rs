@@ -21,12 +21,8 @@ fn one_host_is_right_or_says_that_it_does_not_know() {
         let whole = seed % 2 == 0;
         // A host knows the members that the rules of its own pods need, and may know more.
         let keeps = |random: &mut Random| whole || !random.chance(30);
-        let members: Members = world
-            .members
-            .clone()
-            .into_iter()
-            .filter(|_| keeps(&mut random))
-            .collect();
+        let members: Members =
+            world.members.clone().into_iter().filter(|_| keeps(&mut random)).collect();
         let pods = world.local(0);
         let own: BTreeSet<IpAddr> = NODES[0].iter().map(|text| text.parse().unwrap()).collect();
         let here = Knowledge {
@@ -53,7 +49,8 @@ fn one_host_is_right_or_says_that_it_does_not_know() {
                 let wanted = judgement.end(direction);
                 match here.end(&tuple, direction) {
                     Answer::Known(decision) => {
-                        let text = format!("seed {seed}, {tuple} {direction}: {decision}, {wanted}");
+                        let text =
+                            format!("seed {seed}, {tuple} {direction}: {decision}, {wanted}");
                         assert_eq!(decision.allowed, wanted.allowed, "{text}");
                         if whole && at == HOSTS[0] {
                             assert_eq!(decision, *wanted, "{text}");

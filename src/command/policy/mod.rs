@@ -2,7 +2,7 @@
 
 mod diff;
 mod files;
-mod found;
+pub mod found;
 mod list;
 mod show;
 mod test;
