@@ -62,6 +62,17 @@ fn lists_counters_and_the_rule_that_decides_are_those_of_the_kernel_with_and_wit
     assert_eq!(peers, &json!([web.v4(), web.v6()]));
     assert!(!run(&alone, "policy show none").succeeded());
 
+    let page = "curl -s --unix-socket /run/humanz/agent.sock http://localhost/metrics";
+    let metrics = host.run(page).ok();
+    let denied = "policy=\"NetworkPolicy shop/db\",direction=\"ingress\",verdict=\"deny\"";
+    for line in [
+        "humanz_policy_quarantined_pods 0",
+        "humanz_policy_source_healthy{source=\"file\"} 1",
+        &format!("humanz_policy_packets_total{{{denied}}} "),
+    ] {
+        assert!(metrics.lines().any(|found| found.starts_with(line)), "{line}: {metrics}");
+    }
+
     let explain =
         |from: &str| object(&alone, &format!("explain --quiet {from} shop/db udp/{PORT}"));
     let check = || {
