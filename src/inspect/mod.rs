@@ -2,6 +2,7 @@
 
 pub mod agent_socket;
 pub mod cluster;
+pub mod guards;
 mod host;
 pub mod host_ports;
 pub mod host_state;

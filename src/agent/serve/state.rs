@@ -92,6 +92,8 @@ pub struct Disputed {
     pub(super) closed: Option<Closed>,
     /// It was read, or written, in this life of the agent.
     pub(super) known: bool,
+    /// In this life etcd said which subnets are this host's: others are not opened before that.
+    pub(super) confirmed: bool,
     /// When to look for pods.
     pub(super) look_at: Option<Instant>,
 }
@@ -105,7 +107,7 @@ impl AgentState {
             subnets: fixed,
             since: fixed.map(|_| SystemTime::now()),
             etcd: StoreStatus::default(),
-            disputed: Disputed::default(),
+            disputed: Disputed { confirmed: fixed.is_some(), ..Disputed::default() },
             change_heard_at: None,
             snapshot: None,
             peers: fixed.map(|_| Arc::default()),
