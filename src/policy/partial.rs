@@ -10,12 +10,13 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use crate::net::Protocol;
 use crate::policy::endpoint::Endpoint;
 use crate::policy::evaluate::{Decision, Reason};
 use crate::policy::members::Members;
 use crate::policy::rule::{Direction, Peer, Rule, Rules, Tier, Verdict};
 use crate::policy::selector::Selector;
-use crate::policy::service::Service;
+use crate::policy::service::{DNS_PORT, Service};
 use crate::policy::tuple::{Transport, Tuple};
 
 /// What a host knows.
@@ -51,6 +52,14 @@ impl<'a> Knowledge<'a> {
         let decided = |reason| Answer::Known(Decision { allowed: true, reason, audit: None });
         if direction == Direction::Ingress && is_here && self.own.contains(&peer) {
             return decided(Reason::OwnNode);
+        }
+        let dns = [Protocol::Udp, Protocol::Tcp].map(|it| Transport::Port(it, DNS_PORT));
+        if direction == Direction::Egress
+            && is_here
+            && self.own.contains(&peer)
+            && dns.contains(&tuple.transport)
+        {
+            return decided(Reason::OwnResolver);
         }
         let end = End { known: self, tuple, direction, subject: own, peer };
         let itself = own == peer;

@@ -50,6 +50,9 @@ impl Service {
     }
 }
 
+/// Of the resolver of a node, which all of its pods may ask.
+pub const DNS_PORT: u16 = 53;
+
 impl PortRange {
     /// `None` if the last is below the first.
     pub fn new(first: u16, last: u16) -> Option<PortRange> {
