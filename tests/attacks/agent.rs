@@ -273,5 +273,6 @@ fn a_pods_link_that_somebody_sets_down_is_set_up() {
     for broken in [rename, "ip link set humanz0 down"] {
         host.shell(broken).ok();
         reaches(&pods[0], &pods[1]);
+        soon("the bridge has its name", || host.run("ip link show humanz0").status.success());
     }
 }
