@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
 
 use crate::ipam::StoreEntry;
 use crate::net::node_name::NodeName;
@@ -14,6 +15,7 @@ use crate::policy::endpoint::Endpoint;
 use crate::policy::labels::Labels;
 use crate::policy::name::Name;
 use crate::policy::snapshot::Snapshot;
+use crate::policy::unconcerned;
 
 /// The netlink group that reports of drops go to.
 const LOG_GROUP: u16 = 104;
@@ -47,6 +49,14 @@ impl HostKnowledge {
         })
     }
 
+    /// The namespaces of `pods` that no policy concerns.
+    pub fn unconcerned(&self, pods: &Pods) -> BTreeSet<Name> {
+        let found = |known: &Arc<Snapshot>| {
+            unconcerned::namespaces(&known.rules, &pods.endpoints(known, &self.host))
+        };
+        self.known.as_ref().map(found).unwrap_or_default()
+    }
+
     /// The addresses of `pods` that are in no quarantine.
     pub fn addresses(&self, pods: &Pods) -> BTreeSet<IpAddr> {
         let known = self.known.as_deref().map(|known| pods.endpoints(known, &self.host));
@@ -54,8 +64,9 @@ impl HostKnowledge {
     }
 }
 
-/// By container and interface.
-#[derive(Debug, Default)]
+/// By container and interface. In JSON a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<LocalPod>", into = "Vec<LocalPod>")]
 pub struct Pods(BTreeMap<(String, String), LocalPod>);
 
 impl Pods {
@@ -72,6 +83,11 @@ impl Pods {
             former.addresses.retain(|address| !pod.addresses.contains(address));
         }
         self.0.insert((pod.container_id.clone(), pod.ifname.clone()), pod);
+    }
+
+    /// Those with an address.
+    pub fn iter(&self) -> impl Iterator<Item = &LocalPod> {
+        self.0.values().filter(|pod| !pod.addresses.is_empty())
     }
 
     /// What policies say of these pods: as their source knows them; else, on a host without Kubernetes,
@@ -102,7 +118,21 @@ impl Pods {
                 cluster.standalone((namespace, name), &annotations, labels, host.clone());
             Some(Endpoint { addresses, ..endpoint })
         };
-        self.0.values().filter(|pod| !pod.addresses.is_empty()).filter_map(endpoint).collect()
+        self.iter().filter_map(endpoint).collect()
+    }
+}
+
+impl From<Vec<LocalPod>> for Pods {
+    fn from(all: Vec<LocalPod>) -> Pods {
+        let keyed =
+            all.into_iter().map(|pod| ((pod.container_id.clone(), pod.ifname.clone()), pod));
+        Pods(keyed.collect())
+    }
+}
+
+impl From<Pods> for Vec<LocalPod> {
+    fn from(pods: Pods) -> Vec<LocalPod> {
+        pods.0.into_values().collect()
     }
 }
 
