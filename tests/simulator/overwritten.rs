@@ -105,7 +105,9 @@ impl World {
         transaction.writes.iter().any(key)
     }
 
-    /// The subnet of a host whose keys are all as it wrote them.
+    /// The subnet of a host whose keys are all as it wrote them. Once its claim or its host key was deleted,
+    /// nothing but their values proves its right: who may delete keys of others can then take the subnet, one
+    /// write after the other.
     fn victim(&self, host: usize) -> Option<IpNetwork> {
         let subnet = self.hosts[host].uses.filter(|_| self.up && !self.hosts[host].left)?;
         let (found, name) = (self.store.read(), self.hosts[host].name(self.flaw));
@@ -113,6 +115,12 @@ impl World {
         let claim = found.claims.get(&subnet).is_some_and(|stored| stored.value == name);
         let has = |node: &NodeRecord| node.subnets.v4 == Some(subnet);
         let node = found.nodes.get(&name).is_some_and(|stored| has(&stored.value));
+        let created = |host: &NodeName| found.hosts.get(host).map(|stored| stored.created);
+        let is_proven = created(&name) == found.claims.get(&subnet).map(|stored| stored.created);
+        let is_stolen = found.hosts.get(STOLEN).is_some_and(|stored| stored.value == subnet);
+        if is_stolen && !is_proven {
+            return None;
+        }
         let alive = self.store.roots.key(&Key::Alive(name));
         (key && claim && node && !self.foreign.contains(&alive)).then_some(subnet)
     }
