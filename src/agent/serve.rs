@@ -52,6 +52,7 @@ impl Agent {
             self.beat.beat();
             self.look_for_pods();
             self.answer_pods();
+            self.keep_policies(false);
             let reconciled = self.reconcile().is_some();
             self.publish();
             if reconciled && let Some(lost) = self.lost_folder() {
@@ -86,6 +87,7 @@ impl Agent {
             }
         }
         self.registry.save();
+        self.keep_policies(true);
         self.registry.stop();
         Ok(())
     }
@@ -99,6 +101,7 @@ impl Agent {
             can_look.then_some(self.state.resync_at),
             self.files.due().filter(|_| can_look),
             self.state.policy_file_due,
+            self.state.kept_policies.due(),
             self.state.quarantine_due,
             self.state.disputed.look_at,
             self.state.refused.as_ref().map(|refused| refused.look_at),
@@ -174,6 +177,7 @@ impl Agent {
             server.stop();
         }
         self.registry.save();
+        self.keep_policies(true);
         if self.settings.cleanup_on_stop {
             for failure in cleanup::clean_up(&self.settings, &self.kernel).failures() {
                 log::error!("{failure}");

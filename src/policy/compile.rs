@@ -14,6 +14,7 @@ pub mod address;
 
 mod conditions;
 mod forms;
+mod hooks;
 mod name;
 mod program;
 mod sets;
@@ -24,29 +25,18 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::net::{Family, subnet};
-use crate::nft::{
-    Action, Base, Chain, ChainPolicy, Data, Element, Field, Hook, Match, Rule, Ruleset, Set, Shape,
-    Type, Value, Verdict,
-};
+use crate::nft::{Action, Chain, Data, Element, Field, Ruleset, Set, Shape, Type, Value, Verdict};
 use crate::policy::compile::forms::{denial, plain};
+use crate::policy::compile::hooks::hooks;
 use crate::policy::compile::name::numbered;
-use crate::policy::compile::program::Programs;
+pub use crate::policy::compile::name::{
+    EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, POLICY_TABLE, counter,
+};
+use crate::policy::compile::program::{PodVerdict, Programs};
 use crate::policy::compile::sets::Sets;
 use crate::policy::endpoint::Endpoint;
 use crate::policy::members::Members;
 use crate::policy::rule::{Direction, Rules};
-
-/// The agent's table for policies.
-pub const POLICY_TABLE: &str = "humanz-policy";
-
-/// The chain that the kernel calls.
-pub const FORWARD_CHAIN: &str = "forward";
-
-/// The set that holds the mark of the present epoch.
-pub const EPOCH_SET: &str = "epoch";
-
-/// Before the priority `filter` of others, whose verdicts are then final for what is allowed here.
-const PRIORITY: i32 = -5;
 
 /// What the table of a host is made of.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +62,8 @@ pub struct MarkBits(u32);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyTable {
     sets: Vec<Set>,
+    /// By the kernel.
+    called: [Chain; 2],
     chains: Vec<Chain>,
     counters: BTreeSet<String>,
     denying: BTreeSet<String>,
@@ -88,21 +80,36 @@ pub fn compile(host: &HostPolicy<'_>) -> PolicyTable {
         let verdict = |direction| programs.verdict(direction, pod, &mut sets);
         Direction::BOTH.map(verdict)
     });
-    let verdicts: Vec<[Verdict; 2]> = verdicts.collect();
+    let verdicts: Vec<[PodVerdict; 2]> = verdicts.collect();
     let pods = by_address(host.pods, &verdicts);
     for family in &families {
         pod_sets(*family, &pods).into_iter().for_each(|set| sets.insert(set));
     }
     let judges = families.iter().flat_map(|family| judges(*family));
-    let fixed = [gates(host, &families, pods.keys()), unknown(host)];
+    let (called, to_own_node) =
+        hooks(&host.networks(&families, pods.keys()), &families, host.mark_bits.0);
     let (programs, mut counters) = programs.finish();
     counters.extend(["unknown", "untracked"].map(str::to_owned));
-    let chains = fixed.into_iter().chain(judges).chain(programs).collect();
+    let chains = judges.chain(to_own_node).chain([unknown(host)]).chain(programs).collect();
     let (sets, denying) = sets.finish();
-    PolicyTable { sets, chains, counters, denying, mark_bits: host.mark_bits }
+    PolicyTable { sets, called, chains, counters, denying, mark_bits: host.mark_bits }
 }
 
 impl HostPolicy<'_> {
+    /// What is judged: this host's subnets, and addresses of its pods outside of those.
+    fn networks<'a>(
+        &self,
+        families: &[Family],
+        addresses: impl Iterator<Item = &'a IpAddr>,
+    ) -> Vec<IpNetwork> {
+        let outside = addresses
+            .filter(|address| !self.subnets.iter().any(|subnet| subnet.contains(**address)))
+            .map(|address| IpNetwork::from(*address));
+        let all: BTreeSet<IpNetwork> =
+            self.subnets.iter().copied().map(subnet::masked).chain(outside).collect();
+        all.into_iter().filter(|it| families.contains(&subnet::family(*it))).collect()
+    }
+
     fn has(&self, family: Family) -> bool {
         self.subnets.iter().any(|network| subnet::family(*network) == family)
     }
@@ -153,7 +160,6 @@ impl PolicyTable {
             plain("judged", Vec::new(), Action::Verdict(Verdict::Accept)),
         ];
         let stamp = Chain { name: "stamp".to_owned(), base: None, rules: stamp.into() };
-        let (forward, others) = self.chains.split_first().expect("the first chain is made always");
         Ruleset {
             table: POLICY_TABLE.to_owned(),
             comment: "written by humanz: which pods may connect to which".to_owned(),
@@ -161,8 +167,8 @@ impl PolicyTable {
             flowtable: None,
             chains: [stamp]
                 .into_iter()
-                .chain(others.iter().cloned())
-                .chain([forward.clone()])
+                .chain(self.chains.iter().cloned())
+                .chain(self.called.iter().cloned())
                 .collect(),
         }
     }
@@ -183,8 +189,11 @@ impl PolicyTable {
 
 /// The verdicts of each address: to it, then from it. Two pods with one address are a mistake, which
 /// puts both in quarantine.
-fn by_address(pods: &[Endpoint], verdicts: &[[Verdict; 2]]) -> BTreeMap<IpAddr, [Verdict; 2]> {
-    let mut owned: BTreeMap<IpAddr, Option<[Verdict; 2]>> = BTreeMap::new();
+fn by_address(
+    pods: &[Endpoint],
+    verdicts: &[[PodVerdict; 2]],
+) -> BTreeMap<IpAddr, [PodVerdict; 2]> {
+    let mut owned: BTreeMap<IpAddr, Option<[PodVerdict; 2]>> = BTreeMap::new();
     for (pod, verdicts) in pods.iter().zip(verdicts) {
         for address in BTreeSet::from_iter(&pod.addresses) {
             owned
@@ -198,18 +207,18 @@ fn by_address(pods: &[Endpoint], verdicts: &[[Verdict; 2]]) -> BTreeMap<IpAddr, 
 }
 
 /// The verdict maps of a family, its pods without rules, and each pod with itself.
-fn pod_sets(family: Family, pods: &BTreeMap<IpAddr, [Verdict; 2]>) -> Vec<Set> {
+fn pod_sets(family: Family, pods: &BTreeMap<IpAddr, [PodVerdict; 2]>) -> Vec<Set> {
     let kind = Type::address(family);
     let pods = || pods.iter().filter(|(address, _)| Family::of(**address) == family);
     let map = |direction: usize, name: &str| {
-        let element = |(address, verdicts): (&IpAddr, &[Verdict; 2])| Element {
-            data: Some(Data::Verdict(verdicts[direction].clone())),
+        let element = |(address, verdicts): (&IpAddr, &[PodVerdict; 2])| Element {
+            data: Some(Data::Verdict(verdicts[direction].verdict.clone())),
             ..Element::key([Value::address(*address)])
         };
         let elements = pods().map(element).collect();
         Set { name: numbered(name, family), shape: Shape::verdicts([kind]), elements }
     };
-    let open = pods().filter(|(_, verdicts)| verdicts.iter().all(|it| *it == Verdict::Return));
+    let open = pods().filter(|(_, verdicts)| verdicts.iter().all(|it| !it.decides));
     let open = open.map(|(address, _)| Element::key([Value::address(*address)])).collect();
     let itself = pods()
         .map(|(address, _)| Element::key([Value::address(*address), Value::address(*address)]));
@@ -220,64 +229,6 @@ fn pod_sets(family: Family, pods: &BTreeMap<IpAddr, [Verdict; 2]>) -> Vec<Set> {
         plain("open", Shape::set([kind]), open),
         plain("self", Shape::set([kind, kind]), itself.collect()),
     ]
-}
-
-/// What is judged: connections from and to this host's subnets, and from and to addresses of its pods
-/// outside of those.
-fn gates<'a>(
-    host: &HostPolicy<'_>,
-    families: &[Family],
-    addresses: impl Iterator<Item = &'a IpAddr>,
-) -> Chain {
-    let outside = addresses
-        .filter(|address| !host.subnets.iter().any(|subnet| subnet.contains(**address)))
-        .map(|address| IpNetwork::from(*address));
-    let networks: BTreeSet<IpNetwork> =
-        host.subnets.iter().copied().map(subnet::masked).chain(outside).collect();
-    let networks: Vec<IpNetwork> =
-        networks.into_iter().filter(|it| families.contains(&subnet::family(*it))).collect();
-    let judged = Action::Verdict(Verdict::Accept);
-    let present = Match::ConnectionMarkIn(host.mark_bits.0, EPOCH_SET.to_owned());
-    let mut rules = vec![plain("judged in this epoch", vec![present], judged.clone())];
-    if families.contains(&Family::V6) {
-        let bridged = vec![Match::NoConnection, Match::BridgedNdp];
-        rules.push(plain("neighbour discovery on the bridge", bridged, judged.clone()));
-    }
-    for network in &networks {
-        rules.extend(untracked(*network));
-    }
-    for network in &networks {
-        let family = subnet::family(*network);
-        let jump = |comment, field, chain| {
-            let verdict = Verdict::Jump(numbered(chain, family));
-            plain(comment, vec![Match::Within(field, *network)], Action::Verdict(verdict))
-        };
-        rules.push(jump("from pods", Field::ConnectionSource(family), "from"));
-        rules.push(jump("to pods", Field::ConnectionDestination(family), "to"));
-    }
-    let stamp = Action::Verdict(Verdict::Goto("stamp".to_owned()));
-    rules.push(plain("allowed", Vec::new(), stamp));
-    let base = Base {
-        kind: "filter".to_owned(),
-        hook: Hook::FORWARD,
-        priority: PRIORITY,
-        policy: ChainPolicy::Accept,
-    };
-    Chain { name: FORWARD_CHAIN.to_owned(), base: Some(base), rules }
-}
-
-/// Packets of no connection have no tuple to be judged by: only pods without rules get them.
-fn untracked(network: IpNetwork) -> [Rule; 2] {
-    let family = subnet::family(network);
-    [Field::Source(family), Field::Destination(family)].map(|field| {
-        let matches = vec![
-            Match::NoConnection,
-            Match::Within(field, network),
-            Match::NotIn(field, numbered("open", family)),
-        ];
-        let count = Action::Count("untracked".to_owned(), Verdict::Drop);
-        plain("of no connection", matches, count)
-    })
 }
 
 /// The chains that look up a connection's pods.

@@ -15,6 +15,7 @@ use crate::policy::endpoint::Endpoint;
 use crate::policy::labels::Labels;
 use crate::policy::name::Name;
 use crate::policy::snapshot::Snapshot;
+use crate::policy::unconcerned;
 
 /// The netlink group that reports of drops go to.
 const LOG_GROUP: u16 = 104;
@@ -46,6 +47,14 @@ impl HostKnowledge {
             mark_bits: MarkBits::DEFAULT,
             log_group: LOG_GROUP,
         })
+    }
+
+    /// The namespaces of `pods` that no policy concerns.
+    pub fn unconcerned(&self, pods: &Pods) -> BTreeSet<Name> {
+        let found = |known: &Arc<Snapshot>| {
+            unconcerned::namespaces(&known.rules, &pods.endpoints(known, &self.host))
+        };
+        self.known.as_ref().map(found).unwrap_or_default()
     }
 
     /// The addresses of `pods` that are in no quarantine.

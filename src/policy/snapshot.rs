@@ -10,10 +10,12 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use crate::net::Problem;
+use crate::net::subnet::gateway;
 use crate::policy::endpoint::{Endpoint, Endpoints};
 use crate::policy::members::{self, Members};
 use crate::policy::read::cluster::Cluster;
 use crate::policy::rule::Rules;
+use crate::policy::selector::Selector;
 
 /// Where policies come from. A pod that two of them know is as the first one says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -85,9 +87,12 @@ impl Snapshot {
     /// that a source says gives an address of this host to anything else.
     pub fn on_host(mut self, pods: Vec<Endpoint>, subnets: &[IpNetwork]) -> Snapshot {
         let is_own = |address: &IpAddr| subnets.iter().any(|subnet| subnet.contains(*address));
-        for found in self.members.values_mut() {
+        let is_gateway = |address: &IpAddr| subnets.iter().any(|it| gateway(*it) == *address);
+        for (selector, found) in &mut self.members {
+            // The gateway is the host itself.
+            let is_node = matches!(selector, Selector::Nodes(_));
             let kept = std::mem::take(found).into_iter().filter_map(|mut member| {
-                member.addresses.retain(|address| !is_own(address));
+                member.addresses.retain(|it| !is_own(it) || is_node && is_gateway(it));
                 (!member.addresses.is_empty()).then_some(member)
             });
             *found = kept.collect();

@@ -6,9 +6,8 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::net::{Object, Problem, ProblemKind};
-use crate::policy::rule::{Direction, Origin, Peer, Rule, Rules};
-use crate::policy::selector::Selector;
+use crate::net::{Problem, ProblemKind};
+use crate::policy::rule::{Origin, Rules};
 use crate::policy::snapshot::{Provider, Snapshot, Update};
 
 /// What every source said last.
@@ -105,10 +104,9 @@ impl Policies {
         &self.snapshots
     }
 
-    /// What is wrong with their objects, and what cannot be enforced.
+    /// What is wrong with their objects.
     pub fn problems(&self) -> impl Iterator<Item = Problem> {
-        let unenforced = self.merged.iter().flat_map(|known| not_enforced(known));
-        self.problems.values().flatten().cloned().chain(unenforced)
+        self.problems.values().flatten().cloned()
     }
 }
 
@@ -135,24 +133,10 @@ fn objects(rules: &Rules) -> BTreeSet<Origin> {
     rules.iter().map(|rule| rule.origin.object()).collect()
 }
 
-/// What rules say of the way from a pod to its own host, which no forward chain sees.
-fn not_enforced(known: &Snapshot) -> Vec<Problem> {
-    let is_nodes = |peer: &Peer| matches!(peer, Peer::Selected(Selector::Nodes(_)));
-    let about_nodes = |rule: &&Rule| {
-        rule.direction == Direction::Egress && rule.peers.iter().flatten().any(is_nodes)
-    };
-    let problem = |rule: &Rule| {
-        let what = format!("{rule} holds for other nodes only: a pod always reaches its own node");
-        let subject = Object::named(rule.origin.to_string());
-        Problem::new(ProblemKind::Policy, subject, what)
-            .with_fix("protect the node's own services with its firewall (chain INPUT)")
-    };
-    known.rules.enforced().filter(about_nodes).map(problem).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::Object;
     use crate::policy::read::documents;
 
     fn update(policy: Option<&str>) -> Update {

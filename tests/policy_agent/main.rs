@@ -7,10 +7,15 @@ use humanz_test_support as support;
 
 mod hosts;
 mod kills;
+mod leak;
 mod one_host;
+mod own_node;
+mod seen;
 mod settings;
+mod socket;
 mod start;
 mod traffic;
+mod without_agent;
 
 use serde_json::{Value, json};
 

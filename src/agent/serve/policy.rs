@@ -11,8 +11,9 @@ use crate::agent::new_pods;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
-use crate::inspect::{last_policies, policy_file};
+use crate::inspect::{Kernel, last_policies, policy_file};
 use crate::policy::ask::Answer;
+use crate::policy::compile::POLICY_TABLE;
 use crate::policy::local::HostKnowledge;
 use crate::policy::sources::Policies;
 use crate::policy::view::{Quarantined, View};
@@ -26,10 +27,14 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// Time between two looks whether pods in quarantine are still there.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
-/// What held before the agent stopped, of the sources in `settings`.
-pub fn kept_policies(settings: &Settings) -> Policies {
+/// What held before the agent stopped, of the sources in `settings`. If the agent was killed before it
+/// had written a change, that is older than the table: then the table stays as it is until a source has
+/// said something. Where there is none, the host was started again, and older policies are better than none.
+pub fn kept_policies(settings: &Settings, kernel: &Kernel) -> Policies {
     let Some(policy) = &settings.policy else { return Policies::default() };
-    Policies::kept(last_policies::kept(&settings.state_dir), &policy.providers(&settings.source))
+    let has_table = kernel.nft.tables().is_ok_and(|all| all.iter().any(|it| it == POLICY_TABLE));
+    let kept = last_policies::kept(&settings.state_dir, !has_table);
+    Policies::kept(kept, &policy.providers(&settings.source))
 }
 
 impl Agent {
@@ -50,7 +55,10 @@ impl Agent {
             return Scope::default();
         }
         let changed = self.state.policies.take(update, SystemTime::now());
-        self.state.policies_unkept |= changed;
+        if changed && self.state.kept_policies.changed() {
+            let outdated = last_policies::outdate(&self.settings.state_dir);
+            outdated.unwrap_or_else(|error| log::error!("mark the kept policies: {error}"));
+        }
         self.state.policy_view = None;
         self.shared.problems.set(ProblemSource::Policies, self.state.policies.problems());
         match (changed, self.state.ready) {
@@ -102,14 +110,19 @@ impl Agent {
         }
     }
 
-    /// Keeps what holds for the next start.
-    pub(super) fn keep_policies(&mut self) {
-        if !std::mem::take(&mut self.state.policies_unkept) {
+    /// Keeps what is in force for the next start, if it is time to; `at_end`: if there is anything new.
+    pub(super) fn keep_policies(&mut self, at_end: bool) {
+        let now = Instant::now();
+        if self.state.kept_policies.due().is_none_or(|due| due > now && !at_end) {
             return;
         }
         let kept = last_policies::keep(&self.settings.state_dir, self.state.policies.snapshots());
-        if let Err(error) = kept {
-            log::error!("keep the policies for the next start: {error}");
+        match kept {
+            Ok(bytes) => self.state.kept_policies.written(bytes, now),
+            Err(error) => {
+                log::error!("keep the policies for the next start: {error}");
+                self.state.kept_policies.failed(now);
+            }
         }
     }
 

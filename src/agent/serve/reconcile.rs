@@ -77,7 +77,8 @@ impl Agent {
         self.count_reconcile(scope, now, !applier.failures().is_empty());
         self.conclude(scope, seen, &applier);
         if applier.failures().is_empty() {
-            self.keep_policies();
+            self.state.kept_policies.in_force(Instant::now());
+            self.keep_policies(false);
         }
         if scope == Scope::ALL {
             self.conclude_reload(applier.failures().is_empty());

@@ -16,6 +16,7 @@ use crate::ipam::Closed;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
+use crate::policy::keeping::Keeping;
 use crate::policy::sources::Policies;
 use crate::policy::view::View;
 use crate::settings::{Settings, Texts};
@@ -72,8 +73,8 @@ pub struct AgentState {
     pub(super) stop: bool,
     /// What each source of policies said last.
     pub policies: Policies,
-    /// It has changed since it was kept for the next start.
-    pub(super) policies_unkept: bool,
+    /// What of it is kept for the next start.
+    pub(super) kept_policies: Keeping,
     /// All that is known of them, as it was published last; `None`: something has changed.
     pub(super) policy_view: Option<Arc<View>>,
     /// When to look whether pods in quarantine are still there.
@@ -92,6 +93,8 @@ pub struct Disputed {
     pub(super) closed: Option<Closed>,
     /// It was read, or written, in this life of the agent.
     pub(super) known: bool,
+    /// In this life etcd said which subnets are this host's: others are not opened before that.
+    pub(super) confirmed: bool,
     /// When to look for pods.
     pub(super) look_at: Option<Instant>,
 }
@@ -105,7 +108,7 @@ impl AgentState {
             subnets: fixed,
             since: fixed.map(|_| SystemTime::now()),
             etcd: StoreStatus::default(),
-            disputed: Disputed::default(),
+            disputed: Disputed { confirmed: fixed.is_some(), ..Disputed::default() },
             change_heard_at: None,
             snapshot: None,
             peers: fixed.map(|_| Arc::default()),
@@ -128,7 +131,7 @@ impl AgentState {
             writable: BTreeSet::new(),
             stop: false,
             policies: Policies::default(),
-            policies_unkept: false,
+            kept_policies: Keeping::new(now),
             policy_view: None,
             quarantine_due: None,
             policy_file_due: Some(now),

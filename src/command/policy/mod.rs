@@ -2,6 +2,9 @@
 
 mod diff;
 mod files;
+pub mod found;
+mod list;
+mod show;
 mod test;
 
 use argh::{ArgsInfo, FromArgs};
@@ -32,6 +35,8 @@ pub struct Policy {
 enum Verb {
     Test(test::Test),
     Diff(diff::Diff),
+    List(list::List),
+    Show(show::Show),
 }
 
 /// Answers.
@@ -42,5 +47,7 @@ pub fn run(call: &mut Call<'_>, options: &Policy) -> Result<Outcome, Exit> {
     match &options.verb {
         Verb::Test(options) => test::run(call, options),
         Verb::Diff(options) => diff::run(call, options),
+        Verb::List(options) => list::run(call, options),
+        Verb::Show(options) => show::run(call, options),
     }
 }

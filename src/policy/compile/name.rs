@@ -3,10 +3,21 @@
 use crate::net::{Family, hash};
 use crate::policy::rule::{Direction, Rule, Source};
 
+/// The agent's table for policies.
+pub const POLICY_TABLE: &str = "humanz-policy";
+
+/// The chains that the kernel calls.
+pub const FORWARD_CHAIN: &str = "forward";
+pub const INPUT_CHAIN: &str = "input";
+
+/// The set that holds the mark of the present epoch.
+pub const EPOCH_SET: &str = "epoch";
+
 /// Longer names are cut and get a hash.
 const NAME_MAX_BYTES: usize = 128;
 
-/// The counter of a rule: `np/shop/db/in/0`, `cnp/isolate/out/2`, `np/shop/db/in/deny`.
+/// The counter of a rule: `np/shop/db/in/0`, `cnp/isolate/out/2`, `np/shop/db/in/deny`; of one that is
+/// audited, `audit/np/shop/db/in/deny`.
 pub fn counter(rule: &Rule) -> String {
     let origin = &rule.origin;
     let source = match origin.source {
@@ -24,7 +35,8 @@ pub fn counter(rule: &Rule) -> String {
     };
     let place = origin.index.map_or_else(|| rule.verdict.to_string(), |index| index.to_string());
     let namespace: String = namespace.collect();
-    short(&format!("{source}/{namespace}{}/{direction}/{place}", origin.name))
+    let audit = if rule.audit { "audit/" } else { "" };
+    short(&format!("{audit}{source}/{namespace}{}/{direction}/{place}", origin.name))
 }
 
 /// A set of what `text` says, whose name changes with it: `net4_0123456789abcdef`.
