@@ -5,6 +5,7 @@ mod agent;
 mod disputed;
 mod files;
 mod folders;
+mod members;
 mod policy;
 mod pools;
 mod publish;
@@ -53,6 +54,7 @@ impl Agent {
             self.look_for_pods();
             self.answer_pods();
             let reconciled = self.reconcile().is_some();
+            self.exchange_members();
             self.publish();
             if reconciled && let Some(lost) = self.lost_folder() {
                 self.registry.save();
@@ -154,6 +156,7 @@ impl Agent {
                 return Ok(());
             }
             Trigger::Policy(update) => (self.take_policies(update), TriggerReason::POLICIES),
+            Trigger::Members(exchanged) => (self.take_members(exchanged), TriggerReason::POLICIES),
             Trigger::Pod(asked) => {
                 self.state.asked.push(asked);
                 return Ok(());

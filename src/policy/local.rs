@@ -55,7 +55,7 @@ impl HostKnowledge {
 }
 
 /// By container and interface.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pods(BTreeMap<(String, String), LocalPod>);
 
 impl Pods {
@@ -82,6 +82,9 @@ impl Pods {
         let endpoint = |pod: &LocalPod| {
             let (namespace, name) = names(pod)?;
             let addresses = pod.addresses.clone();
+            if known.standalone.as_ref().is_some_and(|cluster| cluster.is_closed(&namespace)) {
+                return None;
+            }
             if let Some(known) = by_name.get(&(&namespace, &name)) {
                 return Some(Endpoint { addresses, ..(*known).clone() });
             }

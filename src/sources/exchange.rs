@@ -79,6 +79,8 @@ pub struct ExchangeInputs {
 pub struct Exchanged {
     /// The members on other hosts of every group that is needed, once they have been read.
     pub members: Members,
+    /// Needed, and not read yet.
+    pub unread: BTreeSet<Selector>,
     pub problems: Vec<Problem>,
 }
 
@@ -271,7 +273,7 @@ impl<'a, P: FnMut(Exchanged)> Reader<'a, P> {
                     while let Ok(more) = tokio::time::timeout_at(until, watch.next()).await {
                         keys.append(&mut more?);
                     }
-                    let places = keys.iter().filter_map(|key| self.place(key)).collect();
+                    let places = keys.iter().filter_map(|put| self.place(&put.key)).collect();
                     self.read(places).await?;
                     self.publish();
                 }
@@ -322,7 +324,9 @@ impl<'a, P: FnMut(Exchanged)> Reader<'a, P> {
 
     fn publish(&mut self) {
         let (groups, hosts) = (self.groups(), Arc::clone(&self.inputs.borrow().hosts));
-        let mut exchanged = Exchanged::default();
+        let unread = groups.iter().filter(|(group, _)| !self.known.contains(group));
+        let unread = unread.map(|(_, selector)| selector.clone()).collect();
+        let mut exchanged = Exchanged { unread, ..Exchanged::default() };
         for (group, selector) in groups.iter().filter(|(group, _)| self.known.contains(group)) {
             let found = exchanged.members.entry(selector.clone()).or_default();
             let first = (group.clone(), "0".parse().expect("a name"));

@@ -9,6 +9,7 @@ use crate::agent::applier::Applier;
 use crate::agent::new_pods;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::serve::agent::Agent;
+use crate::agent::serve::members::ExchangedFrom;
 use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
 use crate::inspect::{last_policies, policy_file};
 use crate::policy::ask::Answer;
@@ -16,7 +17,7 @@ use crate::policy::local::HostKnowledge;
 use crate::policy::sources::Policies;
 use crate::policy::{Provider, Update};
 use crate::settings::{Settings, Source};
-use crate::sources::{PodScope, Start};
+use crate::sources::{Followed, PodScope, PoliciesStart, Start};
 
 /// Wait after a change of the file: what is written in several steps is read once.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -28,15 +29,25 @@ pub fn kept_policies(settings: &Settings) -> Policies {
 }
 
 impl Agent {
-    /// Starts and ends what follows the Kubernetes API, as the settings say.
+    /// Starts and ends what follows the Kubernetes API or etcd, as the settings say.
     pub(super) fn follow_policies(&mut self) {
         let wanted = match &self.settings.source {
-            Source::Kubernetes(api) if self.settings.policy.is_some() => {
-                Some(Start { api: api.clone(), host: self.name.clone(), pods: PodScope::All })
+            _ if self.settings.policy.is_none() => None,
+            Source::Kubernetes(api) => Some(Followed::Kubernetes(Start {
+                api: api.clone(),
+                host: self.name.clone(),
+                pods: PodScope::All,
+            })),
+            Source::Etcd { server, roots } => {
+                let start = PoliciesStart { etcd: server.clone(), roots: roots.clone() };
+                Some(Followed::Etcd(start, self.name.clone()))
             }
-            _ => None,
+            Source::Static(_) => None,
         };
-        self.policies.set(wanted);
+        let had_some = self.state.policies.has_some(Provider::Etcd);
+        if self.policies.set(wanted, had_some) {
+            self.state.exchanged_from = ExchangedFrom::default();
+        }
     }
 
     /// Where to look because of `update`.
@@ -45,14 +56,7 @@ impl Agent {
             return Scope::default();
         }
         let changed = self.state.policies.take(update);
-        self.state.policies_unkept |= changed;
-        self.shared.problems.set(ProblemSource::Policies, self.state.policies.problems());
-        match (changed, self.state.ready) {
-            (false, _) => Scope::default(),
-            // The start may have waited for it.
-            (true, false) => Scope::ALL,
-            (true, true) => Scope::POLICY,
-        }
+        self.note_policies(changed)
     }
 
     pub(super) fn note_policy_file(&mut self, files: &BTreeSet<PathBuf>) {

@@ -19,6 +19,7 @@ use crate::net::PerFamily;
 use crate::policy::sources::Policies;
 use crate::settings::{Settings, Texts};
 
+use crate::agent::serve::members::ExchangedFrom;
 use crate::agent::serve::rate_limit::RepairRateLimit;
 use crate::agent::serve::refused_settings::RefusedSettings;
 
@@ -71,6 +72,8 @@ pub struct AgentState {
     pub(super) stop: bool,
     /// What each source of policies said last.
     pub policies: Policies,
+    /// What other hosts were given last.
+    pub(super) exchanged_from: ExchangedFrom,
     /// It has changed since it was kept for the next start.
     pub(super) policies_unkept: bool,
     /// When to read POLICY_FILE.
@@ -123,6 +126,7 @@ impl AgentState {
             writable: BTreeSet::new(),
             stop: false,
             policies: Policies::default(),
+            exchanged_from: ExchangedFrom::default(),
             policies_unkept: false,
             policy_file_due: Some(now),
             asked: Vec::new(),
