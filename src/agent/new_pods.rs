@@ -14,12 +14,12 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// A question that waits for its answer.
 #[derive(Debug)]
-pub struct Asked {
+pub struct PodRequest {
     pub pod: LocalPod,
     to: UnixStream,
 }
 
-impl Asked {
+impl PodRequest {
     /// A plugin that has gone needs no answer.
     pub fn answer(mut self, answer: &Answer) {
         let Ok(mut line) = serde_json::to_vec(answer) else { return };
@@ -32,7 +32,7 @@ impl Asked {
 ///
 /// # Errors
 /// There can be no socket or no thread.
-pub fn listen(ipam_dir: &Path, ask: impl Fn(Asked) + Send + 'static) -> io::Result<()> {
+pub fn listen(ipam_dir: &Path, ask: impl Fn(PodRequest) + Send + 'static) -> io::Result<()> {
     let listener = local_socket::listen(&ask::socket(ipam_dir))?;
     let hear = move || {
         for stream in listener.incoming() {
@@ -45,8 +45,8 @@ pub fn listen(ipam_dir: &Path, ask: impl Fn(Asked) + Send + 'static) -> io::Resu
     thread::Builder::new().name("policies".into()).spawn(hear).map(drop)
 }
 
-fn question(mut stream: UnixStream) -> io::Result<Asked> {
+fn question(mut stream: UnixStream) -> io::Result<PodRequest> {
     local_socket::refuse_others(&stream)?;
     let line = local_socket::read_line(&mut stream, ask::LIMIT, Instant::now() + PATIENCE)?;
-    Ok(Asked { pod: serde_json::from_slice(&line)?, to: stream })
+    Ok(PodRequest { pod: serde_json::from_slice(&line)?, to: stream })
 }

@@ -17,7 +17,7 @@ use crate::lease::records::NodeName;
 use crate::lease::saved::Saved;
 use crate::lease::session;
 use crate::lease::snapshot::Snapshot;
-use crate::lease::{Attributes, Identity, Lease, Resolved};
+use crate::lease::{HostAttributes, Identity, Lease, Resolved};
 use crate::net::PerFamily;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source as Wanted};
@@ -77,8 +77,8 @@ impl Registry {
         let identity = identity::of_host(name, &kernel.machine_id)?;
         let path = settings.state_file();
         let saved = last_known_good(&path, &identity);
-        let facts = host_state::observe(&kernel.rtnl, settings, None)?;
-        let attributes = attributes(settings, facts.own);
+        let host_state = host_state::observe(&kernel.rtnl, settings, None)?;
+        let attributes = attributes(settings, host_state.own);
         let (connection, contact) = match &settings.source {
             Wanted::Etcd { server, roots } => {
                 let (etcd, network) = (server.clone(), settings.network(roots));
@@ -203,7 +203,7 @@ impl Registry {
     }
 
     /// Publishes how the other hosts reach this one.
-    pub fn publish(&self, attributes: Attributes) {
+    pub fn publish(&self, attributes: HostAttributes) {
         if let Registry::Leased(leased) = self {
             match &leased.connection {
                 RegistryConnection::Etcd(handle) => handle.session.set_attributes(attributes),

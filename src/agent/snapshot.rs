@@ -32,7 +32,7 @@ pub struct AgentSnapshot {
     /// How their pods are reached, as the loop found it for its routes.
     pub peer_routes: Option<Arc<PeerRoutes>>,
     /// What this host is.
-    pub facts: Option<HostState>,
+    pub host_state: Option<HostState>,
     /// What was said about the connection with etcd.
     pub etcd: StoreStatus,
     /// How it goes; `None` on a host without etcd.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::agent::new_pods::Asked;
+use crate::agent::new_pods::PodRequest;
 use crate::etcd;
 use crate::lease::Resolved;
 use crate::policy::Update;
@@ -30,7 +30,7 @@ pub enum Trigger {
     /// Other hosts say something else of their members of groups.
     Members(Exchanged),
     /// The plugin asks for a new pod's policies.
-    Pod(Asked),
+    Pod(PodRequest),
 }
 
 /// Quiet time after a reconcile: a storm of events costs one reconcile each 20 ms, a single one waits for

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::checks::forward::blocking_rule::Hosts;
+use crate::checks::forward::blocking_rule::DroppedHosts;
 use crate::checks::forward::evaluate::{ChainVerdict, evaluate};
 use crate::net::{Family, IfName, Object, Problem, ProblemKind, subnet};
 use crate::nft::base_chains::{
@@ -104,7 +104,7 @@ fn causes_of<'a>(
             let cause = |(by, hosts)| Cause::Drops {
                 directions: directions(),
                 chain: by,
-                hosts: Some(Hosts::of(hosts)),
+                hosts: Some(DroppedHosts::of(hosts)),
             };
             by_chain.into_iter().take(CHAINS).map(cause).collect()
         }

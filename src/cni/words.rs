@@ -1,5 +1,5 @@
-//! Pure. What a container says of itself for policies: labels, and the annotations that name its group
-//! and network.
+//! Pure. What a container says of itself for policies: its UID, labels, and the
+//! annotations that name its group and network.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +19,9 @@ const MAX_BYTES: usize = 253;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Words {
+    /// The pod's own, for as long as it lives: its name may be that of an earlier pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -50,6 +53,7 @@ impl Words {
 
     /// With the unknown keys of `CNI_ARGS` as labels, where there are no others of their name.
     pub(super) fn with(mut self, args: &CniArgs) -> Words {
+        self.uid = args.pod_uid.clone().filter(|uid| uid.len() <= MAX_BYTES);
         let further = args.further.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         for (key, value) in limited(further) {
             self.labels.entry(key).or_insert(value);
@@ -58,7 +62,7 @@ impl Words {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.labels.is_empty() && self.annotations.is_empty()
+        self.uid.is_none() && self.labels.is_empty() && self.annotations.is_empty()
     }
 }
 

@@ -8,12 +8,12 @@ pub mod arguments;
 pub mod call;
 pub mod config;
 pub mod doctor;
-mod drift;
 pub mod explain;
 pub mod help;
 pub mod ipam;
 pub mod json;
 pub mod nodes;
+mod pending_changes;
 pub mod policy;
 pub mod probe;
 pub mod ready;
@@ -44,9 +44,9 @@ use crate::settings::loader::SettingsLoader;
 #[argh(subcommand)]
 pub enum Subcommand {
     /// How this host is.
-    Status(status::Options),
+    Status(status::StatusOptions),
     /// Whether pods can start.
-    Ready(ready::Options),
+    Ready(ready::ReadyOptions),
     /// The hosts of the network.
     Nodes(nodes::NodesCommand),
     /// The addresses of pods.

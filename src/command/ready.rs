@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(100);
     error_code(0, "ready (--alive: every loop of the agent turns)"),
     error_code(1, "not ready, and why; or no agent answers")
 )]
-pub struct Options {
+pub struct ReadyOptions {
     /// ask whether every loop of the agent turns, as a liveness probe does
     #[argh(switch)]
     alive: bool,
@@ -40,7 +40,7 @@ pub struct Options {
 ///
 /// # Errors
 /// A setting is invalid, or the answer cannot be written.
-pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
+pub fn run(call: &mut Call<'_>, options: &ReadyOptions) -> Result<Outcome, Exit> {
     call.origin.set_default("ETCD_HOST", "localhost");
     let settings = call.load()?.settings;
     let path = if options.alive { "/healthz" } else { "/readyz" };

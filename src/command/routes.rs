@@ -88,11 +88,12 @@ pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
 
 fn rows(host: &Host) -> Result<Vec<Row>, Exit> {
     let run = dry_run::reconcile_of(host);
-    let facts = host.state()?;
+    let host_state = host.state()?;
     let Some(peers) = run.peers else { return Ok(Vec::new()) };
     let peer_routes =
-        peer_routes::peer_routes(&peers.by_name, run.resolved, &run::local_host(&run, &facts));
-    let tunnels = reconcile::tunnel::reconcile(&run, &facts, &peer_routes, &mut Applier::new(true));
+        peer_routes::peer_routes(&peers.by_name, run.resolved, &run::local_host(&run, &host_state));
+    let tunnels =
+        reconcile::tunnel::reconcile(&run, &host_state, &peer_routes, &mut Applier::new(true));
     let mut wanted = peer_routes.direct.clone();
     wanted.extend(tunnels.unwrap_or_default().routes(&run, &peer_routes));
     let found = reconcile::routes::found(&host.kernel.rtnl).context("list routes")?;

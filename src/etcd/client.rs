@@ -17,7 +17,7 @@ use crate::etcd::settings::EtcdSettings;
 use crate::etcd::watch::{self, KeyWatch, Seen, raw};
 use crate::lease::EtcdError;
 use crate::lease::records::{Key, NodeName, ReachabilityReport, Roots};
-use crate::lease::snapshot::{Cluster, Raw, Snapshot};
+use crate::lease::snapshot::{EtcdCluster, Raw, Snapshot};
 use crate::lease::transaction::{Condition, Transaction, Write};
 
 /// Keys requested at once.
@@ -89,7 +89,7 @@ impl Etcd {
             }
         }
         snapshot.revision = revision;
-        snapshot.cluster = Some(Cluster { id: cluster, addresses });
+        snapshot.cluster = Some(EtcdCluster { id: cluster, addresses });
         Ok(snapshot)
     }
 

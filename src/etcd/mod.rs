@@ -43,7 +43,7 @@ use ipnetwork::IpNetwork;
 use tokio::sync::watch as latest;
 
 use crate::lease::transaction::Transaction;
-use crate::lease::{Attributes, EtcdError, Roots, Snapshot};
+use crate::lease::{EtcdError, HostAttributes, Roots, Snapshot};
 use crate::net::{PerFamily, Problem};
 use crate::os::event_loop::{self, EventLoop, Steered};
 
@@ -53,7 +53,7 @@ pub struct EtcdHandle {
     /// Its settings may have other members or wider pools; attributes are written as soon as etcd answers, and
     /// only while the record there is this host's; stopping revokes the etcd lease, and with it the alive
     /// key, within [`session::STOP_WITHIN`] in any case. The host keeps its subnets.
-    pub session: Steered<EtcdSetup, Attributes>,
+    pub session: Steered<EtcdSetup, HostAttributes>,
     vacated: latest::Sender<PerFamily<IpNetwork>>,
 }
 

@@ -20,8 +20,8 @@ use crate::etcd::settings::{EtcdSetup, EtcdStart};
 use crate::etcd::update::Update;
 use crate::etcd::{files, liveness};
 use crate::lease::EtcdError;
-use crate::lease::session::{Command, Event, Exit, Found, Pause, SessionMachine, Settled};
-use crate::lease::{Attributes, LeaseError};
+use crate::lease::session::{Command, Event, Found, Pause, SessionExit, SessionMachine, Settled};
+use crate::lease::{HostAttributes, LeaseError};
 use crate::net::PerFamily;
 use crate::os::random;
 
@@ -56,7 +56,7 @@ pub const STOP_WITHIN: Duration = Duration::from_secs(1);
 /// What a session shares with the agent while it runs.
 pub struct EtcdInputs {
     pub setup: latest::Receiver<EtcdSetup>,
-    pub attributes: latest::Receiver<Attributes>,
+    pub attributes: latest::Receiver<HostAttributes>,
     pub vacated: latest::Receiver<PerFamily<IpNetwork>>,
     pub contact: Arc<Contact>,
     pub reports: Arc<Reports>,
@@ -140,16 +140,18 @@ impl<P: FnMut(Update)> Session<'_, P> {
             let Err(exit) = self.serve(&mut attempts).await;
             match exit {
                 // The key by which it asked shows the other agent that it is still there.
-                Exit::Refused(LeaseError::HeldByCopy { .. }) if self.machine.lease().is_none() => {
+                SessionExit::Refused(LeaseError::HeldByCopy { .. })
+                    if self.machine.lease().is_none() =>
+                {
                     self.publish_connected();
                     sleep(random::jittered(COPY)).await;
                     continue;
                 }
-                Exit::Refused(error) if self.machine.lease().is_none() => {
+                SessionExit::Refused(error) if self.machine.lease().is_none() => {
                     return (self.publish)(Update::Fatal(error));
                 }
-                Exit::Refused(_) => {}
-                Exit::Failed(error) => {
+                SessionExit::Refused(_) => {}
+                SessionExit::Failed(error) => {
                     self.inputs.contact.failed(&error);
                     if let EtcdError::Refused(_) = error {
                         self.etcd.next_member();
@@ -163,7 +165,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
     }
 
     /// Serves until something breaks; `attempts` is reset once etcd has answered.
-    async fn serve(&mut self, attempts: &mut u32) -> Result<Infallible, Exit> {
+    async fn serve(&mut self, attempts: &mut u32) -> Result<Infallible, SessionExit> {
         loop {
             let Settled { lease, snapshot, behind } = self.settle().await?;
             let is_fresh = lease.is_some();
@@ -180,7 +182,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
     }
 
     /// Reads and writes until there is nothing to write.
-    async fn settle(&mut self) -> Result<Settled, Exit> {
+    async fn settle(&mut self) -> Result<Settled, SessionExit> {
         let mut command = self.machine.begin();
         loop {
             self.inputs.contact.beat.beat();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::lease::{Attributes, Identity, Network, Saved};
+use crate::lease::{HostAttributes, Identity, Network, Saved};
 
 /// How to reach etcd. The files are read at every new connection and when they change, so that
 /// renewed certificates and passwords are used without a restart.
@@ -39,7 +39,7 @@ pub struct EtcdStart {
     pub etcd: EtcdSettings,
     pub network: Network,
     pub identity: Identity,
-    pub attributes: Attributes,
+    pub attributes: HostAttributes,
     /// The state saved by an earlier run: its subnets are claimed again, and put back with all else
     /// if etcd has lost its data since.
     pub saved: Option<Saved>,

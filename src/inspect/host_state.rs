@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, bail};
 
-use crate::lease::Attributes;
+use crate::lease::HostAttributes;
 use crate::net::{Family, IfName, PerFamily, subnet};
 use crate::netlink::NetlinkError;
 use crate::netlink::address::Address;
@@ -104,10 +104,10 @@ pub fn observe(
 }
 
 /// The attributes that this host publishes. Source: `settings`, and its own addresses and MTU.
-pub fn attributes(settings: &Settings, own: NodeAddresses) -> Attributes {
+pub fn attributes(settings: &Settings, own: NodeAddresses) -> HostAttributes {
     let tunnel = (settings.backend != LocalBackend::Direct).then_some(settings.vxlan);
     let backend = settings.backend.into();
-    Attributes { addresses: own.addresses, backend, tunnel, mtu: own.mtu_bytes }
+    HostAttributes { addresses: own.addresses, backend, tunnel, mtu: own.mtu_bytes }
 }
 
 /// What a pod gets on a host whose own interface is unknown. Source: RFC 894.

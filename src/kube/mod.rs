@@ -35,14 +35,14 @@ use std::sync::Arc;
 use tokio::sync::watch as latest;
 
 use crate::etcd::{Contact, Update};
-use crate::lease::{Attributes, NodeName};
+use crate::lease::{HostAttributes, NodeName};
 use crate::os::event_loop::{self, EventLoop, Steered};
 use crate::os::heartbeat::{self, Heartbeat};
 
 /// The running connection.
 #[derive(Debug)]
 pub struct KubeHandle {
-    pub session: Steered<Setup, Attributes>,
+    pub session: Steered<Setup, HostAttributes>,
     ready: latest::Sender<bool>,
 }
 
@@ -82,7 +82,11 @@ async fn turn(beat: &Heartbeat) {
 ///
 /// # Errors
 /// The API does not answer, or refuses.
-pub fn read(api: &KubeSettings, own: &NodeName, attributes: Attributes) -> Result<Nodes, String> {
+pub fn read(
+    api: &KubeSettings,
+    own: &NodeName,
+    attributes: HostAttributes,
+) -> Result<Nodes, String> {
     event_loop::once(async || {
         let mut nodes = Nodes::new(own.clone(), attributes);
         let api = client::Api::open(api).map_err(|error| error.to_string())?;

@@ -9,16 +9,16 @@ use std::time::UNIX_EPOCH;
 
 use crate::kube::object::{self, NodeObject, PageEnd};
 use crate::kube::query::Query;
-use crate::lease::identity::Attributes;
+use crate::lease::identity::HostAttributes;
 use crate::lease::records::{Alive, NodeName, NodeRecord, RecordError, Tunnel};
-use crate::lease::snapshot::{Fault, Snapshot, Store, Stored};
+use crate::lease::snapshot::{IgnoredKey, RecordStore, Snapshot, Stored};
 
 /// All nodes, as of a version of the list.
 #[derive(Clone, Debug)]
 pub struct Nodes {
     own_name: NodeName,
     own: Option<NodeObject>,
-    attributes: Attributes,
+    attributes: HostAttributes,
     snapshot: Snapshot,
 }
 
@@ -29,7 +29,7 @@ pub fn query() -> Query {
 
 impl Nodes {
     /// None yet. `own`: the name of this host; `attributes`: how it is reached, and therefore all others.
-    pub fn new(own: NodeName, attributes: Attributes) -> Nodes {
+    pub fn new(own: NodeName, attributes: HostAttributes) -> Nodes {
         Nodes { own_name: own, own: None, attributes, snapshot: Snapshot::default() }
     }
 
@@ -100,7 +100,7 @@ impl Nodes {
     }
 
     /// Applies other attributes to all hosts.
-    pub fn set_attributes(&mut self, attributes: Attributes) {
+    pub fn set_attributes(&mut self, attributes: HostAttributes) {
         self.attributes = attributes;
         for stored in Arc::make_mut(&mut self.snapshot.nodes).values_mut() {
             let mut record = NodeRecord::clone(&stored.value);
@@ -111,7 +111,7 @@ impl Nodes {
 }
 
 /// The record that the host would publish.
-fn record(node: &NodeObject, attributes: &Attributes) -> NodeRecord {
+fn record(node: &NodeObject, attributes: &HostAttributes) -> NodeRecord {
     let mut record = NodeRecord::new(&node.machine_id, &node.boot_id, "");
     record.subnets = node.subnets;
     record.addresses = node.addresses;
@@ -120,13 +120,19 @@ fn record(node: &NodeObject, attributes: &Attributes) -> NodeRecord {
 }
 
 /// The attributes of this host apply to every host; its MTU is unknown, which is 0.
-fn describe(record: &mut NodeRecord, attributes: &Attributes) {
+fn describe(record: &mut NodeRecord, attributes: &HostAttributes) {
     record.backend = attributes.backend.clone();
     record.tunnel = attributes.tunnel.and_then(|vxlan| Tunnel::of(&record.subnets, vxlan));
 }
 
-fn fault(key: &str, what: RecordError, revision: i64) -> Fault {
-    Fault { store: Store::Kubernetes, key: key.into(), what, created: revision, modified: revision }
+fn fault(key: &str, what: RecordError, revision: i64) -> IgnoredKey {
+    IgnoredKey {
+        store: RecordStore::Kubernetes,
+        key: key.into(),
+        what,
+        created: revision,
+        modified: revision,
+    }
 }
 
 /// Sets or removes an entry; a map that is shared is copied only if that changes it.
@@ -155,7 +161,8 @@ mod tests {
 
     fn nodes() -> Nodes {
         let tunnel = Some(Vxlan { vni: 104, port: 10400 });
-        let attributes = Attributes { backend: Backend::Auto, tunnel, ..Attributes::default() };
+        let attributes =
+            HostAttributes { backend: Backend::Auto, tunnel, ..HostAttributes::default() };
         Nodes::new("h1".parse().unwrap(), attributes)
     }
 
@@ -217,7 +224,7 @@ mod tests {
             peer.tunnel.map(|tunnel| format!("{} {} {}", tunnel.mac, tunnel.vni, tunnel.port))
         };
         assert_eq!(tunnel(&nodes).as_deref(), Some("0a:58:0a:f4:02:00 104 10400"));
-        nodes.set_attributes(Attributes { tunnel: None, ..Attributes::default() });
+        nodes.set_attributes(HostAttributes { tunnel: None, ..HostAttributes::default() });
         assert_eq!(tunnel(&nodes), None);
     }
 

@@ -15,7 +15,7 @@ use crate::kube::nodes::{self, Nodes};
 use crate::kube::object::{self, NodeEvent};
 use crate::kube::own;
 use crate::kube::settings::{Setup, Start};
-use crate::lease::{Attributes, Identity, Lease, NodeError, Snapshot};
+use crate::lease::{HostAttributes, Identity, Lease, NodeError, Snapshot};
 use crate::net::time::rfc3339;
 use crate::os::random;
 
@@ -44,7 +44,7 @@ const COALESCE: Duration = Duration::from_millis(5);
 #[derive(Clone)]
 pub struct Inputs {
     pub setup: latest::Receiver<Setup>,
-    pub attributes: latest::Receiver<Attributes>,
+    pub attributes: latest::Receiver<HostAttributes>,
     /// The host is ready.
     pub ready: latest::Receiver<bool>,
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use http::Uri;
 
-use crate::lease::{Attributes, Identity};
+use crate::lease::{HostAttributes, Identity};
 use crate::net::PerFamily;
 use crate::net::subnet::Pool;
 
@@ -33,7 +33,7 @@ pub struct Start {
     /// Its name is that of its node.
     pub identity: Identity,
     /// Of this host, and therefore of all others.
-    pub attributes: Attributes,
+    pub attributes: HostAttributes,
     /// The host has a saved state to serve until the API answers.
     pub has_served: bool,
 }

@@ -26,7 +26,7 @@ pub struct Identity {
 
 /// How other hosts reach this one; may change at any time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attributes {
+pub struct HostAttributes {
     pub addresses: PerFamily<IpAddr>,
     pub backend: Backend,
     /// VNI and port of its tunnel.
@@ -57,7 +57,7 @@ pub struct Lease {
 #[derive(Clone, Debug)]
 pub struct Claimant {
     pub identity: Identity,
-    pub attributes: Attributes,
+    pub attributes: HostAttributes,
     pub network: Network,
     /// Subnets in use by this host's pods: never given up, whatever etcd holds.
     pub keep: PerFamily<IpNetwork>,
@@ -91,7 +91,7 @@ impl Network {
 }
 
 /// The record that this host publishes when it holds `lease`.
-pub fn node_record(identity: &Identity, attributes: &Attributes, lease: &Lease) -> NodeRecord {
+pub fn node_record(identity: &Identity, attributes: &HostAttributes, lease: &Lease) -> NodeRecord {
     let mut node = NodeRecord::new(&identity.machine_id, &identity.boot_id, &identity.version);
     node.subnets = lease.subnets;
     node.addresses = attributes.addresses;

@@ -5,7 +5,7 @@ use crate::lease::claim::refusal;
 use crate::lease::error::LeaseError;
 use crate::lease::identity::Network;
 use crate::lease::records::{Key, RecordError};
-use crate::lease::snapshot::{Fault, Snapshot, Store, Stored};
+use crate::lease::snapshot::{IgnoredKey, RecordStore, Snapshot, Stored};
 
 /// Replaces network settings of `found` that `ours` cannot be used with by those of `known`, where they can,
 /// and reports them as a fault. The revisions stay those of etcd.
@@ -21,8 +21,8 @@ pub fn keep(found: &mut Snapshot, known: Option<&Snapshot>, ours: &Network) {
     };
     let (created, modified) = found.revisions(&ours.roots, &Key::Config);
     found.config = Some(Stored { value: config.value.clone(), created, modified });
-    found.add_fault(Fault {
-        store: Store::Etcd,
+    found.add_fault(IgnoredKey {
+        store: RecordStore::Etcd,
         key: ours.key(&Key::Config).into(),
         what,
         created,

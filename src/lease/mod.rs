@@ -28,7 +28,7 @@ pub mod tunnels;
 
 pub use error::LeaseError;
 pub use etcd_error::EtcdError;
-pub use identity::{Attributes, Claimant, Identity, Lease, Network};
+pub use identity::{Claimant, HostAttributes, Identity, Lease, Network};
 pub use node_error::NodeError;
 pub use peers::{Peer, PeerFault, Peers, peers};
 pub use records::{NodeName, Roots};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::identity::{Identity, Lease};
 use crate::lease::records::{ClusterConfig, NodeName, NodeRecord};
-use crate::lease::snapshot::{Cluster, Snapshot, Stored};
+use crate::lease::snapshot::{EtcdCluster, Snapshot, Stored};
 use crate::net::{PerFamily, hash};
 
 /// The last known good state.
@@ -51,7 +51,7 @@ struct StateFile<'a> {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     without_record: Cow<'a, BTreeSet<NodeName>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    cluster: Option<Cluster>,
+    cluster: Option<EtcdCluster>,
 }
 
 impl Saved {
@@ -185,7 +185,7 @@ pub mod tests {
             snapshot.put(&roots, raw);
         }
         snapshot.without_record = Arc::new(["h3".parse().unwrap()].into());
-        snapshot.cluster = Some(Cluster { id: u64::MAX, addresses: 7 });
+        snapshot.cluster = Some(EtcdCluster { id: u64::MAX, addresses: 7 });
         let mut lease = Lease::default();
         lease.subnets.v4 = subnet::parse("10.0.1.0/24").ok();
         Saved {

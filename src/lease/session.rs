@@ -23,19 +23,19 @@ use std::time::SystemTime;
 use crate::lease::claim::{owners, refusal};
 use crate::lease::error::LeaseError;
 use crate::lease::etcd_error::EtcdError;
-use crate::lease::identity::{Attributes, Claimant, Identity, Lease, Network};
+use crate::lease::identity::{Claimant, HostAttributes, Identity, Lease, Network};
 use crate::lease::saved::Saved;
 use crate::lease::snapshot::Snapshot;
 pub use dry_run::{ClaimPreview, dry_run_claim};
 pub use machine::SessionMachine;
 use machine::{Progress, State};
-pub use messages::{Command, Event, Exit, Found, Pause, Settled};
+pub use messages::{Command, Event, Found, Pause, SessionExit, Settled};
 pub use watching::is_same_store;
 
 /// What the state of an earlier run says against its own lease: whose the subnet is, or is as well.
 pub fn dispute(saved: &Saved, identity: Identity, network: Network) -> Option<LeaseError> {
     let saved = Some(saved.clone());
-    let (attributes, since) = (Attributes::default(), SystemTime::UNIX_EPOCH);
+    let (attributes, since) = (HostAttributes::default(), SystemTime::UNIX_EPOCH);
     let machine = SessionMachine::new(identity, attributes, network, saved, since, String::new());
     let (own, found) = (&machine.own, machine.last_known.as_ref()?);
     let lease = Lease { subnets: own.remembered };
@@ -52,7 +52,7 @@ impl SessionMachine {
     /// earlier run; ignored if it is of another host or another network.
     pub fn new(
         identity: Identity,
-        attributes: Attributes,
+        attributes: HostAttributes,
         network: Network,
         saved: Option<Saved>,
         since: SystemTime,
@@ -112,11 +112,11 @@ impl SessionMachine {
     /// The command after `event`.
     ///
     /// # Errors
-    /// [`Exit`]; continue with [`SessionMachine::begin`].
-    pub fn next(&mut self, event: Result<Event, EtcdError>) -> Result<Command, Exit> {
+    /// [`SessionExit`]; continue with [`SessionMachine::begin`].
+    pub fn next(&mut self, event: Result<Event, EtcdError>) -> Result<Command, SessionExit> {
         let next = self.step(event);
-        self.failed |= matches!(next, Err(Exit::Failed(_)));
-        if let Err(Exit::Refused(error)) = &next
+        self.failed |= matches!(next, Err(SessionExit::Failed(_)));
+        if let Err(SessionExit::Refused(error)) = &next
             && (self.lease.is_some() || self.superseded.is_some())
         {
             self.note_refusal(error.clone());
@@ -133,7 +133,7 @@ impl SessionMachine {
         }
     }
 
-    fn step(&mut self, event: Result<Event, EtcdError>) -> Result<Command, Exit> {
+    fn step(&mut self, event: Result<Event, EtcdError>) -> Result<Command, SessionExit> {
         let state = std::mem::replace(&mut self.state, State::Idle);
         match (state, event) {
             (State::Restoring(restoration), event) => self.restored(restoration, event),

@@ -40,16 +40,16 @@ pub struct Snapshot {
     /// Agents that found the names of their hosts in use.
     pub contenders: Arc<BTreeMap<NodeName, Stored<Arc<Contender>>>>,
     /// Keys without a valid record, by key.
-    pub faults: Arc<BTreeMap<Box<str>, Fault>>,
+    pub faults: Arc<BTreeMap<Box<str>, IgnoredKey>>,
     /// Hosts whose node record went while their subnet stayed: those do not run the Python agent.
     pub without_record: Arc<BTreeSet<NodeName>>,
     /// Whose keys these are; `None`: not noted.
-    pub cluster: Option<Cluster>,
+    pub cluster: Option<EtcdCluster>,
 }
 
 /// An etcd cluster as it was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cluster {
+pub struct EtcdCluster {
     /// The id that its members derive from how it was founded.
     pub id: u64,
     /// Hash of the configured addresses: other addresses are meant to lead to another cluster.
@@ -69,8 +69,8 @@ pub struct Stored<T> {
 
 /// A key that is ignored, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    pub store: Store,
+pub struct IgnoredKey {
+    pub store: RecordStore,
     pub key: Box<str>,
     pub what: RecordError,
     pub created: i64,
@@ -79,7 +79,7 @@ pub struct Fault {
 
 /// The source of the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
+pub enum RecordStore {
     Etcd,
     Kubernetes,
 }
@@ -119,10 +119,10 @@ impl Snapshot {
             Err(what) => what,
         };
         let Raw { created, modified, .. } = raw;
-        self.add_fault(Fault { store: Store::Etcd, key: text, what, created, modified });
+        self.add_fault(IgnoredKey { store: RecordStore::Etcd, key: text, what, created, modified });
     }
 
-    pub fn add_fault(&mut self, fault: Fault) {
+    pub fn add_fault(&mut self, fault: IgnoredKey) {
         Arc::make_mut(&mut self.faults).insert(fault.key.clone(), fault);
     }
 
@@ -163,7 +163,7 @@ impl Snapshot {
 
     /// The faults, of many of them the first.
     pub fn problems(&self) -> Vec<Problem> {
-        let problems = self.faults.values().map(Fault::problem);
+        let problems = self.faults.values().map(IgnoredKey::problem);
         capped(problems, PROBLEMS, ProblemKind::EtcdRecord, "further keys in etcd")
     }
 
@@ -252,24 +252,24 @@ impl Raw<'_> {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for IgnoredKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let store = match self.store {
-            Store::Etcd => "etcd key",
-            Store::Kubernetes => "Kubernetes node",
+            RecordStore::Etcd => "etcd key",
+            RecordStore::Kubernetes => "Kubernetes node",
         };
         write!(f, "{store} {:?}: {}", self.key, self.what)
     }
 }
 
-impl Fault {
+impl IgnoredKey {
     pub fn problem(&self) -> Problem {
         let (subject, fix) = match self.store {
-            Store::Etcd => (
+            RecordStore::Etcd => (
                 Object::Key(self.key.to_string()),
                 format!("look at it with etcdctl get {:?}, then delete or repair it", self.key),
             ),
-            Store::Kubernetes => (
+            RecordStore::Kubernetes => (
                 Object::named(format!("Kubernetes node {}", self.key)),
                 format!("kubectl get node {} -o yaml", self.key),
             ),

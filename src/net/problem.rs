@@ -102,7 +102,7 @@ kinds! {
     // Changes of the agent.
     ForeignLink: Error, "foreign-link";
     ChangeFailed: Error, "change-failed";
-    ChangePending: Error, "drift";
+    ChangePending: Error, "change-pending";
     FileContested: Error, "file-contested";
     RouteInTheWay: Error, "route-in-the-way";
     RuleInTheWay: Error, "rule-in-the-way";

@@ -80,7 +80,7 @@ pub enum NudState {
     /// It was set for good.
     Permanent,
     /// It was asked for, and there is no answer yet.
-    Asked,
+    Incomplete,
     /// It was asked for, and there was no answer.
     Failed,
 }
@@ -94,7 +94,7 @@ pub fn parse_state(reply: &Reply<'_>) -> Result<Option<NeighbourState>, NetlinkE
     let state = match () {
         () if is(Nud::PERMANENT) => NudState::Permanent,
         () if is(Nud::FAILED) => NudState::Failed,
-        () if is(Nud::INCOMPLETE) => NudState::Asked,
+        () if is(Nud::INCOMPLETE) => NudState::Incomplete,
         () => NudState::Valid,
     };
     let mac = attributes.array(Nda::Lladdr).map(Mac);

@@ -50,7 +50,7 @@ pub struct Route {
     pub scope: u8,
     /// Metric; `None` lets the kernel choose (0 for IPv4, 1024 for IPv6).
     pub priority: Option<u32>,
-    /// Bytes that a packet may have on this way.
+    /// Bytes that a packet may have on this route.
     pub mtu: Option<u32>,
     /// Maximal segment size that is advertised, in bytes.
     pub advmss: Option<u32>,
@@ -60,7 +60,7 @@ pub struct Route {
     pub source: Option<IpAddr>,
 }
 
-/// What the kernel answers when asked for the way to one address.
+/// What the kernel answers when asked for the route to one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteLookup {
     /// Through which neighbour; `None` if the address is on the link.
@@ -70,12 +70,12 @@ pub struct RouteLookup {
     pub source: Option<IpAddr>,
     /// The address is the namespace's own.
     pub local: bool,
-    /// Bytes that a packet may have on this way, as far as the route or a learned path MTU says.
+    /// Bytes that a packet may have on this route, as far as the route or a learned path MTU says.
     pub mtu: Option<u32>,
 }
 
 impl Route {
-    /// A route of ours to `destination`, with nothing said of the way: main table, our protocol,
+    /// A route of ours to `destination`, without a next hop: main table, our protocol,
     /// universe scope.
     pub fn to(destination: IpNetwork) -> Route {
         Route {
@@ -104,25 +104,25 @@ pub fn add(route: &Route) -> Message {
     change(format!("add route {}", text(route)), Rtm::Newroute, NlmF::CREATE | NlmF::EXCL, route)
 }
 
-/// Adds one route over several peer_routes, which share the load; they differ in gateway and device alone.
+/// Adds one route over several next hops, which share the load; they differ in gateway and device alone.
 /// Of none there is no message.
-pub fn add_paths(peer_routes: &[Route]) -> Option<Message> {
-    let (first, rest) = peer_routes.split_first()?;
+pub fn add_paths(paths: &[Route]) -> Option<Message> {
+    let (first, rest) = paths.split_first()?;
     if rest.is_empty() {
         return Some(add(first));
     }
     let mut hops = Vec::new();
-    for way in peer_routes {
-        let gateway = Attributes::new().put_some(Rta::Gateway, way.gateway.map(wire::octets));
+    for next_hop in paths {
+        let gateway = Attributes::new().put_some(Rta::Gateway, next_hop.gateway.map(wire::octets));
         let gateway = gateway.into_bytes();
         let length = (NEXT_HOP + gateway.len()) as u16;
-        let flags = if way.onlink { ONLINK as u8 } else { 0 };
+        let flags = if next_hop.onlink { ONLINK as u8 } else { 0 };
         hops.extend_from_slice(&length.to_ne_bytes());
         hops.extend_from_slice(&[flags, 0]);
-        hops.extend_from_slice(&way.device.unwrap_or(0).to_ne_bytes());
+        hops.extend_from_slice(&next_hop.device.unwrap_or(0).to_ne_bytes());
         hops.extend_from_slice(&gateway);
     }
-    let what = format!("add route {} over {} peer_routes", first.destination, peer_routes.len());
+    let what = format!("add route {} over {} next hops", first.destination, paths.len());
     let whole = Route { gateway: None, device: None, onlink: false, ..*first };
     let attributes = attributes(&whole).put(Rta::Multipath, hops);
     Some(message(what, Rtm::Newroute, NlmF::CREATE | NlmF::EXCL, &whole, attributes))
@@ -155,14 +155,14 @@ pub fn list_all(family: Family) -> Message {
     Message::new("list routes", Rtm::Getroute, NlmF::empty(), &header, Attributes::new())
 }
 
-/// Asks for the way that a packet to `address` would take.
+/// Asks for the route that a packet to `address` would take.
 pub fn lookup(address: IpAddr) -> Message {
     let family = wire::address_family(address);
     let bits = Family::of(address).bits();
     let header = header(family, bits, RtTable::Unspec, 0, 0, RtmF::empty());
     let attributes = Attributes::new().put(Rta::Dst, wire::octets(address));
     Message::new(
-        format!("ask for the way to {address}"),
+        format!("ask for the route to {address}"),
         Rtm::Getroute,
         NlmF::empty(),
         &header,
@@ -170,7 +170,7 @@ pub fn lookup(address: IpAddr) -> Message {
     )
 }
 
-/// Asks for the way that a packet from `source` to `address` takes that comes in by the link of that
+/// Asks for the route that a packet from `source` to `address` takes that comes in by the link of that
 /// number. It is refused if such a packet is not forwarded: no route, a source that the reverse path
 /// filter drops (`EXDEV`; since 6.13 every refusal of IPv4 is `EINVAL`).
 pub fn lookup_forwarded(source: IpAddr, address: IpAddr, input: u32) -> Message {
@@ -190,7 +190,7 @@ pub fn lookup_forwarded(source: IpAddr, address: IpAddr, input: u32) -> Message 
         .put(Rta::Dst, wire::octets(address))
         .put(Rta::Src, wire::octets(source))
         .u32(Rta::Iif, input);
-    let what = format!("ask for the way from {source} to {address}");
+    let what = format!("ask for the route from {source} to {address}");
     Message::new(what, Rtm::Getroute, NlmF::empty(), &header, attributes)
 }
 
@@ -298,7 +298,7 @@ fn unspecified(family: Family) -> IpAddr {
     }
 }
 
-/// As [`parse`], with a route for each way of one that has several.
+/// As [`parse`], with one for each next hop of a route that has several.
 pub fn parse_paths(reply: &Reply<'_>) -> Result<Option<Vec<Route>>, NetlinkError> {
     let Some(route) = parse(reply)? else { return Ok(None) };
     let (_, attributes) = reply.parse::<Rtmsg>(HEADER)?;
@@ -321,7 +321,7 @@ pub fn parse_paths(reply: &Reply<'_>) -> Result<Option<Vec<Route>>, NetlinkError
     Ok(Some(routes))
 }
 
-/// The way in an answer to [`way`].
+/// The route in an answer to [`lookup`].
 pub fn parse_lookup(reply: &Reply<'_>) -> Result<RouteLookup, NetlinkError> {
     let (header, attributes) = reply.parse::<Rtmsg>(HEADER)?;
     let metrics = attributes.nested(Rta::Metrics)?;

@@ -218,7 +218,7 @@ impl Rtnl {
         self.both(route::list_all, of_route, route::parse_paths)
     }
 
-    /// The way that a packet to `address` would take; `None` if there is none.
+    /// The route that a packet to `address` would take; `None` if there is none.
     ///
     /// # Errors
     /// Any but that there is none.
@@ -234,22 +234,22 @@ impl Rtnl {
     }
 
     /// Bytes that a packet to `address` may have, as far as the kernel knows; `None` if there is no
-    /// way, or it is the namespace's own.
+    /// route, or it is the namespace's own.
     ///
     /// # Errors
     /// [`NetlinkError`].
     pub fn path_mtu(&self, address: IpAddr) -> Result<Option<u32>, NetlinkError> {
-        let Some(way) = self.lookup_route(address)?.filter(|way| !way.local) else {
+        let Some(route) = self.lookup_route(address)?.filter(|route| !route.local) else {
             return Ok(None);
         };
-        let link = way.device.map(|device| self.link_by_index(device)).transpose()?;
-        Ok(way.mtu.or(link.flatten().map(|link| link.mtu)))
+        let link = route.device.map(|device| self.link_by_index(device)).transpose()?;
+        Ok(route.mtu.or(link.flatten().map(|link| link.mtu)))
     }
 
-    /// The way that a packet from `source` to `address` takes that comes in by the link `input`.
+    /// The route that a packet from `source` to `address` takes that comes in by the link `input`.
     ///
     /// # Errors
-    /// Also that it is not forwarded: see [`route::way_through`].
+    /// Also that it is not forwarded: see [`route::lookup_forwarded`].
     pub fn lookup_forwarded(
         &self,
         source: IpAddr,

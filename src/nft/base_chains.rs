@@ -27,7 +27,7 @@ use crate::netlink::{Attributes, Message, NetlinkError, NetlinkProtocol, Netlink
 use crate::nft::base_chains::legacy::LegacyTables;
 use crate::nft::numbers::{expression as n, family, message as kind, rule as attribute, set};
 use crate::nft::{
-    FoundSet, Hook, NftChain, Policy, TableFamily, Type, Userdata, Verdict, expression, found,
+    ChainPolicy, FoundSet, Hook, NftChain, TableFamily, Type, Userdata, Verdict, expression, found,
     message,
 };
 
@@ -137,7 +137,7 @@ impl BaseChains {
     }
 
     /// Every base chain at the hook, and its policy.
-    fn nft_places(&self, hook: Hook) -> Result<Vec<(NftChain, Policy)>, NetlinkError> {
+    fn nft_places(&self, hook: Hook) -> Result<Vec<(NftChain, ChainPolicy)>, NetlinkError> {
         let what = "list nft chains".to_owned();
         let request = get(what, kind::GET_CHAIN, family::ANY, Attributes::new());
         let chains = self.socket.dump(&request, found::chain)?;
@@ -153,7 +153,7 @@ impl BaseChains {
     fn nft_chain(
         &self,
         place: NftChain,
-        policy: Policy,
+        policy: ChainPolicy,
     ) -> Result<Option<BaseChain>, NetlinkError> {
         let mut sets = FoundSets::new();
         let Some(rules) = self.nft_rules(&place, &mut sets)? else { return Ok(None) };

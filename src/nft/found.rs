@@ -10,7 +10,7 @@ use crate::netlink::{AttributeList, NetlinkError, Reply};
 use crate::nft::numbers::{
     self as number, chain, expression as list, family, flowtable, object, rule, table,
 };
-use crate::nft::ruleset::{Base, Flowtable, Hook, Policy};
+use crate::nft::ruleset::{Base, ChainPolicy, Flowtable, Hook};
 use crate::nft::set::entry;
 pub use crate::nft::set::entry::Entry;
 use crate::nft::set::{self, Element, Shape};
@@ -155,8 +155,8 @@ pub fn chain(reply: &Reply<'_>) -> Result<Option<(NftChain, Option<Base>)>, Netl
 fn base(attributes: &AttributeList) -> Result<Option<Base>, NetlinkError> {
     let Some(hook) = attributes.nested(chain::HOOK)? else { return Ok(None) };
     let policy = match attributes.be32(chain::POLICY) {
-        Some(list::DROP) => Policy::Drop,
-        _ => Policy::Accept,
+        Some(list::DROP) => ChainPolicy::Drop,
+        _ => ChainPolicy::Accept,
     };
     Ok(Some(Base {
         kind: attributes.text(chain::TYPE).unwrap_or_default(),

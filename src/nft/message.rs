@@ -11,7 +11,7 @@ use crate::nft::expression;
 use crate::nft::numbers::{
     chain, expression as list, family, flowtable, message, rule, set, table,
 };
-use crate::nft::ruleset::{Base, Chain, Flowtable, Policy, Rule, Ruleset};
+use crate::nft::ruleset::{Base, Chain, ChainPolicy, Flowtable, Rule, Ruleset};
 use crate::nft::set::{Element, ElementChange, Set, Shape, Value};
 use crate::nft::userdata::Userdata;
 
@@ -93,7 +93,10 @@ pub fn delete(table: &str) -> Vec<Message> {
 }
 
 /// Adds and removes elements; removals first, so that nothing overlaps.
-pub fn change_elements<'a>(table: impl Into<Place<'a>>, changes: &[ElementChange]) -> Vec<Message> {
+pub fn change_elements<'a>(
+    table: impl Into<TablePath<'a>>,
+    changes: &[ElementChange],
+) -> Vec<Message> {
     let table = table.into();
     let removed = changes
         .iter()
@@ -106,7 +109,7 @@ pub fn change_elements<'a>(table: impl Into<Place<'a>>, changes: &[ElementChange
 
 /// What asks for the element of one key, or with `None` for all elements of a set.
 pub fn get_elements<'a>(
-    table: impl Into<Place<'a>>,
+    table: impl Into<TablePath<'a>>,
     (name, shape): (&str, &Shape),
     key: Option<&[Value]>,
 ) -> Message {
@@ -126,25 +129,25 @@ pub fn get_elements<'a>(
 
 /// A table.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct TablePath<'a> {
     pub family: u8,
     pub table: &'a str,
 }
 
-impl Place<'_> {
+impl TablePath<'_> {
     pub fn message(self, what: String, kind: u16, flags: NlmF, attributes: Attributes) -> Message {
         Message::new(what, kind, flags, &header(self.family), attributes)
     }
 }
 
-impl<'a> From<&'a str> for Place<'a> {
+impl<'a> From<&'a str> for TablePath<'a> {
     /// One of the family `inet`.
-    fn from(table: &'a str) -> Place<'a> {
-        Place { family: family::INET, table }
+    fn from(table: &'a str) -> TablePath<'a> {
+        TablePath { family: family::INET, table }
     }
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for TablePath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let family = if self.family == family::NETDEV { "netdev" } else { "inet" };
         write!(f, "table {family} {}", self.table)
@@ -169,7 +172,7 @@ pub(super) fn add_table(table: &str, comment: Option<&str>) -> Message {
     inet(format!("add table inet {table}"), message::NEW_TABLE, NlmF::CREATE, attributes)
 }
 
-pub(super) fn add_set<'a>(table: impl Into<Place<'a>>, wanted: &Set, id: u32) -> Message {
+pub(super) fn add_set<'a>(table: impl Into<TablePath<'a>>, wanted: &Set, id: u32) -> Message {
     let (table, Set { name, shape, .. }) = (table.into(), wanted);
     let attributes =
         Attributes::new().text(set::TABLE, table.table).text(set::NAME, name).be32(set::ID, id);
@@ -177,7 +180,7 @@ pub(super) fn add_set<'a>(table: impl Into<Place<'a>>, wanted: &Set, id: u32) ->
     table.message(what, message::NEW_SET, NlmF::CREATE, shape.attributes(attributes))
 }
 
-fn in_set(table: Place<'_>, name: &str) -> Attributes {
+fn in_set(table: TablePath<'_>, name: &str) -> Attributes {
     Attributes::new().text(set::LIST_TABLE, table.table).text(set::LIST_SET, name)
 }
 
@@ -187,7 +190,7 @@ fn kind(shape: &Shape) -> &'static str {
 
 /// A key of a map is added once: the kernel refuses a second one with `EEXIST`.
 pub(super) fn add_elements<'a>(
-    table: impl Into<Place<'a>>,
+    table: impl Into<TablePath<'a>>,
     of: (&str, &Shape),
     wanted: &BTreeSet<Element>,
 ) -> Vec<Message> {
@@ -201,7 +204,7 @@ pub(super) fn add_elements<'a>(
 }
 
 pub(super) fn remove_elements<'a>(
-    table: impl Into<Place<'a>>,
+    table: impl Into<TablePath<'a>>,
     of: (&str, &Shape),
     gone: &BTreeSet<Element>,
 ) -> Vec<Message> {
@@ -215,7 +218,7 @@ pub(super) fn remove_elements<'a>(
 
 /// As many messages as it takes: what each is about, and its attributes.
 fn elements(
-    table: Place<'_>,
+    table: TablePath<'_>,
     (name, shape): (&str, &Shape),
     elements: &BTreeSet<Element>,
     add: bool,
@@ -250,8 +253,8 @@ pub(super) fn add_chain(table: &str, wanted: &Chain) -> Message {
                 .be32(chain::HOOK_NUMBER, hook.0)
                 .put(chain::HOOK_PRIORITY, priority.to_be_bytes());
             let policy = match policy {
-                Policy::Accept => list::ACCEPT,
-                Policy::Drop => list::DROP,
+                ChainPolicy::Accept => list::ACCEPT,
+                ChainPolicy::Drop => list::DROP,
             };
             attributes.nest(chain::HOOK, hook).be32(chain::POLICY, policy).text(chain::TYPE, kind)
         }

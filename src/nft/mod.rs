@@ -21,7 +21,7 @@ pub use cached_table::CachedTable;
 pub use edit::TableEdit;
 pub use found::{Count, FoundChain, FoundRule, FoundSet, FoundTable, NftChain, TableFamily};
 pub use handle::{Fingerprints, Nft};
-pub use ruleset::{Action, Base, Chain, Field, Flowtable, Hook, Match, Policy, Rule, Ruleset};
+pub use ruleset::{Action, Base, Chain, ChainPolicy, Field, Flowtable, Hook, Match, Rule, Ruleset};
 pub use set::{Data, Element, ElementChange, Set, Shape, Type, Value};
 pub use userdata::Userdata;
 pub use verdict::Verdict;

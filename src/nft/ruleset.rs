@@ -55,7 +55,7 @@ pub struct Base {
     /// Its place among the chains of that hook: lower comes first.
     pub priority: i32,
     /// What happens to a packet at its end.
-    pub policy: Policy,
+    pub policy: ChainPolicy,
 }
 
 /// A netfilter hook of the families `ip`, `ip6` and `inet`, by its number (linux/netfilter.h).
@@ -77,7 +77,7 @@ impl Hook {
 
 /// What happens to a packet that no rule has decided on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub enum ChainPolicy {
     Accept,
     Drop,
 }
@@ -338,11 +338,11 @@ impl fmt::Display for Hook {
     }
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for ChainPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Policy::Accept => "accept",
-            Policy::Drop => "drop",
+            ChainPolicy::Accept => "accept",
+            ChainPolicy::Drop => "drop",
         })
     }
 }

@@ -13,7 +13,7 @@ use ipnetwork::IpNetwork;
 use crate::net::range::covering;
 use crate::net::{AddressRange, Family, IfName, subnet};
 use crate::nft::{
-    Action, Base, Chain, Element, Field, Hook, Match, Policy, Rule, Ruleset, Set, Shape, Type,
+    Action, Base, Chain, ChainPolicy, Element, Field, Hook, Match, Rule, Ruleset, Set, Shape, Type,
     Verdict,
 };
 use crate::plan::tunnel::device_name;
@@ -208,7 +208,7 @@ fn own_set(family: Family) -> String {
 }
 
 fn base(kind: &str, hook: Hook, priority: i32) -> Base {
-    Base { kind: kind.to_owned(), hook, priority, policy: Policy::Accept }
+    Base { kind: kind.to_owned(), hook, priority, policy: ChainPolicy::Accept }
 }
 
 #[cfg(test)]

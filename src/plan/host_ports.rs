@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::ipam::PortClaim;
 use crate::net::{HostPort, IfName, PortForward, ReservedPort};
 use crate::nft::{
-    Action, Base, Chain, Field, Fingerprints, Hook, Match, Policy, Rule, Ruleset, Verdict,
+    Action, Base, Chain, ChainPolicy, Field, Fingerprints, Hook, Match, Rule, Ruleset, Verdict,
 };
 pub use crate::plan::host_ports::maps::{
     BRIDGES, PortChange, PortElement, PortMap, PortMark, bridge_names, bridges, element_changes,
@@ -39,7 +39,7 @@ const FROM_POD: u32 = 1 << 13;
 ///   from an address it never sent to, and 127.0.0.1 is the pod itself: both are masqueraded.
 pub fn ruleset() -> Ruleset {
     let chain = |name: &str, kind: &str, hook, priority, rules| {
-        let base = Base { kind: kind.to_owned(), hook, priority, policy: Policy::Accept };
+        let base = Base { kind: kind.to_owned(), hook, priority, policy: ChainPolicy::Accept };
         Chain { name: name.to_owned(), base: Some(base), rules }
     };
     let comment = "written by humanz: ports of this host that lead to pods".to_owned();

@@ -27,6 +27,9 @@ pub struct LocalPod {
     pub ifname: String,
     /// `namespace/name`, or `None` from a runtime that has no pods.
     pub pod: Option<String>,
+    /// `K8S_POD_UID`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
     pub addresses: Vec<IpAddr>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,

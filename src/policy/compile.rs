@@ -25,7 +25,7 @@ use ipnetwork::IpNetwork;
 
 use crate::net::{Family, subnet};
 use crate::nft::{
-    Action, Base, Chain, Data, Element, Field, Hook, Match, Policy, Rule, Ruleset, Set, Shape,
+    Action, Base, Chain, ChainPolicy, Data, Element, Field, Hook, Match, Rule, Ruleset, Set, Shape,
     Type, Value, Verdict,
 };
 use crate::policy::compile::forms::{denial, plain};
@@ -261,7 +261,7 @@ fn gates<'a>(
         kind: "filter".to_owned(),
         hook: Hook::FORWARD,
         priority: PRIORITY,
-        policy: Policy::Accept,
+        policy: ChainPolicy::Accept,
     };
     Chain { name: FORWARD_CHAIN.to_owned(), base: Some(base), rules }
 }

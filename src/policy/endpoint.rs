@@ -17,6 +17,9 @@ pub struct Endpoint {
     #[serde(with = "shared")]
     pub namespace: Arc<Namespace>,
     pub name: Name,
+    /// `None` if its source does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
     pub labels: Labels,
     /// Of both families; each belongs to one pod only.
     pub addresses: Vec<IpAddr>,

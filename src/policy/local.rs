@@ -75,7 +75,8 @@ impl Pods {
     }
 
     /// What policies say of these pods: as their source knows them; else, on a host without Kubernetes,
-    /// as their runtime describes them. A pod that nobody knows is not among them: it stays in quarantine.
+    /// as their runtime describes them. A pod that nobody knows is not among them: it stays in quarantine, as one
+    /// does whose source still knows an earlier pod of its name.
     pub fn endpoints(&self, known: &Snapshot, host: &NodeName) -> Vec<Endpoint> {
         let by_name: BTreeMap<(&Name, &Name), &Endpoint> =
             known.pods.iter().map(|pod| ((pod.namespace.name(), &pod.name), pod)).collect();
@@ -86,6 +87,10 @@ impl Pods {
                 return None;
             }
             if let Some(known) = by_name.get(&(&namespace, &name)) {
+                let is_other = |uid: &str| known.uid.as_deref().is_some_and(|known| known != uid);
+                if pod.uid.as_deref().is_some_and(is_other) {
+                    return None;
+                }
                 return Some(Endpoint { addresses, ..(*known).clone() });
             }
             let cluster = known.standalone.as_ref()?;
@@ -110,6 +115,7 @@ fn local_pod(network: &str, entry: &StoreEntry) -> LocalPod {
         container_id: entry.container_id.clone(),
         ifname: entry.ifname.clone(),
         pod: entry.pod.clone(),
+        uid: entry.words.uid.clone(),
         addresses: entry.addresses.clone(),
         labels: entry.words.labels.clone(),
         annotations: entry.words.annotations.clone(),
@@ -133,6 +139,7 @@ fn names(pod: &LocalPod) -> Option<(Name, Name)> {
 mod tests {
     use super::*;
     use crate::policy::read::cluster::Cluster;
+    use crate::policy::read::documents;
 
     fn pod(container_id: &str, pod: Option<&str>, address: &str) -> LocalPod {
         LocalPod {
@@ -140,6 +147,7 @@ mod tests {
             container_id: container_id.to_owned(),
             ifname: "eth0".to_owned(),
             pod: pod.map(str::to_owned),
+            uid: None,
             addresses: vec![address.parse().unwrap()],
             labels: [("app".to_owned(), container_id.to_owned())].into(),
             annotations: BTreeMap::new(),
@@ -160,6 +168,34 @@ mod tests {
         pods.add(pod("c1", Some("shop/web"), "10.1.2.3"));
         pods.add(pod("c2", None, "10.1.2.3"));
         check(&pods, true, &[r#"default/c2 [10.1.2.3] {"app": "c2"}"#]);
+    }
+
+    #[test]
+    fn a_pod_with_another_uid_than_the_known_one_is_in_quarantine() {
+        let known = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop",
+            "name": "web", "uid": "u1"}, "spec": {"nodeName": "n1"}, "status": {"podIP": "10.1.2.9"}}"#;
+        let mut objects = documents::objects(known).unwrap();
+        let mut snapshot = |uid: Option<&str>| {
+            match uid {
+                Some(uid) => objects[0]["metadata"]["uid"] = uid.into(),
+                None => drop(objects[0]["metadata"].as_object_mut().unwrap().remove("uid")),
+            }
+            let documents = documents::read(&objects, true);
+            let standalone = Some(documents.cluster);
+            Snapshot { pods: documents.endpoints.pods, standalone, ..Snapshot::default() }
+        };
+        for (known, own, is_found) in [
+            (Some("u1"), Some("u1"), true),
+            (Some("u1"), Some("u2"), false),
+            (Some("u1"), None, true),
+            (None, Some("u2"), true),
+        ] {
+            let mut pods = Pods::default();
+            let uid = own.map(str::to_owned);
+            pods.add(LocalPod { uid, ..pod("c1", Some("shop/web"), "10.1.2.3") });
+            let found = pods.endpoints(&snapshot(known), &"n1".parse().unwrap());
+            assert_eq!(found.len(), usize::from(is_found), "{known:?} {own:?}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use humanz::etcd::{self, Contact, EtcdHandle, EtcdSettings, EtcdStart, Update};
 use humanz::lease::records::Backend;
-use humanz::lease::{Attributes, Identity, Network, Roots};
+use humanz::lease::{HostAttributes, Identity, Network, Roots};
 use humanz::net::PerFamily;
 use humanz::net::subnet::{self, Pool};
 use humanz::os::heartbeat::Heartbeat;
@@ -150,10 +150,10 @@ fn launch(etcd: &EtcdServer, number: usize, others: usize, joined: &Arc<Joined>)
             boot_id: format!("{number:08x}-0000-4000-8000-000000000000"),
             version: "0.1.0".to_owned(),
         },
-        attributes: Attributes {
+        attributes: HostAttributes {
             addresses: PerFamily { v4: Some(address), v6: None },
             mtu: 1500,
-            ..Attributes::default()
+            ..HostAttributes::default()
         },
         saved: None,
     };

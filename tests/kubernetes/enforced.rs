@@ -135,6 +135,67 @@ fn policies_of_the_api_reach_running_connections_and_hold_while_it_is_away() {
     agent.stop();
 }
 
+/// A pod with `K8S_POD_UID`.
+fn connect_as(host: &Node, name: &str, uid: Option<&str>) -> Pod {
+    let container = format!("{name}-{}", uid.unwrap_or("any"));
+    make_netns(host, &container);
+    let mut args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}");
+    args.extend(uid.map(|uid| format!(";K8S_POD_UID={uid}")));
+    let attachment = Attachment { args, ..Attachment::new(&container) };
+    Pod::connect(host, &Network::of(host), attachment).unwrap()
+}
+
+#[test]
+fn a_pod_that_comes_again_with_its_name_is_not_judged_by_the_former_ones_labels() {
+    let scene = shop();
+    let (api, h1) = (&scene.api, scene.host(1));
+    let agent = scene.serve(1, ON);
+    api.put(policy("db"));
+    let db = add(&scene, 1, "db", false);
+    let mut server = Server::open(&db);
+    let describe = |uid: &str, app: &str| {
+        let mut object = pod("s-0", app, "h1", &[]);
+        object["metadata"]["uid"] = json!(uid);
+        api.put(object);
+    };
+    describe("u1", "web");
+    let former = connect_as(h1, "s-0", Some("u1"));
+    let flood = Flood::start(&former, db.v4());
+    server.wait(former.v4());
+    drop(flood);
+    former.delete();
+
+    // The API still describes the former one. A runtime that passes no UID is the control.
+    let unknown = connect_as(h1, "s-0", None);
+    let flood = Flood::start(&unknown, db.v4());
+    server.wait(unknown.v4());
+    drop(flood);
+    unknown.delete();
+    let new = connect_as(h1, "s-0", Some("u2"));
+    let log = h1.read("/var/log/humanz.log").unwrap();
+    assert!(log.lines().last().unwrap_or_default().contains("does not know the pod yet"), "{log}");
+    let before = server.received(new.v4());
+    let flood = Flood::start(&new, db.v4());
+    flood.go_on();
+    assert_eq!(server.received(new.v4()), before);
+    describe("u2", "other");
+    flood.go_on();
+    assert_eq!(server.received(new.v4()), before);
+    describe("u2", "web");
+    server.wait(new.v4());
+    drop(flood);
+
+    // The mirror of a static pod has another UID than the pod.
+    let mut mirror = pod("static", "web", "h1", &[]);
+    mirror["metadata"]["uid"] = json!("of the mirror");
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "u3"});
+    api.put(mirror);
+    let of_file = connect_as(h1, "static", Some("u3"));
+    let _flood = Flood::start(&of_file, db.v4());
+    server.wait(of_file.v4());
+    agent.stop();
+}
+
 #[test]
 fn a_reload_turns_policies_on_and_off() {
     let scene = shop();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use humanz::etcd::{self, Contact, EtcdHandle, EtcdSettings, EtcdStart, Reports, Update};
 use humanz::lease::records::Backend;
 use humanz::lease::{
-    Attributes, Identity, Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers,
+    HostAttributes, Identity, Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers,
 };
 use humanz::net::PerFamily;
 use humanz::net::subnet::{self, Pool};
@@ -65,10 +65,10 @@ pub fn start(etcd: &EtcdServer, name: &str) -> EtcdStart {
             boot_id: "boot-1".to_owned(),
             version: "0.1.0".to_owned(),
         },
-        attributes: Attributes {
+        attributes: HostAttributes {
             addresses: PerFamily { v4: Some(address), v6: None },
             mtu: 1500,
-            ..Attributes::default()
+            ..HostAttributes::default()
         },
         saved: None,
     }
@@ -76,7 +76,7 @@ pub fn start(etcd: &EtcdServer, name: &str) -> EtcdStart {
 
 pub struct Host {
     pub identity: Identity,
-    pub attributes: Attributes,
+    pub attributes: HostAttributes,
     pub network: Network,
     pub reports: Arc<Reports>,
     known: Option<Saved>,

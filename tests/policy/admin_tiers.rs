@@ -25,6 +25,7 @@ fn houses() -> Endpoints {
             pods.push(Endpoint {
                 namespace: namespace.clone(),
                 name: j.to_string().parse().unwrap(),
+                uid: None,
                 labels: own.clone(),
                 addresses: vec![
                     format!("10.244.{}.{}", 1 + j, 2 + i).parse().unwrap(),

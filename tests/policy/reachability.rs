@@ -34,6 +34,7 @@ pub fn cluster() -> Endpoints {
             pods.push(Endpoint {
                 namespace: own.clone(),
                 name: pod.parse().unwrap(),
+                uid: None,
                 labels: labels(&[("pod", pod)]),
                 addresses: vec![
                     format!("10.244.{host}.{number}").parse().unwrap(),

@@ -4,7 +4,9 @@
 use std::net::IpAddr;
 
 use humanz::net::Family;
-use humanz::nft::{Action, Chain, Data, Field, Hook, Match, Policy, Rule, Ruleset, Value, Verdict};
+use humanz::nft::{
+    Action, Chain, ChainPolicy, Data, Field, Hook, Match, Rule, Ruleset, Value, Verdict,
+};
 use humanz::policy::{Transport, Tuple};
 
 /// A packet that is forwarded.
@@ -47,7 +49,7 @@ impl Packet {
             let passes = match self.chain(ruleset, chain) {
                 Next::Accept => true,
                 Next::Drop => false,
-                Next::Rule | Next::Return => policy == Policy::Accept,
+                Next::Rule | Next::Return => policy == ChainPolicy::Accept,
             };
             if !passes {
                 return false;

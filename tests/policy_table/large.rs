@@ -24,6 +24,7 @@ pub fn world(pods: usize, policies: usize, rules: usize) -> World {
     let pod = |host: usize, number: usize, app: usize| Endpoint {
         namespace: namespace.clone(),
         name: name(&format!("pod-{host}-{number}")),
+        uid: None,
         labels: [("app".into(), format!("app{app}").into())].into(),
         addresses: vec![
             format!("10.{}.{}.{}", 243 + host, number / 250 + 1, number % 250 + 2).parse().unwrap(),

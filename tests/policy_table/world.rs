@@ -127,6 +127,7 @@ fn pod(random: &mut Random, namespaces: &[Arc<Namespace>], place: usize) -> Endp
     Endpoint {
         namespace: namespaces[random.below(namespaces.len())].clone(),
         name: name(&format!("pod{place}")),
+        uid: None,
         labels: random_labels(random),
         addresses: addresses.map(|text| text.parse().unwrap()).into(),
         ports,

@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 
 use humanz::lease::records::{Backend, NodeName, Roots};
 use humanz::lease::session::SessionMachine;
-use humanz::lease::{Attributes, Identity, Network, Saved};
+use humanz::lease::{HostAttributes, Identity, Network, Saved};
 use humanz::net::PerFamily;
 use humanz::net::subnet::{self, Pool};
 use ipnetwork::IpNetwork;
@@ -140,9 +140,9 @@ impl Host {
         saved.map(|saved| saved.lease.subnets).unwrap_or_default()
     }
 
-    pub fn attributes(&self) -> Attributes {
+    pub fn attributes(&self) -> HostAttributes {
         let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, self.address));
-        Attributes {
+        HostAttributes {
             addresses: PerFamily { v4: Some(address), v6: None },
             backend: Backend::Direct,
             tunnel: None,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use humanz::lease::EtcdError;
 use humanz::lease::claim::leave;
-use humanz::lease::session::{Command, Event, Exit, Found, Pause, Settled, is_same_store};
+use humanz::lease::session::{Command, Event, Found, Pause, SessionExit, Settled, is_same_store};
 use humanz::lease::transaction::{Condition, Transaction, Write};
 use humanz::lease::{Lease, LeaseError, Saved, Snapshot};
 use humanz::net::subnet::Pool;
@@ -500,10 +500,10 @@ impl World {
         }
         match agent.machine.next(event) {
             Ok(command) => self.execute_command(host, command),
-            Err(Exit::Failed(_)) => self.rest(host),
-            Err(Exit::Refused(_)) if agent.machine.lease().is_some() => self.rest(host),
-            Err(Exit::Refused(why)) if why.is_of_copy() => self.stand_back(host),
-            Err(Exit::Refused(why)) => {
+            Err(SessionExit::Failed(_)) => self.rest(host),
+            Err(SessionExit::Refused(_)) if agent.machine.lease().is_some() => self.rest(host),
+            Err(SessionExit::Refused(why)) if why.is_of_copy() => self.stand_back(host),
+            Err(SessionExit::Refused(why)) => {
                 self.note(|_| format!("h{host} ends: {why}"));
                 self.kill(host);
                 // As the service manager does.

@@ -28,8 +28,12 @@ pub enum BridgeOutcome {
 }
 
 /// Makes or repairs the bridge.
-pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) -> BridgeOutcome {
-    let wanted = wanted(run, facts);
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    host_state: &HostState,
+    applier: &mut Applier,
+) -> BridgeOutcome {
+    let wanted = wanted(run, host_state);
     let rtnl = &run.kernel.rtnl;
     let before = applier.failures().len();
     let mut kept = BridgeOutcome::Whole;
@@ -60,11 +64,11 @@ pub fn remove(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<()> {
     Ok(rtnl.apply(&[delete])?)
 }
 
-fn wanted(run: &Reconcile<'_>, facts: &HostState) -> Bridge {
+fn wanted(run: &Reconcile<'_>, host_state: &HostState) -> Bridge {
     let name = run.settings.bridge.clone();
     Bridge {
         mac: mac(&run.kernel.machine_id, &name),
-        mtu: facts.own.pod_mtu_bytes,
+        mtu: host_state.own.pod_mtu_bytes,
         addresses: run.subnets.iter().map(|subnet| gateway(*subnet)).collect(),
         pools: run.settings.pools.iter().map(|pool| pool.network()).collect(),
         name,

@@ -20,7 +20,7 @@ const USUAL_FOLDER: &str = "/etc/cni/net.d";
 
 /// Writes the configuration if it is missing or different; then removes those that an agent wrote under
 /// other names, or runtimes would read both.
-pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) {
+pub fn reconcile(run: &Reconcile<'_>, host_state: &HostState, applier: &mut Applier) {
     let path = &run.settings.cni.config;
     if applier.is_dry() && files::is_denied(path) {
         let subject = Object::Configuration(path.clone());
@@ -28,7 +28,7 @@ pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) 
         let denied = Problem::new(ProblemKind::ReadDenied, subject, what);
         return applier.failed(denied.with_fix("run this as root"));
     }
-    let text = cni_conf::text(run.settings, run.subnets, facts.own.pod_mtu_bytes);
+    let text = cni_conf::text(run.settings, run.subnets, host_state.own.pod_mtu_bytes);
     if !files::holds(path, text.as_bytes()) {
         let object = Object::Configuration(path.clone());
         let line = if path.exists() { Line::changed(object) } else { Line::added(object) };

@@ -26,15 +26,15 @@ use crate::settings::Settings;
 /// Puts right what differs; gives what firewalls of other programs do to pod traffic.
 pub fn reconcile(
     run: &Reconcile<'_>,
-    facts: &HostState,
+    host_state: &HostState,
     peer_routes: &PeerRoutes,
     table: &mut CachedTable,
     applier: &mut Applier,
 ) -> Vec<Problem> {
     let complete = run.in_sync && peer_routes.unresolved().is_empty();
-    keep_table(run, ruleset(&spec(run, facts, peer_routes)), complete, table, applier);
+    keep_table(run, ruleset(&spec(run, host_state, peer_routes)), complete, table, applier);
     let mut problems: Vec<Problem> =
-        flowtable::reconcile(run, facts, applier).into_iter().collect();
+        flowtable::reconcile(run, host_state, applier).into_iter().collect();
     let families: Vec<Family> = run.subnets.entries().map(|(family, _)| family).collect();
     let found = match run.kernel.forward.observe(&families) {
         Ok(found) => found,
@@ -45,8 +45,8 @@ pub fn reconcile(
     };
     let traffic = Traffic {
         bridge: run.settings.bridge.clone(),
-        uplink: facts.uplinks.first().cloned(),
-        pods_come_by: pods_come_by(facts, peer_routes),
+        uplink: host_state.uplinks.first().cloned(),
+        pods_come_by: pods_come_by(host_state, peer_routes),
         subnets: *run.subnets,
         pools: run.settings.pool_networks(),
         bridged: if routes_own(run.settings) { Family::BOTH.to_vec() } else { bridged() },
@@ -57,7 +57,7 @@ pub fn reconcile(
         true => apply_edits(run.kernel, &plan.edits, applier),
         false => problems.extend(plan.edits.iter().filter_map(forward::not_inserted)),
     }
-    problems.extend(input::check(run, facts, peer_routes, applier));
+    problems.extend(input::check(run, host_state, peer_routes, applier));
     problems
 }
 
@@ -68,12 +68,12 @@ fn others<'a>(run: &Reconcile<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)>
 }
 
 /// The interfaces that packets of other hosts' pods come by.
-fn pods_come_by(facts: &HostState, peer_routes: &PeerRoutes) -> Vec<IfName> {
+fn pods_come_by(host_state: &HostState, peer_routes: &PeerRoutes) -> Vec<IfName> {
     let used = |underlay: &Family| {
         peer_routes.remotes.iter().any(|remote| Family::of(remote.address) == *underlay)
     };
     let tunnels = Family::BOTH.into_iter().filter(used).map(device_name);
-    let uplink = facts.uplinks.first().cloned();
+    let uplink = host_state.uplinks.first().cloned();
     let direct =
         uplink.filter(|_| !peer_routes.direct.is_empty() || peer_routes.remotes.is_empty());
     direct.into_iter().chain(tunnels).collect()
@@ -151,7 +151,7 @@ fn keeps_hosts(change: &mut TableChange) -> bool {
     !elements.added.is_empty()
 }
 
-fn spec(run: &Reconcile<'_>, facts: &HostState, peer_routes: &PeerRoutes) -> FirewallSpec {
+fn spec(run: &Reconcile<'_>, host_state: &HostState, peer_routes: &PeerRoutes) -> FirewallSpec {
     let settings = run.settings;
     let hosts = run.peers.into_iter().flat_map(|peers| peers.by_name.iter());
     let published = hosts.flat_map(|(name, peer)| match run.resolved.get(name) {
@@ -165,10 +165,10 @@ fn spec(run: &Reconcile<'_>, facts: &HostState, peer_routes: &PeerRoutes) -> Fir
         pod_subnets: run.subnets.iter().copied().collect(),
         pools: settings.pools.iter().map(|pool| pool.network()).collect(),
         non_masq_cidrs: settings.non_masquerade.iter().copied().map(subnet::masked).collect(),
-        node_addresses: near.chain(facts.all_addresses.iter().copied()).collect(),
+        node_addresses: near.chain(host_state.all_addresses.iter().copied()).collect(),
         masquerade: settings.masquerade,
         tunnel_vni: tunnel::own_end(run).map(|end| end.vni),
-        own_addresses: facts.all_addresses.clone(),
+        own_addresses: host_state.all_addresses.clone(),
         accept_forward: settings.manage_forward,
     }
 }

@@ -11,10 +11,14 @@ use crate::plan::firewall::{TableRepair, changes, repair};
 use crate::plan::tunnel::device_name;
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
-pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) -> Option<Problem> {
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    host_state: &HostState,
+    applier: &mut Applier,
+) -> Option<Problem> {
     let (nft, settings) = (&run.kernel.nft, run.settings);
     let wanted = settings.flowtable.then(|| {
-        let devices = facts.uplinks.iter().cloned().chain(tunnels(run.kernel)).collect();
+        let devices = host_state.uplinks.iter().cloned().chain(tunnels(run.kernel)).collect();
         ruleset(&settings.bridge, &devices)
     });
     let found = match nft.observe(FLOWS_TABLE) {

@@ -13,11 +13,11 @@ use crate::plan::peer_routes::PeerRoutes;
 /// its owner's to say.
 pub fn check(
     run: &Reconcile<'_>,
-    facts: &HostState,
+    host_state: &HostState,
     peer_routes: &PeerRoutes,
     applier: &mut Applier,
 ) -> Vec<Problem> {
-    let tunnels = tunnels(run, facts, peer_routes);
+    let tunnels = tunnels(run, host_state, peer_routes);
     let families: Vec<Family> =
         tunnels.iter().map(|tunnel| Family::of(tunnel.destination)).collect();
     if families.is_empty() {
@@ -33,8 +33,12 @@ pub fn check(
 }
 
 /// One for each family of outer packets: all other hosts send to the same port.
-fn tunnels(run: &Reconcile<'_>, facts: &HostState, peer_routes: &PeerRoutes) -> Vec<TunnelTraffic> {
-    let uplink = facts.uplinks.first();
+fn tunnels(
+    run: &Reconcile<'_>,
+    host_state: &HostState,
+    peer_routes: &PeerRoutes,
+) -> Vec<TunnelTraffic> {
+    let uplink = host_state.uplinks.first();
     let tunnel = |(underlay, own): (Family, &IpAddr)| {
         let mut remotes = peer_routes.remotes.iter().map(|remote| remote.address);
         Some(TunnelTraffic {
@@ -44,5 +48,5 @@ fn tunnels(run: &Reconcile<'_>, facts: &HostState, peer_routes: &PeerRoutes) -> 
             udp_port: run.settings.vxlan.port,
         })
     };
-    facts.own.addresses.entries().filter_map(tunnel).collect()
+    host_state.own.addresses.entries().filter_map(tunnel).collect()
 }

@@ -24,7 +24,7 @@ use crate::plan::peer_routes::{LocalHost, PeerRoutes, UnreachableSubnet};
 #[derive(Debug)]
 pub struct ReconcileOutcome {
     /// What this host is like.
-    pub facts: HostState,
+    pub host_state: HostState,
     /// What is wrong, for each check that was made.
     pub problems: Vec<(ProblemSource, Vec<Problem>)>,
     /// The files that were not as they should be, and are now.
@@ -51,21 +51,21 @@ pub fn run(
         return None;
     }
     let before = run.previous.map(|before| before.own);
-    let mut facts = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
-        Ok(facts) => facts,
+    let mut host_state = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
+        Ok(host_state) => host_state,
         Err(error) => {
             applier.inspect_failed(Object::named("this host"), format!("{error:#}"));
             return None;
         }
     };
-    let to_peers = |peers| peer_routes.to(peers, run.resolved, local_host(run, &facts));
+    let to_peers = |peers| peer_routes.to(peers, run.resolved, local_host(run, &host_state));
     let peer_routes = &*run.peers.map(to_peers).unwrap_or_default();
-    facts.own.pod_mtu_bytes = reconcile::tunnel::pod_mtu(run, &facts, peer_routes);
-    let scope = widened_scope(run, &facts);
+    host_state.own.pod_mtu_bytes = reconcile::tunnel::pod_mtu(run, &host_state, peer_routes);
+    let scope = widened_scope(run, &host_state);
     let mut bridge = BridgeOutcome::Whole;
     if scope.links {
-        reconcile::sysctls::reconcile(run, &facts, applier);
-        bridge = reconcile::bridge::reconcile(run, &facts, applier);
+        reconcile::sysctls::reconcile(run, &host_state, applier);
+        bridge = reconcile::bridge::reconcile(run, &host_state, applier);
     }
     // Looking at every link is too much for every event of one.
     let at_ports = bridge == BridgeOutcome::New || scope == Scope::ALL;
@@ -77,17 +77,19 @@ pub fn run(
     // A start has its firewall first. Later it is the route to a new host that is waited for.
     let start = scope == Scope::ALL;
     let mut firewall = |applier: &mut Applier| {
-        reconcile::firewall::reconcile(run, &facts, peer_routes, table, applier)
+        reconcile::firewall::reconcile(run, &host_state, peer_routes, table, applier)
     };
     let first = start.then(|| firewall(applier));
-    let mut problems = vec![(ProblemSource::Uplinks, uplinks(&facts))];
+    let mut problems = vec![(ProblemSource::Uplinks, uplinks(&host_state))];
     if scope.routes || scope.firewall {
         // Before there is a device, and before another host that is new can be sent to.
-        reconcile::tunnel_filter::reconcile(run, &facts, tunnels, applier);
+        reconcile::tunnel_filter::reconcile(run, &host_state, tunnels, applier);
     }
     if scope.routes {
-        problems
-            .push((ProblemSource::PeerRoutes, routes(run, &facts, peer_routes, placed, applier)));
+        problems.push((
+            ProblemSource::PeerRoutes,
+            routes(run, &host_state, peer_routes, placed, applier),
+        ));
     }
     let blocked = first.or_else(|| scope.firewall.then(|| firewall(applier)));
     problems.extend(blocked.map(|found| (ProblemSource::Firewall, found)));
@@ -96,7 +98,7 @@ pub fn run(
     }
     let before = applier.changes().len();
     if scope.files {
-        files(run, &facts, bridge, applier);
+        files(run, &host_state, bridge, applier);
     }
     let repaired = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     if start {
@@ -106,26 +108,31 @@ pub fn run(
             found.into_iter().chain(crowded).chain(unguarded).collect(),
         ));
     }
-    Some(ReconcileOutcome { facts, problems, repaired })
+    Some(ReconcileOutcome { host_state, problems, repaired })
 }
 
 /// Links that are down; etcd may be away because of them.
-fn uplinks(facts: &HostState) -> Vec<Problem> {
+fn uplinks(host_state: &HostState) -> Vec<Problem> {
     let problem = |link: &IfName| {
         let subject = Object::Link("interface".to_owned(), link.clone());
         let what = format!("interface {link}, which has this host's address, is down");
         Problem::new(ProblemKind::InterfaceDown, subject, what)
             .with_fix(format!("ip link set {link} up"))
     };
-    facts.down.iter().map(problem).collect()
+    host_state.down.iter().map(problem).collect()
 }
 
 /// Reconciles plugin and CNI configuration: the first configuration waits for its plugin and the bridge, and
 /// one that runtimes have stays in place without them.
-fn files(run: &Reconcile<'_>, facts: &HostState, bridge: BridgeOutcome, applier: &mut Applier) {
+fn files(
+    run: &Reconcile<'_>,
+    host_state: &HostState,
+    bridge: BridgeOutcome,
+    applier: &mut Applier,
+) {
     let is_installed = reconcile::plugin::reconcile(run, applier) || run.was_ready;
     if is_installed && bridge != BridgeOutcome::Broken {
-        reconcile::conf::reconcile(run, facts, applier);
+        reconcile::conf::reconcile(run, host_state, applier);
     }
 }
 
@@ -145,12 +152,12 @@ fn widened_scope(run: &Reconcile<'_>, now: &HostState) -> Scope {
 }
 
 /// What decides here how other hosts are reached.
-pub fn local_host(run: &Reconcile<'_>, facts: &HostState) -> LocalHost {
+pub fn local_host(run: &Reconcile<'_>, host_state: &HostState) -> LocalHost {
     LocalHost {
         backend: run.settings.backend,
-        connected: facts.connected.clone(),
-        own: facts.own.addresses,
-        underlay: facts.underlay,
+        connected: host_state.connected.clone(),
+        own: host_state.own.addresses,
+        underlay: host_state.underlay,
         tunnel: reconcile::tunnel::own_end(run),
     }
 }
@@ -159,7 +166,7 @@ pub fn local_host(run: &Reconcile<'_>, facts: &HostState) -> LocalHost {
 /// not know any more goes after them.
 fn routes(
     run: &Reconcile<'_>,
-    facts: &HostState,
+    host_state: &HostState,
     peer_routes: &PeerRoutes,
     placed: &mut BTreeSet<IpNetwork>,
     applier: &mut Applier,
@@ -168,7 +175,7 @@ fn routes(
     let unreachable = peer_routes.unreachable.iter().map(UnreachableSubnet::problem);
     let tunnels = peer_routes.faults.iter().map(TunnelFault::problem);
     let mut problems: Vec<Problem> = unreachable.chain(tunnels).chain(peers.problems()).collect();
-    let Some(tunnels) = reconcile::tunnel::reconcile(run, facts, peer_routes, applier) else {
+    let Some(tunnels) = reconcile::tunnel::reconcile(run, host_state, peer_routes, applier) else {
         return problems;
     };
     tunnels.prepare(run, peer_routes, applier);

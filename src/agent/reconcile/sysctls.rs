@@ -25,12 +25,12 @@ impl Describe for WantedSysctl {
 }
 
 /// Writes only what differs, so that a read-only /proc/sys that is right already does no harm.
-pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) {
+pub fn reconcile(run: &Reconcile<'_>, host_state: &HostState, applier: &mut Applier) {
     if !run.settings.manage_sysctl {
         return;
     }
     keep_neighbours(run, applier);
-    for (key, value) in wanted(run, facts) {
+    for (key, value) in wanted(run, host_state) {
         match sysctl::read(&key) {
             Ok(found) if found == value => {}
             Ok(before) => set(run, WantedSysctl { key, before, value: value.to_owned() }, applier),
@@ -156,17 +156,17 @@ fn pods(subnet: IpNetwork) -> usize {
 /// A host that forwards IPv6 ignores router advertisements, and with them its own default route,
 /// unless `accept_ra` is 2 (kernel: Documentation/networking/ip-sysctl.rst). What turns forwarding
 /// on does so for every interface; somebody may have taken one out again.
-fn wanted(run: &Reconcile<'_>, facts: &HostState) -> Vec<(String, &'static str)> {
+fn wanted(run: &Reconcile<'_>, host_state: &HostState) -> Vec<(String, &'static str)> {
     let mut wanted = Vec::new();
     if run.subnets.v4.is_some() {
         wanted.push(("net/ipv4/ip_forward".to_owned(), "1"));
         if sysctl::read("net/ipv4/ip_forward").is_ok_and(|value| value == "1") {
-            let links = facts.uplinks.iter().map(IfName::as_str);
+            let links = host_state.uplinks.iter().map(IfName::as_str);
             wanted.extend(links.map(|link| (format!("net/ipv4/conf/{link}/forwarding"), "1")));
         }
     }
     if run.subnets.v6.is_some() {
-        for uplink in &facts.uplinks {
+        for uplink in &host_state.uplinks {
             wanted.push((format!("net/ipv6/conf/{uplink}/accept_ra"), "2"));
         }
         wanted.push(("net/ipv6/conf/all/forwarding".to_owned(), "1"));

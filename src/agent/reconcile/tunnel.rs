@@ -25,12 +25,12 @@ use crate::plan::tunnel::{
 /// The devices as they are after [`keep`], by the family of their outer packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tunnels {
-    devices: PerFamily<Kept>,
+    devices: PerFamily<KeptDevice>,
 }
 
 /// A device of ours.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct KeptDevice {
     /// 0 in a dry run that would make it.
     index: u32,
     mtu_bytes: u32,
@@ -48,9 +48,9 @@ pub fn own_end(run: &Reconcile<'_>) -> Option<Tunnel> {
 
 /// MTU of pods, in bytes: that of the way to the other hosts, less what tunnels add if some of the
 /// pods are behind one.
-pub fn pod_mtu(run: &Reconcile<'_>, facts: &HostState, peer_routes: &PeerRoutes) -> u32 {
-    let outer = facts.own.mtu_bytes;
-    let through = |underlay: &Family| is_used(run, facts, peer_routes, *underlay);
+pub fn pod_mtu(run: &Reconcile<'_>, host_state: &HostState, peer_routes: &PeerRoutes) -> u32 {
+    let outer = host_state.own.mtu_bytes;
+    let through = |underlay: &Family| is_used(run, host_state, peer_routes, *underlay);
     let inner = |underlay| inner_mtu(outer, underlay, run.subnets);
     let tunnels = Family::BOTH.into_iter().filter(through).map(inner);
     run.settings.mtu_bytes.unwrap_or_else(|| tunnels.min().unwrap_or(outer))
@@ -60,7 +60,7 @@ pub fn pod_mtu(run: &Reconcile<'_>, facts: &HostState, peer_routes: &PeerRoutes)
 /// a host that has just come nearer may still be sending. `None` if they could not be looked at.
 pub fn reconcile(
     run: &Reconcile<'_>,
-    facts: &HostState,
+    host_state: &HostState,
     peer_routes: &PeerRoutes,
     applier: &mut Applier,
 ) -> Option<Tunnels> {
@@ -77,20 +77,20 @@ pub fn reconcile(
         device::apply_all(rtnl, &removals(&found), applier);
         return Some(tunnels);
     };
-    for (underlay, local) in facts.own.addresses.entries() {
+    for (underlay, local) in host_state.own.addresses.entries() {
         let name = device_name(underlay);
         let is_there = found.iter().any(|link| link.name == name && link.vxlan.is_some());
-        if !is_there && !is_used(run, facts, peer_routes, underlay) {
+        if !is_there && !is_used(run, host_state, peer_routes, underlay) {
             continue;
         }
-        let inner = inner_mtu(facts.own.mtu_bytes, underlay, run.subnets);
+        let inner = inner_mtu(host_state.own.mtu_bytes, underlay, run.subnets);
         let mtu_bytes = run.settings.mtu_bytes.unwrap_or(inner).min(inner);
         let Tunnel { mac, vni, port } = end;
         let addresses = run.subnets.iter().map(|subnet| host(gateway(*subnet))).collect();
         let device = TunnelDevice { name, mac, vni, port, local: *local, mtu_bytes, addresses };
-        let usable = facts.underlay.get(underlay).is_some();
+        let usable = host_state.underlay.get(underlay).is_some();
         let index = device::reconcile(run, &device, found.clone(), applier);
-        tunnels.devices.set(underlay, index.map(|index| Kept { index, mtu_bytes, usable }));
+        tunnels.devices.set(underlay, index.map(|index| KeptDevice { index, mtu_bytes, usable }));
     }
     Some(tunnels)
 }
@@ -120,7 +120,7 @@ impl Tunnels {
     /// Takes from the devices what no route needs any more.
     pub fn tidy(&self, run: &Reconcile<'_>, peer_routes: &PeerRoutes, applier: &mut Applier) {
         if run.in_sync {
-            let usable = |device: &Kept| device.usable;
+            let usable = |device: &KeptDevice| device.usable;
             let devices = self.devices;
             let devices =
                 PerFamily { v4: devices.v4.filter(usable), v6: devices.v6.filter(usable) };
@@ -173,12 +173,12 @@ pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
 /// Outer packets of that family are, or shall be, sent.
 fn is_used(
     run: &Reconcile<'_>,
-    facts: &HostState,
+    host_state: &HostState,
     peer_routes: &PeerRoutes,
     underlay: Family,
 ) -> bool {
     let always = run.settings.backend == LocalBackend::Vxlan && own_end(run).is_some();
-    let own = &facts.own.addresses;
+    let own = &host_state.own.addresses;
     let has_pods = run.subnets.get(underlay).is_some();
     let alone = own.get(underlay).is_some() && own.iter().count() == 1;
     let sends = |remote: &TunnelPeer| Family::of(remote.address) == underlay;

@@ -24,13 +24,13 @@ pub struct CachedFilter {
 /// Puts right what differs. Before the other hosts are known all stays as it is.
 pub fn reconcile(
     run: &Reconcile<'_>,
-    facts: &HostState,
+    host_state: &HostState,
     cache: &mut CachedFilter,
     applier: &mut Applier,
 ) {
     let Some(peers) = run.peers else { return };
     let CachedFilter { found, wanted } = cache;
-    let wanted = filter(run, facts).map(|filter| wanted_table(wanted, peers, filter));
+    let wanted = filter(run, host_state).map(|filter| wanted_table(wanted, peers, filter));
     let nft = &run.kernel.nft;
     let present = match found.observe(nft, TUNNELS_TABLE) {
         Ok(present) => present,
@@ -76,13 +76,13 @@ pub fn remove(kernel: &Kernel, applier: &mut Applier) {
 }
 
 /// The settings of the table without the other hosts; `None`: this host has no tunnels.
-fn filter(run: &Reconcile<'_>, facts: &HostState) -> Option<TunnelFilter> {
+fn filter(run: &Reconcile<'_>, host_state: &HostState) -> Option<TunnelFilter> {
     let end = tunnel::own_end(run)?;
     Some(TunnelFilter {
         bridge: run.settings.bridge.clone(),
         vni: end.vni,
         port: end.port,
-        own: facts.own.addresses,
+        own: host_state.own.addresses,
         pod_subnets: *run.subnets,
         pools: run.settings.pools,
         peers: Vec::new(),

@@ -97,11 +97,12 @@ impl Agent {
         let present = self.settings.pools;
         let ours = |address: IpAddr| present.iter().any(|p| p.network().contains(address));
         let inside = |address: &IpAddr| pool.network().contains(*address) && !ours(*address);
-        match &self.state.facts {
-            Some(facts) => facts.all_addresses.iter().copied().find(inside),
+        match &self.state.host_state {
+            Some(host_state) => host_state.all_addresses.iter().copied().find(inside),
             None => {
-                let facts = host_state::observe(&self.kernel.rtnl, &self.settings, None).ok()?;
-                facts.all_addresses.into_iter().find(inside)
+                let host_state =
+                    host_state::observe(&self.kernel.rtnl, &self.settings, None).ok()?;
+                host_state.all_addresses.into_iter().find(inside)
             }
         }
     }

@@ -49,7 +49,7 @@ impl Agent {
             revision: state.snapshot.as_ref().map(|snapshot| snapshot.revision),
             peers: state.peers.clone(),
             peer_routes: state.cache.peer_routes.last(),
-            facts: state.facts.clone(),
+            host_state: state.host_state.clone(),
             etcd: state.etcd.clone(),
             contact: self.registry.contact().cloned(),
         });

@@ -52,7 +52,7 @@ impl Agent {
             in_sync: self.state.in_sync,
             resolved: &self.state.resolved,
             policies: Some(&policies),
-            previous: self.state.facts.as_ref(),
+            previous: self.state.host_state.as_ref(),
             was_ready: self.state.ready,
             scope,
             own_writes: Some(&self.own_writes),
@@ -61,7 +61,8 @@ impl Agent {
         let seen = run::run(&run, &mut self.state.cache, &mut applier);
         log::debug!("looked at {scope:?} in {:?}", now.elapsed());
         let why = std::mem::take(&mut self.state.reasons);
-        let same_host = seen.as_ref().map(|seen| &seen.facts) == self.state.facts.as_ref();
+        let same_host =
+            seen.as_ref().map(|seen| &seen.host_state) == self.state.host_state.as_ref();
         let repair = self.record_changes(&applier, &why, same_host);
         if let Some(seen) = seen.as_ref().filter(|_| repair) {
             self.files.repaired(&seen.repaired, now);
@@ -107,11 +108,15 @@ impl Agent {
             state.retry = RETRY;
         }
         let Some(seen) = seen else { return };
-        self.registry.publish(attributes(&self.settings, seen.facts.own));
-        if state.facts.as_ref().is_some_and(|before| seen.facts.breaks_connections_of(before)) {
+        self.registry.publish(attributes(&self.settings, seen.host_state.own));
+        if state
+            .host_state
+            .as_ref()
+            .is_some_and(|before| seen.host_state.breaks_connections_of(before))
+        {
             self.registry.reconnect();
         }
-        state.facts = Some(seen.facts);
+        state.host_state = Some(seen.host_state);
         for (check, found) in seen.problems {
             problems.set(check, found);
         }

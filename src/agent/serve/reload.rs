@@ -128,7 +128,7 @@ impl Agent {
             in_sync: self.state.in_sync,
             resolved: &self.state.resolved,
             policies: None,
-            previous: self.state.facts.as_ref(),
+            previous: self.state.host_state.as_ref(),
             was_ready: self.state.ready,
             scope: Scope::ALL,
             own_writes: None,

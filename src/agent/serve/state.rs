@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::new_pods::Asked;
+use crate::agent::new_pods::PodRequest;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
@@ -47,7 +47,7 @@ pub struct AgentState {
     pub(super) resolved: Resolved,
     pub(super) cache: ReconcileCache,
     /// What this host was when it was looked at last.
-    pub(super) facts: Option<HostState>,
+    pub(super) host_state: Option<HostState>,
     pub(super) scope: Scope,
     pub(super) reasons: TriggerReason,
     /// When to look, if there is something to look at.
@@ -79,7 +79,7 @@ pub struct AgentState {
     /// When to read POLICY_FILE.
     pub(super) policy_file_due: Option<Instant>,
     /// New pods, whose plugins wait.
-    pub(super) asked: Vec<Asked>,
+    pub(super) asked: Vec<PodRequest>,
     /// The agent leaves once the host is as it should be, or with the first failure.
     pub(super) once: bool,
 }
@@ -110,7 +110,7 @@ impl AgentState {
             in_sync: fixed.is_some(),
             resolved,
             cache: ReconcileCache::default(),
-            facts: None,
+            host_state: None,
             scope: Scope::ALL,
             reasons: TriggerReason::default(),
             reconcile_at: now,

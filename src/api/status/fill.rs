@@ -92,17 +92,17 @@ fn moment(at: SystemTime) -> String {
 }
 
 fn node((name, machine_id): (&str, &str), snapshot: Option<&AgentSnapshot>) -> NodeStatus {
-    let facts = snapshot.and_then(|snapshot| snapshot.facts.as_ref());
+    let host_state = snapshot.and_then(|snapshot| snapshot.host_state.as_ref());
     NodeStatus {
         name: name.to_owned(),
         machine_id: machine_id.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: None,
         started: None,
-        addresses: facts.map(|facts| texts(&facts.own.addresses)),
-        uplinks: facts.map(|facts| facts.uplinks.iter().map(ToString::to_string).collect()),
-        mtu: facts.map(|facts| facts.own.mtu_bytes),
-        pod_mtu: facts.map(|facts| facts.own.pod_mtu_bytes),
+        addresses: host_state.map(|host| texts(&host.own.addresses)),
+        uplinks: host_state.map(|host| host.uplinks.iter().map(ToString::to_string).collect()),
+        mtu: host_state.map(|host| host.own.mtu_bytes),
+        pod_mtu: host_state.map(|host| host.own.pod_mtu_bytes),
     }
 }
 

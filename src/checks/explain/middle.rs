@@ -269,7 +269,7 @@ fn neighbour(
     let found = known.iter().find(|known| known.address == next)?;
     let forget = format!("ip neighbour delete {next} dev {link}");
     let hop = match (found.state, found.mac, wanted) {
-        (NudState::Failed | NudState::Asked, ..) => {
+        (NudState::Failed | NudState::Incomplete, ..) => {
             let seen = format!("{next} does not answer on {link} (neighbour failed)");
             let fix = format!("is the host with {next} up, and on the same segment as {link}?");
             Hop::lost(name, place, seen, fix)

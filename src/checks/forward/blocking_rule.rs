@@ -29,7 +29,7 @@ pub enum Cause {
         /// The chain with the rule; `None` if the policy drops.
         chain: Option<String>,
         /// Only those to and from pods of these hosts; `None` for all hosts.
-        hosts: Option<Hosts>,
+        hosts: Option<DroppedHosts>,
     },
     /// It drops packets of one kind, and others pass.
     DropsPacket {
@@ -46,15 +46,15 @@ pub enum Cause {
 
 /// Other hosts whose pods' packets are dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hosts {
+pub struct DroppedHosts {
     /// The first few, each with its pod subnets.
     named: Vec<(String, Vec<IpNetwork>)>,
     /// How many more there are.
     more: usize,
 }
 
-impl Hosts {
-    pub(super) fn of(mut subnets: Vec<(&str, IpNetwork)>) -> Hosts {
+impl DroppedHosts {
+    pub(super) fn of(mut subnets: Vec<(&str, IpNetwork)>) -> DroppedHosts {
         subnets.sort();
         subnets.dedup();
         let of_host = |host: &[(&str, IpNetwork)]| {
@@ -63,11 +63,11 @@ impl Hosts {
         let mut named: Vec<_> = subnets.chunk_by(|a, b| a.0 == b.0).map(of_host).collect();
         let more = named.len().saturating_sub(NAMED);
         named.truncate(NAMED);
-        Hosts { named, more }
+        DroppedHosts { named, more }
     }
 }
 
-impl fmt::Display for Hosts {
+impl fmt::Display for DroppedHosts {
     /// `10.244.5.0/24 and fd00:10:0:5::/64 (host b)`, with commas, `and 7 more`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = self.named.iter().map(|(host, subnets)| {
@@ -146,7 +146,7 @@ impl BlockingRule {
 }
 
 /// The packets that go these peer_routes, of all hosts or some.
-fn packets(directions: &[HookDirection], hosts: Option<&Hosts>) -> String {
+fn packets(directions: &[HookDirection], hosts: Option<&DroppedHosts>) -> String {
     match (directions, hosts) {
         ([HookDirection::In], None) => "what pods send".to_owned(),
         ([HookDirection::Out], None) => "what other hosts' pods send to pods".to_owned(),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::nft::base_chains::{BaseChain, ChainRule, Packet, RuleMatch};
-use crate::nft::{Policy, Verdict};
+use crate::nft::{ChainPolicy, Verdict};
 
 /// The number of UDP (RFC 768).
 pub const UDP: u8 = 17;
@@ -32,13 +32,13 @@ pub fn evaluate(chain: &BaseChain, packet: &Packet<'_>) -> ChainVerdict {
     let mut walk = Walk { chain, packet, may_be_accepted: false, walked: HashMap::new() };
     let call = ChainCall { certain: true, targeted: false, depth: 0 };
     let dropped = match (walk.through(chain.place.chain(), &chain.rules, call), chain.policy) {
-        (RuleOutcome::Accepted, _) | (RuleOutcome::Open, Policy::Accept) => {
+        (RuleOutcome::Accepted, _) | (RuleOutcome::Open, ChainPolicy::Accept) => {
             return ChainVerdict::Accepts;
         }
         (RuleOutcome::Dropped { chain, targeted }, _) => {
             ChainVerdict::DroppedIn { chain, targeted }
         }
-        (RuleOutcome::Open, Policy::Drop) => ChainVerdict::DroppedByPolicy,
+        (RuleOutcome::Open, ChainPolicy::Drop) => ChainVerdict::DroppedByPolicy,
     };
     if walk.may_be_accepted { ChainVerdict::MayDrop } else { dropped }
 }

@@ -68,7 +68,7 @@ fn fix(chain: &BaseChain, udp_port: u16) -> String {
 mod tests {
     use super::*;
     use crate::nft::base_chains::{ChainRule, RuleMatch};
-    use crate::nft::{Policy, Verdict};
+    use crate::nft::{ChainPolicy, Verdict};
 
     fn check(place: ChainRef, called: &[&str], accepted: &[u16], wanted: &[&str]) {
         let accept = |port: &u16| ChainRule {
@@ -79,7 +79,7 @@ mod tests {
         };
         let rules = accepted.iter().map(accept).collect();
         let called = called.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
-        let chains = vec![BaseChain { place, policy: Policy::Drop, rules, called }];
+        let chains = vec![BaseChain { place, policy: ChainPolicy::Drop, rules, called }];
         let found = HookChains { chains, unreadable: Vec::new() };
         let tunnel = TunnelTraffic {
             uplink: "eth0".parse().unwrap(),

@@ -4,7 +4,7 @@ use std::iter;
 
 use crate::checks::forward::*;
 use crate::net::PerFamily;
-use crate::nft::{NftChain, Policy, TableFamily, Verdict};
+use crate::nft::{ChainPolicy, NftChain, TableFamily, Verdict};
 
 const IPTABLES: (TableFamily, &str, &str) = (TableFamily::Ip, "filter", "FORWARD");
 const FIREWALLD: (TableFamily, &str, &str) = (TableFamily::Inet, "firewalld", "filter_FORWARD");
@@ -27,7 +27,7 @@ fn traffic() -> Traffic {
     }
 }
 
-fn chain(at: (TableFamily, &str, &str), policy: Policy, rules: &[ChainRule]) -> BaseChain {
+fn chain(at: (TableFamily, &str, &str), policy: ChainPolicy, rules: &[ChainRule]) -> BaseChain {
     let (family, table, chain) = at;
     let (table, chain) = (table.to_owned(), chain.to_owned());
     let place = ChainRef::Nft(NftChain { family, table, chain });
@@ -68,36 +68,39 @@ const REMOVE_IN: &str = "- rule -i humanz0 -j ACCEPT in iptables chain FORWARD";
 
 #[test]
 fn a_chain_that_drops_nothing_is_left_alone() {
-    check(chain(IPTABLES, Policy::Accept, &[rule(&[RuleMatch::never()], Verdict::Drop)]), &[]);
+    check(chain(IPTABLES, ChainPolicy::Accept, &[rule(&[RuleMatch::never()], Verdict::Drop)]), &[]);
 }
 
 #[test]
 fn a_policy_that_drops_gets_both_rules() {
-    check(chain(IPTABLES, Policy::Drop, &[]), &[INSERT_OUT, INSERT_IN]);
+    check(chain(IPTABLES, ChainPolicy::Drop, &[]), &[INSERT_OUT, INSERT_IN]);
     let other = accept(HookDirection::In, "humanz00");
-    check(chain(IPTABLES, Policy::Drop, &[other]), &[INSERT_OUT, INSERT_IN]);
+    check(chain(IPTABLES, ChainPolicy::Drop, &[other]), &[INSERT_OUT, INSERT_IN]);
 }
 
 #[test]
 fn a_rule_that_drops_everything_counts_as_a_policy() {
-    check(chain(IPTABLES, Policy::Accept, &[drop_all()]), &[INSERT_OUT, INSERT_IN]);
+    check(chain(IPTABLES, ChainPolicy::Accept, &[drop_all()]), &[INSERT_OUT, INSERT_IN]);
 }
 
 #[test]
 fn a_drop_in_a_chain_that_is_called_counts_too() {
     let wall = rule(&[], Verdict::Jump("WALL".to_owned()));
     let called = [("WALL".to_owned(), vec![drop_all()])].into();
-    let chain = BaseChain { called, ..chain(IPTABLES, Policy::Accept, &[wall]) };
+    let chain = BaseChain { called, ..chain(IPTABLES, ChainPolicy::Accept, &[wall]) };
     check(chain, &[INSERT_OUT, INSERT_IN]);
 }
 
 #[test]
 fn a_rule_that_may_accept_is_not_relied_on() {
     let perhaps = rule(&[RuleMatch::unknown()], Verdict::Accept);
-    check(chain(IPTABLES, Policy::Drop, std::slice::from_ref(&perhaps)), &[INSERT_OUT, INSERT_IN]);
+    check(
+        chain(IPTABLES, ChainPolicy::Drop, std::slice::from_ref(&perhaps)),
+        &[INSERT_OUT, INSERT_IN],
+    );
     let line = "nft table inet filter, chain forward: may drop pod traffic: a rule is not understood; \
         read its rules: nft -a list chain inet filter forward";
-    check(chain(PLAIN, Policy::Drop, &[perhaps]), &[line]);
+    check(chain(PLAIN, ChainPolicy::Drop, &[perhaps]), &[line]);
 }
 
 #[test]
@@ -107,13 +110,13 @@ fn ipv6_and_older_tables_have_their_own() {
         "+ rule -o humanz0 -j ACCEPT in ip6tables chain FORWARD",
         "+ rule -i humanz0 -j ACCEPT in ip6tables chain FORWARD",
     ];
-    check(chain(at, Policy::Drop, &[]), &lines);
+    check(chain(at, ChainPolicy::Drop, &[]), &lines);
     let place = ChainRef::Legacy(Family::V4, "FORWARD");
     let lines = [
         "+ rule -o humanz0 -j ACCEPT in iptables-legacy chain FORWARD",
         "+ rule -i humanz0 -j ACCEPT in iptables-legacy chain FORWARD",
     ];
-    check(BaseChain { place, ..chain(IPTABLES, Policy::Drop, &[]) }, &lines);
+    check(BaseChain { place, ..chain(IPTABLES, ChainPolicy::Drop, &[]) }, &lines);
 }
 
 #[test]
@@ -123,24 +126,24 @@ fn rules_that_are_there_are_not_inserted_again() {
         ours(HookDirection::In),
         ours(HookDirection::Out),
     ];
-    check(chain(IPTABLES, Policy::Drop, &rules), &[]);
+    check(chain(IPTABLES, ChainPolicy::Drop, &rules), &[]);
 }
 
 #[test]
 fn rules_of_the_owner_do_as_well() {
     let rules = [accept(HookDirection::In, "humanz0"), accept(HookDirection::Out, "humanz0")];
-    check(chain(IPTABLES, Policy::Drop, &rules), &[]);
+    check(chain(IPTABLES, ChainPolicy::Drop, &rules), &[]);
 }
 
 #[test]
 fn only_the_rule_that_is_gone_comes_back() {
-    check(chain(IPTABLES, Policy::Drop, &[ours(HookDirection::Out)]), &[INSERT_IN]);
+    check(chain(IPTABLES, ChainPolicy::Drop, &[ours(HookDirection::Out)]), &[INSERT_IN]);
 }
 
 #[test]
 fn a_rule_of_ours_behind_a_drop_is_moved() {
     let rules = [ours(HookDirection::Out), drop_all(), ours(HookDirection::In)];
-    check(chain(IPTABLES, Policy::Accept, &rules), &[REMOVE_IN, INSERT_IN]);
+    check(chain(IPTABLES, ChainPolicy::Accept, &rules), &[REMOVE_IN, INSERT_IN]);
 }
 
 #[test]
@@ -149,7 +152,7 @@ fn a_drop_for_one_interface_is_its_owners_will_and_reported() {
         rule(&[by(HookDirection::In, "humanz0"), by(HookDirection::Out, "eth0")], Verdict::Drop);
     let line = "iptables chain FORWARD: a rule drops what pods send; accept it: put a rule for \
         humanz0 before it";
-    check(chain(IPTABLES, Policy::Accept, &[only]), &[line]);
+    check(chain(IPTABLES, ChainPolicy::Accept, &[only]), &[line]);
 }
 
 #[test]
@@ -160,8 +163,10 @@ fn every_chain_that_drops_is_reported_with_a_fix() {
             &[by(HookDirection::In, "humanz0"), by(HookDirection::Out, "eth0")],
             Verdict::Drop,
         );
-        let found =
-            HookChains { chains: vec![chain(at, Policy::Drop, &[only])], unreadable: Vec::new() };
+        let found = HookChains {
+            chains: vec![chain(at, ChainPolicy::Drop, &[only])],
+            unreadable: Vec::new(),
+        };
         let plan = plan(&traffic(), iter::empty(), &found);
         let inserted = plan.edits.iter().filter_map(not_inserted);
         let problems: Vec<Problem> = plan.problems.into_iter().chain(inserted).collect();
@@ -178,11 +183,11 @@ fn a_chain_of_another_owner_is_reported_with_what_to_do() {
     let line = "nft table inet filter, chain forward: its policy drops pod traffic; accept it: \
         nft 'insert rule inet filter forward iifname \"humanz0\" accept' && nft 'insert rule inet \
         filter forward oifname \"humanz0\" accept', and likewise in the file that makes the table";
-    check(chain(PLAIN, Policy::Drop, &[]), &[line]);
+    check(chain(PLAIN, ChainPolicy::Drop, &[]), &[line]);
     let line = "nft table inet firewalld, chain filter_FORWARD: a rule drops pod traffic; accept \
         it: firewall-cmd --permanent --zone=trusted --add-source=10.244.0.0/16 \
         --add-source=fd00:10::/48 && firewall-cmd --reload";
-    check(chain(FIREWALLD, Policy::Accept, &[drop_all()]), &[line]);
+    check(chain(FIREWALLD, ChainPolicy::Accept, &[drop_all()]), &[line]);
 }
 
 /// As firewalld has it when the bridge alone is in the zone `trusted`.
@@ -194,13 +199,13 @@ fn a_table_that_lets_pods_out_but_not_in_is_reported() {
     let line = "nft table inet firewalld, chain filter_FORWARD: a rule of chain public drops what \
         other hosts' pods send to pods; accept it: firewall-cmd --permanent --zone=trusted \
         --add-source=10.244.0.0/16 --add-source=fd00:10::/48 && firewall-cmd --reload";
-    check(BaseChain { called, ..chain(FIREWALLD, Policy::Accept, &rules) }, &[line]);
+    check(BaseChain { called, ..chain(FIREWALLD, ChainPolicy::Accept, &rules) }, &[line]);
 }
 
 #[test]
 fn a_table_whose_owner_thought_of_the_bridge_is_not_reported() {
     let rules = [accept(HookDirection::In, "humanz0"), accept(HookDirection::Out, "humanz0")];
-    check(chain(PLAIN, Policy::Drop, &rules), &[]);
+    check(chain(PLAIN, ChainPolicy::Drop, &rules), &[]);
 }
 
 #[test]
@@ -211,17 +216,17 @@ fn pods_on_one_bridge_count_where_firewalls_see_them() {
     };
     let rules = [by("humanz0", "eth0"), by("eth0", "humanz0")];
     let at = |family| (family, "filter", "forward");
-    check(chain(at(TableFamily::Ip6), Policy::Drop, &rules), &[]);
+    check(chain(at(TableFamily::Ip6), ChainPolicy::Drop, &rules), &[]);
     let line = "nft table ip filter, chain forward: its policy drops pod traffic; accept it: nft \
         'insert rule ip filter forward iifname \"humanz0\" accept' && nft 'insert rule ip filter \
         forward oifname \"humanz0\" accept', and likewise in the file that makes the table";
-    check(chain(at(TableFamily::Ip), Policy::Drop, &rules), &[line]);
+    check(chain(at(TableFamily::Ip), ChainPolicy::Drop, &rules), &[line]);
 }
 
 #[test]
 fn pods_of_other_hosts_may_come_by_a_tunnel() {
     let rules = [accept(HookDirection::In, "humanz0"), accept(HookDirection::In, "eth0")];
-    let chain = chain(PLAIN, Policy::Drop, &rules);
+    let chain = chain(PLAIN, ChainPolicy::Drop, &rules);
     check(chain.clone(), &[]);
     let traffic = Traffic { pods_come_by: vec!["humanz-vx4".parse().unwrap()], ..traffic() };
     let found = HookChains { chains: vec![chain], unreadable: Vec::new() };
@@ -254,7 +259,7 @@ fn the_other_pods_address_is_never_one_of_this_host() {
 fn cleaning_up_removes_our_rules_and_no_others() {
     let rules =
         [ours(HookDirection::In), accept(HookDirection::Out, "humanz0"), ours(HookDirection::Out)];
-    let chains = vec![chain(IPTABLES, Policy::Accept, &rules)];
+    let chains = vec![chain(IPTABLES, ChainPolicy::Accept, &rules)];
     let found = HookChains { chains, unreadable: Vec::new() };
     let edits = removals(&traffic().bridge, &found);
     let lines: Vec<String> = edits.iter().map(|edit| edit.line().to_string()).collect();

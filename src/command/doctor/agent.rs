@@ -83,11 +83,11 @@ fn reconcile(context: &DoctorContext<'_>) -> Vec<Problem> {
 fn sizes(context: &DoctorContext<'_>) -> Option<Problem> {
     let (settings, host) = (context.settings(), context.host);
     let bridge = host.kernel.rtnl.link(&settings.bridge).ok()??;
-    let facts = host.state().ok()?;
-    let families = facts.own.addresses.entries().map(|(family, _)| family);
+    let host_state = host.state().ok()?;
+    let families = host_state.own.addresses.entries().map(|(family, _)| family);
     let tunnels = families.filter_map(|family| {
         host.kernel.rtnl.link(&tunnel::device_name(family)).ok()??;
-        Some(tunnel::inner_mtu(facts.own.mtu_bytes, family, &host.subnets))
+        Some(tunnel::inner_mtu(host_state.own.mtu_bytes, family, &host.subnets))
     });
-    mtu(bridge.mtu, facts.own.mtu_bytes, tunnels.min())
+    mtu(bridge.mtu, host_state.own.mtu_bytes, tunnels.min())
 }

@@ -10,7 +10,7 @@ use crate::api::status::{Problems, Status};
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
 use crate::command::silent_agent::silent_agent;
-use crate::command::status::shown::{PodNetwork, Pods, Shown, ShownAgent};
+use crate::command::status::shown::{PodCounts, PodNetwork, Shown, ShownAgent};
 use crate::inspect::agent_socket;
 use crate::inspect::pods::{self, StoreNetwork};
 use crate::inspect::{Host, HostList};
@@ -32,7 +32,7 @@ use crate::settings::exit::{self, Exit};
     error_code(1, "something is wrong, and is shown"),
     error_code(69, "this user may not ask the agent")
 )]
-pub struct Options {
+pub struct StatusOptions {
     /// print one JSON object
     #[argh(switch)]
     json: bool,
@@ -42,7 +42,7 @@ pub struct Options {
 ///
 /// # Errors
 /// A setting is invalid, or the kernel's sockets cannot be opened.
-pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
+pub fn run(call: &mut Call<'_>, options: &StatusOptions) -> Result<Outcome, Exit> {
     let loaded = call.load()?;
     let settings = &loaded.settings;
     let mut shown = match agent_socket::of(settings)
@@ -71,15 +71,15 @@ pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
 /// What can be known without the agent.
 fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
     let host = Host::inspect(settings, HostList::Live)?;
-    let (mut status, drift) = without_agent::status(&host);
+    let (mut status, pending) = without_agent::status(&host);
     let mut problems = vec![silent_agent(settings, &why)];
     problems.extend(status.problems.0.take().unwrap_or_default());
     if host.subnets.is_empty() {
         let what = "this host's subnet is unknown, so nothing was compared with it";
         let problem = Problem::new(ProblemKind::Lease, Object::named("lease"), what);
         problems.push(problem.with_fix("an agent gets one from etcd when it starts"));
-    } else if !drift.is_empty() {
-        let count = match drift.len() {
+    } else if !pending.is_empty() {
+        let count = match pending.len() {
             1 => "1 change is".to_owned(),
             many => format!("{many} changes are"),
         };
@@ -90,11 +90,11 @@ fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
     }
     status.problems = Problems(Some(problems));
     let agent = ShownAgent { answers: false, error: Some(why) };
-    Ok(Shown { status, agent, drift: Some(drift), ..Shown::default() })
+    Ok(Shown { status, agent, pending: Some(pending), ..Shown::default() })
 }
 
 /// What the stores and the kernel say of pods: the agent does not know it.
-fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) -> Pods {
+fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) -> PodCounts {
     let subnets = status.lease.iter().filter_map(|lease| lease.subnets.as_ref()).flatten();
     let subnets: Vec<ipnetwork::IpNetwork> = subnets.filter_map(|text| text.parse().ok()).collect();
     let store = || Object::File("store", settings.cni.ipam_dir.clone());
@@ -122,7 +122,7 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
         });
     }
     let (attached, limited) = attached(&networks).unwrap_or_default();
-    Pods { attached, limited, networks: list }
+    PodCounts { attached, limited, networks: list }
 }
 
 /// How many pods are plugged in, and how many of these have a limited rate; `None` if the kernel

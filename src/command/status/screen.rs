@@ -34,7 +34,7 @@ pub fn screen(shown: &Shown, style: Style) -> String {
         text.push('\n');
         text.push_str(&peers.render(style));
     }
-    section(&mut text, "pending changes", listed(shown.drift.as_deref()), style);
+    section(&mut text, "pending changes", listed(shown.pending.as_deref()), style);
     section(&mut text, "latest repairs", latest(status.repairs.as_deref()), style);
     let problems = status.problems.0.as_deref().unwrap_or_default();
     if problems.is_empty() {
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn each_problem_has_its_time_and_its_fix() {
         let value = json!({ "problems": [
-            { "kind": "drift", "subject": "x", "what": "a", "fix": "b",
+            { "kind": "change-pending", "subject": "x", "what": "a", "fix": "b",
               "since": "2026-11-20T18:46:00Z" },
             { "kind": "networkd", "subject": "x", "what": "c\u{1b}", "fix": null, "since": null },
         ] });

@@ -12,8 +12,8 @@ pub struct Shown {
     pub status: Status,
     pub agent: ShownAgent,
     /// Changes that an agent would make, if none answers.
-    pub drift: Option<Vec<String>>,
-    pub pods: Pods,
+    pub pending: Option<Vec<String>>,
+    pub pods: PodCounts,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -23,7 +23,7 @@ pub struct ShownAgent {
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Pods {
+pub struct PodCounts {
     pub attached: usize,
     /// With a limited rate.
     pub limited: usize,

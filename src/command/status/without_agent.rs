@@ -6,7 +6,7 @@ use crate::agent::active_problems::sort;
 use crate::agent::dry_run::DryRun;
 use crate::agent::snapshot::{AgentSnapshot, StoreStatus};
 use crate::api::status::{self, Status};
-use crate::command::drift::PendingChanges;
+use crate::command::pending_changes::PendingChanges;
 use crate::inspect::pool_use::{addresses, scarce};
 use crate::inspect::{Host, identity};
 use crate::settings::Source;
@@ -25,7 +25,7 @@ pub fn status(host: &Host) -> (Status, Vec<String>) {
         revision: cluster.map(|cluster| cluster.revision),
         peers: host.peers.clone(),
         peer_routes: found.peer_routes.clone(),
-        facts: found.outcome.as_ref().map(|outcome| outcome.facts.clone()),
+        host_state: found.outcome.as_ref().map(|outcome| outcome.host_state.clone()),
         etcd: store_status(host),
         contact: None,
     };

@@ -10,7 +10,7 @@ use crate::etcd::update::Update;
 use crate::etcd::watch::{Changes, KeyWatch, Seen};
 use crate::lease::EtcdError;
 use crate::lease::Snapshot;
-use crate::lease::session::{Exit, is_same_store};
+use crate::lease::session::{SessionExit, is_same_store};
 use crate::os::random;
 
 /// Events that come closer together than this make one snapshot.
@@ -32,7 +32,11 @@ const SILENCE: Duration = Duration::from_secs(30);
 impl<P: FnMut(Update)> Session<'_, P> {
     /// Publishes the changes from the watch, beginning after `mirror`. Returns when something is to
     /// be written, or everything to be read again. `behind`: revisions since then.
-    pub(super) async fn follow(&mut self, mut mirror: Snapshot, behind: i64) -> Result<(), Exit> {
+    pub(super) async fn follow(
+        &mut self,
+        mut mirror: Snapshot,
+        behind: i64,
+    ) -> Result<(), SessionExit> {
         let mut renewed = self.etcd.members().renewed();
         let mut heard_at = Instant::now();
         let mut seen = Seen::after(mirror.revision);

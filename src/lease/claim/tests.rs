@@ -4,7 +4,7 @@ mod python;
 use std::collections::BTreeSet;
 
 use crate::lease::claim::*;
-use crate::lease::identity::{Attributes, Identity, Network};
+use crate::lease::identity::{HostAttributes, Identity, Network};
 use crate::lease::records::{Backend, Roots};
 use crate::lease::snapshot::Raw;
 use crate::lease::transaction::{Condition, Write};
@@ -39,7 +39,7 @@ fn own() -> Claimant {
             boot_id: "b1".to_owned(),
             version: "0.1.0".to_owned(),
         },
-        attributes: Attributes::default(),
+        attributes: HostAttributes::default(),
         network: Network {
             roots: roots(),
             pools: PerFamily { v4: Some(pool), v6: None },
@@ -65,7 +65,7 @@ fn v4(text: &str) -> PerFamily<IpNetwork> {
 /// The record of a host.
 fn node(machine: &str, subnet: &str) -> String {
     let identity = Identity { machine_id: machine.to_owned(), ..own().identity };
-    node_record(&identity, &Attributes::default(), &Lease { subnets: v4(subnet) }).to_json()
+    node_record(&identity, &HostAttributes::default(), &Lease { subnets: v4(subnet) }).to_json()
 }
 
 /// The subnets that h1 would have, and what is written for that.

@@ -5,14 +5,14 @@ use crate::lease::error::LeaseError;
 use crate::lease::identity::Lease;
 use crate::lease::records::NodeName;
 use crate::lease::session::machine::{SessionMachine, State};
-use crate::lease::session::messages::{Command, Exit, Pause};
+use crate::lease::session::messages::{Command, Pause, SessionExit};
 use crate::lease::session::repair;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
 impl SessionMachine {
     /// The next command of the claim, given that etcd holds `found`.
-    pub(super) fn claim(&mut self, found: Snapshot) -> Result<Command, Exit> {
+    pub(super) fn claim(&mut self, found: Snapshot) -> Result<Command, SessionExit> {
         let found = match self.contend(found) {
             Ok(found) => found,
             Err(next) => return next,
@@ -83,7 +83,11 @@ impl SessionMachine {
     }
 
     /// This host may not widen the pool of the network: it goes on with the narrow one.
-    pub(super) fn stay_narrow(&mut self, found: Snapshot, why: String) -> Result<Command, Exit> {
+    pub(super) fn stay_narrow(
+        &mut self,
+        found: Snapshot,
+        why: String,
+    ) -> Result<Command, SessionExit> {
         self.warnings.push(format!("{why}; the pool of the network stays as it is"));
         let narrow = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
         for (family, pool) in narrow.entries() {
@@ -93,7 +97,11 @@ impl SessionMachine {
     }
 
     /// A transaction was committed.
-    pub(super) fn committed(&mut self, state: State, revision: i64) -> Result<Command, Exit> {
+    pub(super) fn committed(
+        &mut self,
+        state: State,
+        revision: i64,
+    ) -> Result<Command, SessionExit> {
         self.progress.revision = revision;
         let (mut found, transaction) = match state {
             State::Configuring(found, transaction) => (found, transaction),
@@ -148,7 +156,7 @@ impl SessionMachine {
         &mut self,
         found: &Snapshot,
         error: LeaseError,
-    ) -> Result<Lease, Exit> {
+    ) -> Result<Lease, SessionExit> {
         let about_lease = matches!(
             error,
             LeaseError::SubnetLost { .. }
@@ -166,7 +174,7 @@ impl SessionMachine {
                 self.trouble = Some(self.worse(found, &lease, error));
                 Ok(lease)
             }
-            None => Err(Exit::Refused(error)),
+            None => Err(SessionExit::Refused(error)),
         }
     }
 

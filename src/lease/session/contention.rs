@@ -12,8 +12,8 @@ use std::sync::Arc;
 use crate::lease::claim;
 use crate::lease::error::LeaseError;
 use crate::lease::records::{Alive, Contender, Key};
-use crate::lease::session::machine::{Asked, SessionMachine, State};
-use crate::lease::session::messages::{Command, Exit, Pause};
+use crate::lease::session::machine::{LivenessCheck, SessionMachine, State};
+use crate::lease::session::messages::{Command, Pause, SessionExit};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::lease::transaction::Transaction;
 use crate::net::Family;
@@ -38,7 +38,10 @@ enum Contention {
 
 impl SessionMachine {
     /// What comes before every other step; `Ok` if nothing does.
-    pub(super) fn contend(&mut self, found: Snapshot) -> Result<Snapshot, Result<Command, Exit>> {
+    pub(super) fn contend(
+        &mut self,
+        found: Snapshot,
+    ) -> Result<Snapshot, Result<Command, SessionExit>> {
         if self.is_superseded_no_more(&found) {
             self.superseded = None;
             self.asked = None;
@@ -85,7 +88,7 @@ impl SessionMachine {
     }
 
     /// Nothing is written, and a host without a lease gets none.
-    fn stand_back(&mut self, found: Snapshot) -> Result<Command, Exit> {
+    fn stand_back(&mut self, found: Snapshot) -> Result<Command, SessionExit> {
         let Some(error) = self.superseded.clone() else { return Ok(self.read()) };
         if self.etcd_lease.is_some() && !self.cannot_ask && !self.has_asked(&found) {
             return Ok(self.ask(found));
@@ -95,7 +98,7 @@ impl SessionMachine {
                 self.trouble = Some(error);
                 Ok(self.settle(found, lease))
             }
-            None => Err(Exit::Refused(error)),
+            None => Err(SessionExit::Refused(error)),
         }
     }
 
@@ -189,7 +192,7 @@ impl SessionMachine {
             return self.read();
         };
         let (instance, modified) = (alive.value.instance.clone(), alive.modified);
-        self.asked = Some(Asked { instance, modified, waits: 0 });
+        self.asked = Some(LivenessCheck { instance, modified, waits: 0 });
         if self.windows(found) > 1 {
             let (host, since) = (name.clone(), alive.value.since.to_string());
             self.trouble = Some(LeaseError::MayBeCopy { host, since });

@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 use crate::lease::error::LeaseError;
 use crate::lease::identity::{Claimant, Lease};
 use crate::lease::session::machine::{SessionMachine, State};
-use crate::lease::session::messages::{Command, Event, Exit, Found};
+use crate::lease::session::messages::{Command, Event, Found, SessionExit};
 use crate::lease::snapshot::Snapshot;
 
 /// The outcome of a claim.
@@ -78,8 +78,8 @@ pub fn dry_run_claim(found: &Snapshot, own: Claimant) -> Result<ClaimPreview, Le
         };
         command = match machine.next(Ok(event)) {
             Ok(command) => command,
-            Err(Exit::Refused(error)) => return Err(error),
-            Err(Exit::Failed(error)) => unreachable!("no command failed: {error}"),
+            Err(SessionExit::Refused(error)) => return Err(error),
+            Err(SessionExit::Failed(error)) => unreachable!("no command failed: {error}"),
         };
     }
 }

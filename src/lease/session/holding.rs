@@ -8,7 +8,7 @@ use crate::lease::identity::Lease;
 use crate::lease::records::{Key, NodeName};
 use crate::lease::restore;
 use crate::lease::session::machine::{SessionMachine, State};
-use crate::lease::session::messages::{Command, Event, Exit, Pause, Settled};
+use crate::lease::session::messages::{Command, Event, Pause, SessionExit, Settled};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
@@ -83,7 +83,7 @@ impl SessionMachine {
         lease: Lease,
         alive: Option<Transaction>,
         event: Result<Event, EtcdError>,
-    ) -> Result<Command, Exit> {
+    ) -> Result<Command, SessionExit> {
         match (alive, event) {
             (Some(alive), Ok(Event::Committed(Some(revision)))) => {
                 self.alive_lease = self.etcd_lease;

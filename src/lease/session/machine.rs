@@ -24,7 +24,7 @@ pub struct SessionMachine {
     pub(super) trouble: Option<LeaseError>,
     /// What an agent that was first answered this one.
     pub(super) superseded: Option<LeaseError>,
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<LivenessCheck>,
     /// This host may not put the contender key.
     pub(super) cannot_ask: bool,
     /// etcd was restored from an older snapshot.
@@ -59,7 +59,7 @@ pub(super) struct Progress {
 
 /// What another agent with this host's name was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct LivenessCheck {
     pub(super) instance: Box<str>,
     /// Revision of the alive key then: an answer changes it.
     pub(super) modified: i64,

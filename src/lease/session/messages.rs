@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 
 use crate::lease::error::LeaseError;
 use crate::lease::etcd_error::EtcdError;
-use crate::lease::identity::{Attributes, Lease, Network};
+use crate::lease::identity::{HostAttributes, Lease, Network};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 use crate::net::PerFamily;
@@ -77,7 +77,7 @@ pub struct Found {
     pub snapshot: Snapshot,
     /// The network as configured on this host.
     pub configured: Network,
-    pub attributes: Attributes,
+    pub attributes: HostAttributes,
     /// Subnets in which no pod of this host runs and none will start.
     pub vacated: PerFamily<IpNetwork>,
     /// The etcd lease that is kept alive.
@@ -88,15 +88,15 @@ pub struct Found {
 
 /// Why the machine stopped; it continues with `begin`.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Exit {
+pub enum SessionExit {
     /// etcd failed.
     Failed(EtcdError),
     /// This host can have no lease. If it already has one, it keeps that.
     Refused(LeaseError),
 }
 
-impl From<EtcdError> for Exit {
-    fn from(error: EtcdError) -> Exit {
-        Exit::Failed(error)
+impl From<EtcdError> for SessionExit {
+    fn from(error: EtcdError) -> SessionExit {
+        SessionExit::Failed(error)
     }
 }

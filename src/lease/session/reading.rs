@@ -8,12 +8,12 @@ use crate::lease::known_config;
 use crate::lease::records::{ClusterConfig, Key};
 use crate::lease::restore::{self, Continuity, Restoration};
 use crate::lease::session::machine::{SessionMachine, State};
-use crate::lease::session::messages::{Command, Exit, Found, Pause};
+use crate::lease::session::messages::{Command, Found, Pause, SessionExit};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
 impl SessionMachine {
-    pub(super) fn consider(&mut self, found: Found) -> Result<Command, Exit> {
+    pub(super) fn consider(&mut self, found: Found) -> Result<Command, SessionExit> {
         let Found {
             snapshot: mut found,
             configured,

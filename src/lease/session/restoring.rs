@@ -3,7 +3,7 @@
 use crate::lease::etcd_error::EtcdError;
 use crate::lease::restore::Restoration;
 use crate::lease::session::machine::{SessionMachine, State};
-use crate::lease::session::messages::{Command, Event, Exit};
+use crate::lease::session::messages::{Command, Event, SessionExit};
 use crate::lease::snapshot::Snapshot;
 
 impl SessionMachine {
@@ -24,7 +24,7 @@ impl SessionMachine {
         &mut self,
         mut restoration: Box<Restoration>,
         event: Result<Event, EtcdError>,
-    ) -> Result<Command, Exit> {
+    ) -> Result<Command, SessionExit> {
         match event {
             Ok(_) if restoration.marking => Ok(self.read()),
             Ok(_) => Ok(self.restore(restoration)),

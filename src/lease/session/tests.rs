@@ -4,7 +4,7 @@ use super::*;
 use crate::lease::etcd_error::EtcdError;
 use crate::lease::identity::node_record;
 use crate::lease::records::{Alive, Backend, Roots};
-use crate::lease::snapshot::Cluster;
+use crate::lease::snapshot::EtcdCluster;
 use crate::lease::transaction::{Transaction, Write};
 use crate::net::PerFamily;
 use crate::net::subnet::{self, Pool};
@@ -58,7 +58,7 @@ impl Scene {
     }
 
     fn machine(configured: &Network, saved: Option<Saved>) -> SessionMachine {
-        let attributes = Attributes::default();
+        let attributes = HostAttributes::default();
         let identity = identity("h1", "m1");
         SessionMachine::new(identity, attributes, configured.clone(), saved, SINCE, "i1".to_owned())
     }
@@ -81,7 +81,8 @@ impl Scene {
         self.put(&format!("/h/{name}"), subnet);
         self.put(&format!("/z/subnets/4/{}", subnet.replace('/', "-")), name);
         let lease = Lease { subnets: v4(subnet) };
-        let record = node_record(&identity(name, name), &Attributes::default(), &lease).to_json();
+        let record =
+            node_record(&identity(name, name), &HostAttributes::default(), &lease).to_json();
         self.put(&format!("/z/nodes/{name}"), &record);
     }
 
@@ -92,7 +93,7 @@ impl Scene {
     }
 
     /// Until the machine follows etcd or exits.
-    fn run(&mut self) -> Result<Settled, Exit> {
+    fn run(&mut self) -> Result<Settled, SessionExit> {
         let mut command = self.machine.begin();
         for _ in 0..100 {
             let event = match command {
@@ -109,7 +110,7 @@ impl Scene {
             Command::Read => Event::Found(Box::new(Found {
                 snapshot: self.store.clone(),
                 configured: self.configured.clone(),
-                attributes: Attributes::default(),
+                attributes: HostAttributes::default(),
                 vacated: self.vacated,
                 etcd_lease: Some(1),
                 new_store_id: "b".to_owned(),
@@ -186,7 +187,7 @@ fn a_lost_subnet_stays_closed_while_no_other_is_free() {
     }
     let pool = Pool::new(subnet::parse("10.0.0.0/22").unwrap(), 3).unwrap();
     let pools = scene.configured.pools.v4.replace(pool);
-    assert!(matches!(scene.run(), Err(Exit::Refused(_))));
+    assert!(matches!(scene.run(), Err(SessionExit::Refused(_))));
     assert_eq!(scene.machine.trouble(), Some(&lost), "a later refusal does not open it");
     scene.configured.pools.v4 = pools;
     for key in ["/h/h4", "/z/nodes/h4", "/z/subnets/4/10.0.3.0-24"] {
@@ -250,7 +251,7 @@ fn a_restarted_host_remembers_who_lost_the_node_record() {
 
 #[test]
 fn another_cluster_is_followed_only_with_something_of_this_network_or_at_another_address() {
-    let cluster = |id, addresses| Some(Cluster { id, addresses });
+    let cluster = |id, addresses| Some(EtcdCluster { id, addresses });
     let mut scene = Scene::new();
     scene.store.cluster = cluster(1, 1);
     scene.run().unwrap();
@@ -258,7 +259,7 @@ fn another_cluster_is_followed_only_with_something_of_this_network_or_at_another
     let other = Snapshot { cluster: cluster(2, 1), ..Snapshot::default() };
     let mut refused = |store: &Snapshot| {
         scene.store = store.clone();
-        matches!(scene.run(), Err(Exit::Failed(EtcdError::Refused(_))))
+        matches!(scene.run(), Err(SessionExit::Failed(EtcdError::Refused(_))))
     };
     let mut foreign = other.clone();
     foreign.config = ours.config.clone();
@@ -311,7 +312,7 @@ fn a_restart_with_a_pool_that_cannot_grow_goes_on_with_the_lease() {
     let snapshot = scene.run().unwrap().snapshot;
     let lease = scene.machine.lease().unwrap().clone();
     let addresses = PerFamily { v4: "10.0.4.9".parse().ok(), v6: None };
-    let attributes = Attributes { addresses, ..Default::default() };
+    let attributes = HostAttributes { addresses, ..Default::default() };
     let record = node_record(&identity("h2", "m2"), &attributes, &Lease::default());
     scene.put("/z/nodes/h2", &record.to_json());
     let wide = Pool::new(subnet::parse("10.0.0.0/21").unwrap(), 3).unwrap();
@@ -325,5 +326,5 @@ fn a_restart_with_a_pool_that_cannot_grow_goes_on_with_the_lease() {
     assert_eq!(scene.subnet(), "10.0.1.0/24");
     assert!(matches!(scene.machine.trouble(), Some(LeaseError::CannotGrow { .. })));
     scene.machine = fresh;
-    assert!(matches!(scene.run(), Err(Exit::Refused(LeaseError::CannotGrow { .. }))));
+    assert!(matches!(scene.run(), Err(SessionExit::Refused(LeaseError::CannotGrow { .. }))));
 }

@@ -9,7 +9,7 @@ use crate::lease::claim::leave;
 use crate::lease::error::LeaseError;
 use crate::lease::records::Key;
 use crate::lease::session::machine::{SessionMachine, WentBack};
-use crate::lease::session::messages::{Command, Exit};
+use crate::lease::session::messages::{Command, SessionExit};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
@@ -58,7 +58,7 @@ impl SessionMachine {
         &mut self,
         found: Snapshot,
         why: String,
-    ) -> Result<Command, Exit> {
+    ) -> Result<Command, SessionExit> {
         self.warnings.push(why);
         if let Some(went_back) = &mut self.went_back {
             went_back.is_denied = true;

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::net::{Family, IfName};
 use crate::nft::base_chains::direction::HookDirection;
 use crate::nft::base_chains::rule::ChainRule;
-use crate::nft::{NftChain, Policy, TableFamily};
+use crate::nft::{ChainPolicy, NftChain, TableFamily};
 
 /// A base chain at the hook `forward` or `input`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct BaseChain {
     /// Where it is.
     pub place: ChainRef,
     /// What happens to a packet at its end.
-    pub policy: Policy,
+    pub policy: ChainPolicy,
     pub rules: Vec<ChainRule>,
     /// The rules of the chains that it calls, by their names.
     pub called: BTreeMap<String, Vec<ChainRule>>,

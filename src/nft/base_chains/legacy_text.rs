@@ -7,16 +7,16 @@ use crate::nft::base_chains::chain::{BaseChain, ChainRef};
 use crate::nft::base_chains::direction::HookDirection;
 use crate::nft::base_chains::rule::{ChainRule, PacketAddress, RuleMatch};
 use crate::nft::base_chains::xt;
-use crate::nft::{Policy, Verdict};
+use crate::nft::{ChainPolicy, Verdict};
 
 /// The chain `name` of the table that the program listed.
 pub fn chain(family: Family, name: &'static str, listed: &str) -> BaseChain {
     let lines: Vec<Vec<String>> = listed.lines().map(words).collect();
     let mut chains: BTreeMap<String, Vec<ChainRule>> = BTreeMap::new();
-    let mut policy = Policy::Accept;
+    let mut policy = ChainPolicy::Accept;
     for line in &lines {
         match &strs(line)[..] {
-            ["-P", chain, "DROP"] if *chain == name => policy = Policy::Drop,
+            ["-P", chain, "DROP"] if *chain == name => policy = ChainPolicy::Drop,
             ["-N", name] => drop(chains.entry((*name).to_owned()).or_default()),
             ["-A", name, rule @ ..] => {
                 chains.entry((*name).to_owned()).or_default().push(chain_rule(rule));
@@ -184,9 +184,9 @@ mod tests {
 
     #[test]
     fn the_policy_is_read() {
-        assert_eq!(chain(Family::V4, "FORWARD", "-P FORWARD DROP\n").policy, Policy::Drop);
-        assert_eq!(chain(Family::V4, "FORWARD", "-P FORWARD ACCEPT\n").policy, Policy::Accept);
-        assert_eq!(chain(Family::V4, "FORWARD", "").policy, Policy::Accept);
+        assert_eq!(chain(Family::V4, "FORWARD", "-P FORWARD DROP\n").policy, ChainPolicy::Drop);
+        assert_eq!(chain(Family::V4, "FORWARD", "-P FORWARD ACCEPT\n").policy, ChainPolicy::Accept);
+        assert_eq!(chain(Family::V4, "FORWARD", "").policy, ChainPolicy::Accept);
     }
 
     #[test]

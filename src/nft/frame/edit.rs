@@ -6,7 +6,7 @@ use crate::net::IfName;
 use crate::netlink::{Attributes, Message};
 use crate::nft::expression;
 use crate::nft::frame::{FrameChain, FrameRule};
-use crate::nft::message::{self, Place};
+use crate::nft::message::{self, TablePath};
 use crate::nft::numbers::{chain, expression as list, family, message as kind, rule, table};
 use crate::nft::set::{ElementChange, Set};
 use crate::nft::userdata::Userdata;
@@ -26,8 +26,8 @@ pub enum FrameEdit {
 }
 
 /// A table of the family `netdev`.
-pub fn place(table: &str) -> Place<'_> {
-    Place { family: family::NETDEV, table }
+pub fn place(table: &str) -> TablePath<'_> {
+    TablePath { family: family::NETDEV, table }
 }
 
 /// The messages of `edits`, in their order; an answer is asked for to the last one alone: a refusal
@@ -42,7 +42,7 @@ pub fn messages(table: &str, edits: &[FrameEdit]) -> Vec<Message> {
 
 impl FrameEdit {
     /// `number`: unique in the transaction.
-    fn messages(&self, at: Place<'_>, number: u32) -> Vec<Message> {
+    fn messages(&self, at: TablePath<'_>, number: u32) -> Vec<Message> {
         match self {
             FrameEdit::Table(comment) => vec![add_table(at, Some(comment))],
             FrameEdit::Set(set) => vec![message::add_set(at, set, number)],
@@ -72,7 +72,7 @@ impl FrameEdit {
     }
 }
 
-fn add_table(at: Place<'_>, comment: Option<&str>) -> Message {
+fn add_table(at: TablePath<'_>, comment: Option<&str>) -> Message {
     let userdata = comment.map(|comment| Userdata::comment(comment).bytes());
     // Without flags a dormant table would stay so.
     let attributes = Attributes::new()
@@ -82,7 +82,7 @@ fn add_table(at: Place<'_>, comment: Option<&str>) -> Message {
     at.message(format!("add {at}"), kind::NEW_TABLE, NlmF::CREATE, attributes)
 }
 
-fn add_chain(at: Place<'_>, wanted: &FrameChain) -> Message {
+fn add_chain(at: TablePath<'_>, wanted: &FrameChain) -> Message {
     let attributes = Attributes::new().text(chain::TABLE, at.table).text(chain::NAME, &wanted.name);
     let hook = |device: &IfName| {
         Attributes::new()
@@ -101,13 +101,13 @@ fn add_chain(at: Place<'_>, wanted: &FrameChain) -> Message {
     at.message(what, kind::NEW_CHAIN, NlmF::CREATE, attributes)
 }
 
-fn flush_chain(at: Place<'_>, name: &str) -> Message {
+fn flush_chain(at: TablePath<'_>, name: &str) -> Message {
     let attributes = Attributes::new().text(rule::TABLE, at.table).text(rule::CHAIN, name);
     let what = format!("empty chain {name} of {at}");
     at.message(what, kind::DELETE_RULE, NlmF::empty(), attributes)
 }
 
-fn add_rule(at: Place<'_>, chain: &str, wanted: &FrameRule) -> Message {
+fn add_rule(at: TablePath<'_>, chain: &str, wanted: &FrameRule) -> Message {
     let attributes = Attributes::new()
         .text(rule::TABLE, at.table)
         .text(rule::CHAIN, chain)

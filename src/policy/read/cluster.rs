@@ -99,6 +99,7 @@ impl Cluster {
         let endpoint = Endpoint {
             namespace: self.namespace_of(&pod.namespace),
             name: pod.name,
+            uid: pod.uid,
             labels: pod.labels,
             addresses: pod.addresses,
             ports: pod.ports,
@@ -121,6 +122,7 @@ impl Cluster {
         let endpoint = Endpoint {
             namespace: self.namespace_of(&namespace),
             name,
+            uid: None,
             labels,
             addresses: Vec::new(),
             ports: Vec::new(),

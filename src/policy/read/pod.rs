@@ -17,6 +17,8 @@ use crate::policy::read::kubernetes::{labels, protocol};
 pub struct Pod {
     pub namespace: Name,
     pub name: Name,
+    /// That of a static pod is its node's, not the one of its mirror in the API.
+    pub uid: Option<String>,
     pub labels: Labels,
     /// Those by which a pod may ask for a group or a network.
     pub annotations: Labels,
@@ -30,6 +32,12 @@ pub struct Pod {
 
 /// Prefixes of the annotations that are kept.
 const ANNOTATIONS: [&str; 2] = ["humanz.io/", "io.contiv."];
+
+/// The annotation of a mirror pod (kubelet, `ConfigMirrorAnnotationKey`).
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// A UID, in bytes; Kubernetes' have 36.
+const UID_LIMIT: usize = 253;
 
 /// Labels and annotations of a pod, in bytes. Those that Kubernetes and its tools set take some hundred.
 const LABELS_LIMIT: usize = 64 * 1024;
@@ -59,6 +67,7 @@ impl Pod {
         let pod = Pod {
             namespace: metadata.need("namespace")?.name()?,
             name: metadata.need("name")?.name()?,
+            uid: uid(&metadata),
             labels: labels(metadata.get("labels")),
             annotations,
             addresses: status.map(|status| addresses(&status)).unwrap_or_default(),
@@ -78,6 +87,15 @@ impl Pod {
         }
         Ok(pod)
     }
+}
+
+/// What kubelets pass to runtimes: of static pods `kubernetes.io/config.hash`, which the mirror has as
+/// `config.mirror`.
+fn uid(metadata: &Field<'_>) -> Option<String> {
+    let mirrored = metadata.get("annotations").and_then(|all| all.get(MIRROR));
+    let uid = mirrored.or_else(|| metadata.get("uid"))?;
+    let uid = uid.text().ok().filter(|uid| (1..=UID_LIMIT).contains(&uid.len()));
+    uid.map(str::to_owned)
 }
 
 pub fn address(field: &Field<'_>) -> Option<IpAddr> {

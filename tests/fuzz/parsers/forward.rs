@@ -7,7 +7,7 @@ use humanz::net::{Family, IfName, PerFamily};
 use humanz::nft::base_chains::{
     BaseChain, ChainRef, ChainRule, FoundSets, HookChains, decode, expression_list, legacy_text,
 };
-use humanz::nft::{NftChain, Policy, TableFamily, found};
+use humanz::nft::{ChainPolicy, NftChain, TableFamily, found};
 
 /// The first byte selects the format: nftables (even) in datagrams of rules, sets and elements, or the
 /// program iptables-save in text.
@@ -51,7 +51,7 @@ fn nftables(datagram: &[u8]) -> BaseChain {
     };
     let called: BTreeMap<_, _> =
         ["", "a", "FORWARD"].map(|name| (name.to_owned(), rules.clone())).into();
-    BaseChain { place: ChainRef::Nft(place), policy: Policy::Drop, rules, called }
+    BaseChain { place: ChainRef::Nft(place), policy: ChainPolicy::Drop, rules, called }
 }
 
 /// The edit of a chain.

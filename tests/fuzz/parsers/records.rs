@@ -9,7 +9,7 @@ use humanz::lease::restore::{self, Continuity};
 use humanz::lease::session::dry_run_claim;
 use humanz::lease::snapshot::Raw;
 use humanz::lease::{
-    Attributes, Claimant, Identity, Network, PeerFault, Snapshot, growth, peers, tunnels,
+    Claimant, HostAttributes, Identity, Network, PeerFault, Snapshot, growth, peers, tunnels,
 };
 use humanz::net::subnet::{self, Pool};
 use humanz::net::{Family, PerFamily};
@@ -62,7 +62,7 @@ fn own() -> Claimant {
     };
     Claimant {
         identity,
-        attributes: Attributes { mtu: 1500, ..Attributes::default() },
+        attributes: HostAttributes { mtu: 1500, ..HostAttributes::default() },
         network: Network { roots, pools, limits, backend: Backend::Direct },
         keep: PerFamily::default(),
         remembered: PerFamily::default(),

@@ -50,7 +50,7 @@ fn network(text: &str) -> crate::net::AddressRange {
 }
 
 /// A packet of a pod to the outside, in a chain with these rules and a chain `c` with those.
-fn check(policy: Policy, lines: &[&str], called: &[&str], wanted: ChainVerdict) {
+fn check(policy: ChainPolicy, lines: &[&str], called: &[&str], wanted: ChainVerdict) {
     let chain = BaseChain {
         place: ChainRef::Legacy(Family::V4, "FORWARD"),
         policy,
@@ -74,27 +74,32 @@ fn dropped(chain: &str, targeted: bool) -> ChainVerdict {
 #[test]
 fn the_first_rule_about_the_packet_decides() {
     check(
-        Policy::Accept,
+        ChainPolicy::Accept,
         &["iif eth1 drop", "iif humanz0 accept", "drop"],
         &[],
         ChainVerdict::Accepts,
     );
-    check(Policy::Accept, &["count", "drop", "accept"], &[], dropped("FORWARD", false));
-    check(Policy::Drop, &["oif humanz0 accept"], &[], ChainVerdict::DroppedByPolicy);
+    check(ChainPolicy::Accept, &["count", "drop", "accept"], &[], dropped("FORWARD", false));
+    check(ChainPolicy::Drop, &["oif humanz0 accept"], &[], ChainVerdict::DroppedByPolicy);
 }
 
 #[test]
 fn every_condition_must_hold() {
-    check(Policy::Drop, &["iif humanz0 to 10.0.0.0/8 accept"], &[], ChainVerdict::DroppedByPolicy);
-    check(Policy::Drop, &["iif humanz0 not to 10.0.0.0/8 accept"], &[], ChainVerdict::Accepts);
-    check(Policy::Drop, &["not v6 from 10.244.0.0/16 accept"], &[], ChainVerdict::Accepts);
+    check(
+        ChainPolicy::Drop,
+        &["iif humanz0 to 10.0.0.0/8 accept"],
+        &[],
+        ChainVerdict::DroppedByPolicy,
+    );
+    check(ChainPolicy::Drop, &["iif humanz0 not to 10.0.0.0/8 accept"], &[], ChainVerdict::Accepts);
+    check(ChainPolicy::Drop, &["not v6 from 10.244.0.0/16 accept"], &[], ChainVerdict::Accepts);
 }
 
 #[test]
 fn a_rule_for_special_packets_does_not_concern_it() {
-    check(Policy::Drop, &["special accept"], &[], ChainVerdict::DroppedByPolicy);
-    check(Policy::Accept, &["iif humanz0 special drop"], &[], ChainVerdict::Accepts);
-    check(Policy::Accept, &["not special drop"], &[], dropped("FORWARD", false));
+    check(ChainPolicy::Drop, &["special accept"], &[], ChainVerdict::DroppedByPolicy);
+    check(ChainPolicy::Accept, &["iif humanz0 special drop"], &[], ChainVerdict::Accepts);
+    check(ChainPolicy::Accept, &["not special drop"], &[], dropped("FORWARD", false));
 }
 
 #[test]
@@ -102,7 +107,7 @@ fn a_port_matters_to_a_packet_that_goes_to_one() {
     let rules = ["tcp drop", "udp port 53 drop", "udp port 10400 accept"];
     let chain = BaseChain {
         place: ChainRef::Legacy(Family::V4, "INPUT"),
-        policy: Policy::Drop,
+        policy: ChainPolicy::Drop,
         rules: crate::checks::forward::evaluate::tests::rules(&rules),
         called: Default::default(),
     };
@@ -121,31 +126,36 @@ fn a_port_matters_to_a_packet_that_goes_to_one() {
 
 #[test]
 fn a_drop_for_interfaces_or_addresses_is_targeted() {
-    check(Policy::Accept, &["iif humanz0 drop"], &[], dropped("FORWARD", true));
-    check(Policy::Accept, &["not iif lan0 drop"], &[], dropped("FORWARD", true));
-    check(Policy::Accept, &["oif eth0 jump c"], &["drop"], dropped("c", true));
+    check(ChainPolicy::Accept, &["iif humanz0 drop"], &[], dropped("FORWARD", true));
+    check(ChainPolicy::Accept, &["not iif lan0 drop"], &[], dropped("FORWARD", true));
+    check(ChainPolicy::Accept, &["oif eth0 jump c"], &["drop"], dropped("c", true));
 }
 
 #[test]
 fn called_chains_come_back_or_do_not() {
-    check(Policy::Drop, &["jump c", "accept"], &["special drop"], ChainVerdict::Accepts);
-    check(Policy::Drop, &["jump c", "accept"], &["return", "drop"], ChainVerdict::Accepts);
-    check(Policy::Drop, &["goto c", "accept"], &["special drop"], ChainVerdict::DroppedByPolicy);
-    check(Policy::Drop, &["goto c"], &["accept"], ChainVerdict::Accepts);
+    check(ChainPolicy::Drop, &["jump c", "accept"], &["special drop"], ChainVerdict::Accepts);
+    check(ChainPolicy::Drop, &["jump c", "accept"], &["return", "drop"], ChainVerdict::Accepts);
+    check(
+        ChainPolicy::Drop,
+        &["goto c", "accept"],
+        &["special drop"],
+        ChainVerdict::DroppedByPolicy,
+    );
+    check(ChainPolicy::Drop, &["goto c"], &["accept"], ChainVerdict::Accepts);
 }
 
 #[test]
 fn a_rule_that_is_not_understood_may_accept_and_its_drop_is_ignored() {
-    check(Policy::Drop, &["unknown accept"], &[], ChainVerdict::MayDrop);
-    check(Policy::Drop, &["unknown jump c"], &["accept"], ChainVerdict::MayDrop);
-    check(Policy::Drop, &["unknown jump c"], &["drop"], ChainVerdict::DroppedByPolicy);
-    check(Policy::Accept, &["unknown drop"], &[], ChainVerdict::Accepts);
-    check(Policy::Drop, &["jump nowhere"], &[], ChainVerdict::MayDrop);
+    check(ChainPolicy::Drop, &["unknown accept"], &[], ChainVerdict::MayDrop);
+    check(ChainPolicy::Drop, &["unknown jump c"], &["accept"], ChainVerdict::MayDrop);
+    check(ChainPolicy::Drop, &["unknown jump c"], &["drop"], ChainVerdict::DroppedByPolicy);
+    check(ChainPolicy::Accept, &["unknown drop"], &[], ChainVerdict::Accepts);
+    check(ChainPolicy::Drop, &["jump nowhere"], &[], ChainVerdict::MayDrop);
 }
 
 #[test]
 fn chains_that_call_each_other_come_to_an_end() {
-    check(Policy::Accept, &["jump c"], &["jump c"], ChainVerdict::Accepts);
+    check(ChainPolicy::Accept, &["jump c"], &["jump c"], ChainVerdict::Accepts);
     // Ten times ten times …, sixteen levels deep.
-    check(Policy::Drop, &["jump c"], &["jump c"; 10], ChainVerdict::MayDrop);
+    check(ChainPolicy::Drop, &["jump c"], &["jump c"; 10], ChainVerdict::MayDrop);
 }

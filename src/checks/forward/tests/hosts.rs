@@ -6,7 +6,7 @@ use super::{FIREWALLD, IPTABLES, PLAIN, accept, chain, rule, traffic};
 use crate::checks::forward::*;
 use crate::net::AddressRange;
 use crate::nft::base_chains::{Comparison, PacketAddress, PacketField};
-use crate::nft::{Policy, TableFamily, Verdict};
+use crate::nft::{ChainPolicy, TableFamily, Verdict};
 
 /// Ten hosts with a subnet of each family, `h0` to `h9`. The host of the tests is 3.
 fn hosts() -> impl Iterator<Item = (&'static str, IpNetwork)> + Clone {
@@ -45,11 +45,11 @@ fn a_drop_for_the_pods_of_one_host_names_that_host() {
     let rules = [to(&["10.244.5.0/24"], Verdict::Drop)];
     let line =
         "iptables chain FORWARD: a rule drops what pods send to pods of 10.244.5.0/24 (host h5)";
-    check(chain(IPTABLES, Policy::Accept, &rules), &[line]);
+    check(chain(IPTABLES, ChainPolicy::Accept, &rules), &[line]);
     let rules = [from(&["fd00:10:0:5::/64"], Verdict::Drop)];
     let line = "nft table inet filter, chain forward: a rule drops what pods of fd00:10:0:5::/64 \
                 (host h5) send to pods";
-    check(chain(PLAIN, Policy::Accept, &rules), &[line]);
+    check(chain(PLAIN, ChainPolicy::Accept, &rules), &[line]);
 }
 
 #[test]
@@ -57,14 +57,14 @@ fn both_ways_are_one_problem_and_two_hosts_two() {
     let rules = [to(&["10.244.5.0/24"], Verdict::Drop), from(&["10.244.5.0/24"], Verdict::Drop)];
     let line = "nft table inet filter, chain forward: a rule drops traffic with pods of \
                 10.244.5.0/24 (host h5)";
-    check(chain(PLAIN, Policy::Accept, &rules), &[line]);
+    check(chain(PLAIN, ChainPolicy::Accept, &rules), &[line]);
     let rules = [to(&["10.244.5.0/24"], Verdict::Drop), from(&["10.244.6.0/24"], Verdict::Drop)];
     let at = "nft table inet filter, chain forward: a rule drops what pods";
     let lines = [
         &format!("{at} of 10.244.6.0/24 (host h6) send to pods"),
         &format!("{at} send to pods of 10.244.5.0/24 (host h5)"),
     ];
-    check(chain(PLAIN, Policy::Accept, &rules), &lines.map(String::as_str));
+    check(chain(PLAIN, ChainPolicy::Accept, &rules), &lines.map(String::as_str));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_few_hosts_are_named_and_the_rest_counted() {
     let rules = [to(&["10.244.4.0/22", "10.244.8.0/23"], Verdict::Drop)];
     let line = "nft table inet filter, chain forward: a rule drops what pods send to pods of \
                 10.244.4.0/24 (host h4), 10.244.5.0/24 (host h5), 10.244.6.0/24 (host h6) and 3 more";
-    check(chain(PLAIN, Policy::Accept, &rules), &[line]);
+    check(chain(PLAIN, ChainPolicy::Accept, &rules), &[line]);
 }
 
 #[test]
@@ -81,12 +81,12 @@ fn a_host_with_both_families_is_one_host() {
     let at = "nft table inet filter, chain forward: a rule drops what pods send to pods of";
     let line = format!("{at} 10.244.5.0/24 and fd00:10:0:5::/64 (host h5)");
     let rules = both.map(|network| to(&[network], Verdict::Drop));
-    check(chain(PLAIN, Policy::Accept, &rules), &[&line]);
+    check(chain(PLAIN, ChainPolicy::Accept, &rules), &[&line]);
     let most = ["10.244.4.0/22", "10.244.8.0/23", "fd00:10:0:4::/62", "fd00:10:0:8::/63"];
     let each = |n: u8| format!("10.244.{n}.0/24 and fd00:10:0:{n}::/64 (host h{n})");
     let line = format!("{at} {}, {}, {} and 3 more", each(4), each(5), each(6));
     let rules = [to(&most[..2], Verdict::Drop), to(&most[2..], Verdict::Drop)];
-    check(chain(PLAIN, Policy::Accept, &rules), &[&line]);
+    check(chain(PLAIN, ChainPolicy::Accept, &rules), &[&line]);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn each_chain_is_named_with_what_it_drops() {
         drops("C", &[from(&["10.244.5.0/24"], Verdict::Drop)]),
     ];
     let rules = [jump("A"), jump("B"), jump("C")];
-    let chain = BaseChain { called: called.into(), ..chain(PLAIN, Policy::Accept, &rules) };
+    let chain = BaseChain { called: called.into(), ..chain(PLAIN, ChainPolicy::Accept, &rules) };
     let at = "nft table inet filter, chain forward: a rule of chain";
     let lines = [
         &format!("{at} C drops what pods of 10.244.5.0/24 (host h5) send to pods"),
@@ -118,7 +118,7 @@ fn a_host_that_a_list_forgot_is_named() {
         rule(&[RuleMatch::new(PacketField::Family, Comparison::Begins(vec![2]))], Verdict::Drop),
     ];
     let place = (TableFamily::Ip, "filter", "forward");
-    let chain = chain(place, Policy::Accept, &rules);
+    let chain = chain(place, ChainPolicy::Accept, &rules);
     let line = "nft table ip filter, chain forward: a rule drops what pods send to pods of \
                 10.244.5.0/24 (host h5)";
     let back =
@@ -135,9 +135,12 @@ fn a_host_that_a_list_forgot_is_named() {
 
 #[test]
 fn a_drop_of_no_hosts_pods_is_not_reported() {
-    check(chain(PLAIN, Policy::Accept, &[to(&["10.244.200.0/24"], Verdict::Drop)]), &[]);
+    check(chain(PLAIN, ChainPolicy::Accept, &[to(&["10.244.200.0/24"], Verdict::Drop)]), &[]);
     let to_h5 = RuleMatch::address(PacketAddress::Destination, &networks(&["10.244.5.0/24"]));
-    check(chain(PLAIN, Policy::Accept, &[rule(&[to_h5, RuleMatch::never()], Verdict::Drop)]), &[]);
+    check(
+        chain(PLAIN, ChainPolicy::Accept, &[rule(&[to_h5, RuleMatch::never()], Verdict::Drop)]),
+        &[],
+    );
 }
 
 #[test]
@@ -147,7 +150,7 @@ fn a_drop_behind_an_accept_for_the_bridge_is_not_reported() {
         accept(HookDirection::Out, "humanz0"),
         to(&["10.244.5.0/24"], Verdict::Drop),
     ];
-    check(chain(PLAIN, Policy::Accept, &rules), &[]);
+    check(chain(PLAIN, ChainPolicy::Accept, &rules), &[]);
 }
 
 #[test]
@@ -155,7 +158,7 @@ fn the_fix_is_a_command_that_finds_the_rule() {
     let check = |at, wanted: &str| {
         let wall = rule(&[], Verdict::Jump("WALL".to_owned()));
         let called = [("WALL".to_owned(), vec![to(&["10.244.5.0/24"], Verdict::Drop)])].into();
-        let chain = BaseChain { called, ..chain(at, Policy::Accept, &[wall]) };
+        let chain = BaseChain { called, ..chain(at, ChainPolicy::Accept, &[wall]) };
         let found = HookChains { chains: vec![chain], unreadable: Vec::new() };
         let problem = plan(&traffic(), hosts(), &found).problems.remove(0);
         assert!(problem.what.contains("a rule of chain WALL drops"), "{problem}");
@@ -177,8 +180,10 @@ fn thousands_of_rules_are_evaluated_for_the_first_hosts() {
             rule(&[only], Verdict::Drop)
         })
         .collect();
-    let found =
-        HookChains { chains: vec![chain(PLAIN, Policy::Accept, &many)], unreadable: Vec::new() };
+    let found = HookChains {
+        chains: vec![chain(PLAIN, ChainPolicy::Accept, &many)],
+        unreadable: Vec::new(),
+    };
     let names: Vec<String> = (0..20_000).map(|number| format!("h{number}")).collect();
     let subnet =
         |number: u32| IpNetwork::new(Ipv4Addr::from(0x0af4_0400 + 16 * number).into(), 28).unwrap();

@@ -1,14 +1,14 @@
 //! Every difference between a table and the one wanted.
 
 use crate::net::AddressRange;
-use crate::nft::{Action, Base, Hook, Match, Policy, Shape, TableEdit, Type, Verdict};
+use crate::nft::{Action, Base, ChainPolicy, Hook, Match, Shape, TableEdit, Type, Verdict};
 use crate::plan::Describe;
 use crate::plan::firewall::changes::*;
 use crate::plan::firewall::{TableRepair, repair};
 
 fn base() -> Base {
     let kind = "filter".to_owned();
-    Base { kind, hook: Hook::FORWARD, priority: 0, policy: Policy::Accept }
+    Base { kind, hook: Hook::FORWARD, priority: 0, policy: ChainPolicy::Accept }
 }
 
 fn rule(bridge: &str) -> Rule {
@@ -150,7 +150,7 @@ fn rules_in_another_order_are_noticed() {
 
 #[test]
 fn a_policy_changed_by_hand_is_noticed() {
-    let drop = Some(Base { policy: Policy::Drop, ..base() });
+    let drop = Some(Base { policy: ChainPolicy::Drop, ..base() });
     let lines = ["chain forward is \"type filter hook forward priority 0; policy drop\" and \
                   not \"type filter hook forward priority 0; policy accept\""];
     check(

@@ -18,8 +18,8 @@ pub struct PendingChanges<'a>(BTreeMap<&'a Object, &'a Line>);
 
 impl<'a> PendingChanges<'a> {
     /// Of all changes that an agent would make.
-    pub fn among(drift: &'a [Line]) -> PendingChanges<'a> {
-        let pending = drift.iter().filter(|line| line.sign != Sign::Removed);
+    pub fn among(changes: &'a [Line]) -> PendingChanges<'a> {
+        let pending = changes.iter().filter(|line| line.sign != Sign::Removed);
         PendingChanges(pending.map(|line| (&line.object, line)).collect())
     }
 
