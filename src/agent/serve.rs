@@ -101,6 +101,7 @@ impl Agent {
             can_look.then_some(self.state.resync_at),
             self.files.due().filter(|_| can_look),
             self.state.policy_file_due,
+            self.state.pods_due.map(|(due, _)| due),
             self.state.disputed.look_at,
             self.state.refused.as_ref().map(|refused| refused.look_at),
             self.registry.patience_ends().filter(|_| !can_look),
@@ -136,7 +137,10 @@ impl Agent {
 
     fn handle(&mut self, trigger: Trigger) -> Result<(), Exit> {
         let (scope, why) = match trigger {
-            Trigger::Kernel(scope) => (scope, TriggerReason::KERNEL),
+            Trigger::Kernel(scope) => {
+                self.note_pods(scope);
+                (scope, TriggerReason::KERNEL)
+            }
             Trigger::Names(resolved) => {
                 self.apply_names(resolved);
                 (Scope::ROUTES.and(Scope::FIREWALL), TriggerReason::NAMES)

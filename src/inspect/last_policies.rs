@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::os::files::{self, FileError};
+use crate::policy::local::Published;
 use crate::policy::{Provider, Snapshot};
 
 /// In the state directory.
@@ -19,35 +20,42 @@ const SCHEMA: u32 = 1;
 struct Kept<T> {
     schema: u32,
     snapshots: T,
+    #[serde(default)]
+    published: Published,
 }
 
 /// # Errors
 /// It cannot be written.
-pub fn keep(state_dir: &Path, snapshots: &BTreeMap<Provider, Snapshot>) -> Result<(), FileError> {
-    let text = serde_json::to_vec(&Kept { schema: SCHEMA, snapshots });
+pub fn keep(
+    state_dir: &Path,
+    snapshots: &BTreeMap<Provider, Snapshot>,
+    published: &Published,
+) -> Result<(), FileError> {
+    let text =
+        serde_json::to_vec(&Kept { schema: SCHEMA, snapshots, published: published.clone() });
     files::replace(&state_dir.join(FILE), &text.unwrap_or_default(), 0o600)
 }
 
 /// What was kept; nothing if it cannot be used.
-pub fn kept(state_dir: &Path) -> BTreeMap<Provider, Snapshot> {
+pub fn kept(state_dir: &Path) -> (BTreeMap<Provider, Snapshot>, Published) {
     let path = state_dir.join(FILE);
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => return BTreeMap::new(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Default::default(),
         Err(error) => {
             log::error!("read {}: {error}", path.display());
-            return BTreeMap::new();
+            return Default::default();
         }
     };
     match serde_json::from_slice::<Kept<_>>(&bytes) {
-        Ok(kept) if kept.schema == SCHEMA => kept.snapshots,
+        Ok(kept) if kept.schema == SCHEMA => (kept.snapshots, kept.published),
         Ok(kept) => {
             log::error!("{}: schema {} is not {SCHEMA}", path.display(), kept.schema);
-            BTreeMap::new()
+            Default::default()
         }
         Err(error) => {
             log::error!("{}: {error}", path.display());
-            BTreeMap::new()
+            Default::default()
         }
     }
 }

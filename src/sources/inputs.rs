@@ -9,8 +9,9 @@ use ipnetwork::IpNetwork;
 use crate::lease::Peers;
 use crate::net::node_name::NodeName;
 use crate::net::subnet;
+use crate::policy::local::Pods;
 use crate::policy::sources::denied;
-use crate::policy::{Endpoint, Endpoints, Labels, Node, Snapshot, members};
+use crate::policy::{Endpoints, Labels, Node, Snapshot, members};
 use crate::sources::exchange::ExchangeInputs;
 use crate::sources::find::needed;
 use crate::sources::shared::{HostAddresses, Hosts};
@@ -26,8 +27,10 @@ pub struct OwnHost {
 }
 
 impl ExchangeInputs {
-    /// `pods`: all of this host, with their addresses.
-    pub fn of(known: &Snapshot, pods: Vec<Endpoint>, own: &OwnHost, hosts: Arc<Hosts>) -> Self {
+    /// What is known, and all pods of this host.
+    pub fn of(known: &Snapshot, pods: &Pods, own: &OwnHost, hosts: Arc<Hosts>) -> Self {
+        let owners = pods.owners();
+        let pods = pods.endpoints(known, &own.name);
         let in_use = members::peers(known.rules.iter());
         let mut needed: BTreeSet<_> = needed(known.rules.iter(), &pods);
         needed.extend(denied(known));
@@ -38,7 +41,13 @@ impl ExchangeInputs {
             addresses: own.addresses.iter().copied().chain(gateways).collect(),
         };
         let here = Endpoints { pods, nodes: vec![node] };
-        ExchangeInputs { own: members::find(&in_use, &here), needed, hosts, record: own.record }
+        let found = members::find(&in_use, &here);
+        let members = found.values().flatten().flat_map(|member| &member.addresses);
+        let published: BTreeSet<IpAddr> = members.copied().collect();
+        let owners = owners.filter(|(address, _)| published.contains(address));
+        let owners = owners.map(|(address, container)| (address, container.to_owned())).collect();
+        let record = own.record;
+        ExchangeInputs { own: found, needed, hosts, record, owners: Arc::new(owners) }
     }
 }
 

@@ -8,9 +8,10 @@
 //! - `exchange`, `ranges`: members of groups on other hosts, through etcd
 //! - `following`: starts and ends them
 //! - `item`, `cluster_state`, `find`: what is kept of objects of the API, and what they say, pure
-//! - `stored`: keys and values of policies in etcd, pure
+//! - `stored`, `change`, `references`: keys and values of policies in etcd, pure
 //! - `publication`, `shared`, `inputs`: keys and values of members, and what a host says and needs, pure
 
+mod change;
 mod cluster_state;
 mod exchange;
 mod find;
@@ -21,15 +22,17 @@ mod kubernetes;
 mod policies;
 mod publication;
 mod ranges;
+mod references;
 mod shared;
 mod stored;
 
+pub use change::{Change, Effect, Planned};
 pub use cluster_state::{ClusterState, PodScope};
-pub use exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, exchange};
+pub use exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, HeardMembers, exchange};
 pub use following::{Followed, Following};
 pub use inputs::{OwnHost, hosts};
 pub use item::Item;
 pub use kubernetes::{Start, read, spawn};
-pub use policies::{PoliciesStart, policies};
+pub use policies::{PoliciesStart, policies, read_policies};
 pub use shared::{GroupId, HostAddresses, Hosts};
 pub use stored::{KINDS, Kind, MARK, Stored, StoredName, VALUE_LIMIT};

@@ -9,8 +9,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::etcd::{Etcd, EtcdSettings};
 use crate::lease::EtcdError;
 use crate::lease::records::Roots;
+use crate::lease::snapshot::Raw;
 use crate::net::{Object, Problem, ProblemKind};
-use crate::os::event_loop::EventLoop;
+use crate::os::event_loop::{self, EventLoop};
 use crate::os::random;
 use crate::policy::{Members, Provider, Snapshot, Update};
 use crate::sources::stored::{BYTES_LIMIT, OBJECTS_LIMIT, Stored};
@@ -69,6 +70,28 @@ pub fn policies(
     })
 }
 
+/// What is there now, and at which revision.
+///
+/// # Errors
+/// No member answers, or reading is not permitted.
+pub fn read_policies(start: &PoliciesStart) -> Result<(Stored, i64), String> {
+    event_loop::once(async || {
+        let etcd = Etcd::new(start.etcd.clone(), start.roots.clone());
+        let range = start.roots.policies_range();
+        read(&etcd, &range).await.map_err(|error| error.to_string())
+    })
+}
+
+async fn read(etcd: &Etcd, range: &str) -> Result<(Stored, i64), EtcdError> {
+    let mut stored = Stored::default();
+    let take = |raw: Raw<'_>| {
+        stored.set(&raw.key[range.len()..], Some(raw.value.to_vec()));
+        !stored.is_too_much()
+    };
+    let (revision, _) = etcd.read_range(range, 0, take).await?;
+    Ok((stored, revision))
+}
+
 struct Follower<'a, P> {
     etcd: &'a Etcd,
     range: String,
@@ -95,15 +118,7 @@ impl<P: FnMut(Update)> Follower<'_, P> {
 
     /// Reads everything at one revision, and watches from there.
     async fn follow(&mut self, failures: &mut u32) -> Result<Infallible, EtcdError> {
-        let mut stored = Stored::default();
-        let prefix = self.range.len();
-        let (revision, _) = self
-            .etcd
-            .read_range(&self.range, 0, |raw| {
-                stored.set(&raw.key[prefix..], Some(raw.value.to_vec()));
-                !stored.is_too_much()
-            })
-            .await?;
+        let (stored, revision) = read(self.etcd, &self.range).await?;
         if stored.is_untouched() && self.had_some {
             return Err(EtcdError::Refused(LOST.to_owned()));
         }
@@ -126,7 +141,7 @@ impl<P: FnMut(Update)> Follower<'_, P> {
                         changes.append(&mut more?);
                     }
                     for change in changes {
-                        self.stored.set(&change.key[prefix..], change.value);
+                        self.stored.set(&change.key[self.range.len()..], change.value);
                     }
                     let begun = Instant::now();
                     self.publish()?;

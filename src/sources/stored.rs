@@ -245,6 +245,16 @@ impl Stored {
         (objects, problems)
     }
 
+    /// The objects that are understood, and what is wrong with the others.
+    pub fn understood(&self, range: &str) -> (Vec<Value>, Vec<Problem>) {
+        let mut objects = Vec::new();
+        for (path, value) in &self.values {
+            let name = StoredName::of_path(path);
+            objects.extend(name.and_then(|name| object(&name, value).ok()));
+        }
+        (objects, self.objects(range).1)
+    }
+
     /// What they say together.
     pub fn read(&self, range: &str) -> Documents {
         let (objects, mut problems) = self.objects(range);

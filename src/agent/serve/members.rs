@@ -1,14 +1,21 @@
 //! Members of groups: what this host says of its pods, and what other hosts say of theirs.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
-use crate::agent::trigger::Scope;
+use crate::agent::trigger::{Scope, TriggerReason};
 use crate::lease::{Peers, Snapshot};
 use crate::policy;
 use crate::policy::local::Pods;
-use crate::sources::{ExchangeInputs, Exchanged, Hosts, OwnHost, hosts};
+use crate::sources::{ExchangeInputs, Exchanged, HeardMembers, Hosts, OwnHost, hosts};
+
+/// First wait for the release of an address whose pod's link went; the fourfold each further time …
+const RELEASED: Duration = Duration::from_millis(30);
+
+/// … up to this.
+const RELEASED_LIMIT: Duration = Duration::from_secs(2);
 
 /// What the inputs of the exchange were computed from.
 #[derive(Default)]
@@ -23,9 +30,17 @@ impl Agent {
         if !self.policies.exchanges() {
             return Scope::default();
         }
-        let Exchanged { members, unread, problems } = exchanged;
-        let changed = self.state.policies.take_members(members, &unread, problems);
-        self.note_policies(changed)
+        match exchanged {
+            Exchanged::Heard(HeardMembers { members, unread, problems }) => {
+                let changed = self.state.policies.take_members(members, &unread, problems);
+                self.note_policies(changed)
+            }
+            Exchanged::Published(published) => {
+                let changed = self.state.published != published;
+                self.state.published = published;
+                self.note_policies(changed)
+            }
+        }
     }
 
     /// Where to look after policies or members have `changed`, or not.
@@ -38,6 +53,24 @@ impl Agent {
             (true, false) => Scope::ALL,
             (true, true) => Scope::POLICY,
         }
+    }
+
+    /// DEL removes a pod's link before it releases the address: the store is read again a little later.
+    pub(super) fn note_pods(&mut self, scope: Scope) {
+        if scope == Scope::POLICY && self.settings.policy.is_some() {
+            self.state.pods_due = Some((Instant::now() + RELEASED, RELEASED));
+        }
+    }
+
+    /// Reads the store again if that is due.
+    pub(super) fn look_at_released(&mut self) {
+        let now = Instant::now();
+        let Some((_, waited)) = self.state.pods_due.filter(|(due, _)| *due <= now) else { return };
+        let next = waited * 4;
+        self.state.pods_due = (next < RELEASED_LIMIT).then_some((now + next, next));
+        self.state.scope = self.state.scope.and(Scope::POLICY);
+        self.state.reasons.and(TriggerReason::PODS);
+        self.state.reconcile_at = now;
     }
 
     /// Gives the exchange what has changed of this host's pods, policies and peers.
@@ -72,7 +105,6 @@ impl Agent {
             addresses: addresses.iter().copied().collect(),
             record: record.filter(|_| state.in_sync).map(|record| record.modified),
         };
-        let endpoints = pods.endpoints(known, &self.name);
-        self.policies.exchange(ExchangeInputs::of(known, endpoints, &own, hosts));
+        self.policies.exchange(ExchangeInputs::of(known, pods, &own, hosts));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::agent::active_problems::ProblemSource;
@@ -13,7 +14,7 @@ use crate::agent::serve::members::ExchangedFrom;
 use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
 use crate::inspect::{last_policies, policy_file};
 use crate::policy::ask::Answer;
-use crate::policy::local::HostKnowledge;
+use crate::policy::local::{HostKnowledge, Published};
 use crate::policy::sources::Policies;
 use crate::policy::{Provider, Update};
 use crate::settings::{Settings, Source};
@@ -23,9 +24,10 @@ use crate::sources::{Followed, PodScope, PoliciesStart, Start};
 const SETTLE: Duration = Duration::from_millis(20);
 
 /// What held before the agent stopped, of the sources in `settings`.
-pub fn kept_policies(settings: &Settings) -> Policies {
-    let Some(policy) = &settings.policy else { return Policies::default() };
-    Policies::kept(last_policies::kept(&settings.state_dir), &policy.providers(&settings.source))
+pub fn kept_policies(settings: &Settings) -> (Policies, Arc<Published>) {
+    let Some(policy) = &settings.policy else { return Default::default() };
+    let (snapshots, published) = last_policies::kept(&settings.state_dir);
+    (Policies::kept(snapshots, &policy.providers(&settings.source)), Arc::new(published))
 }
 
 impl Agent {
@@ -105,14 +107,17 @@ impl Agent {
         if !std::mem::take(&mut self.state.policies_unkept) {
             return;
         }
-        let kept = last_policies::keep(&self.settings.state_dir, self.state.policies.snapshots());
+        let (policies, published) = (self.state.policies.snapshots(), &*self.state.published);
+        let kept = last_policies::keep(&self.settings.state_dir, policies, published);
         if let Err(error) = kept {
             log::error!("keep the policies for the next start: {error}");
         }
     }
 
     pub(super) fn policy_input(&self) -> HostKnowledge {
-        HostKnowledge { host: self.name.clone(), known: self.state.policies.snapshot().cloned() }
+        let known = self.state.policies.snapshot().cloned();
+        let published = self.policies.exchanges().then(|| Arc::clone(&self.state.published));
+        HostKnowledge { host: self.name.clone(), known, published }
     }
 
     /// Puts the policies of new pods in force at once, and answers their plugins.
@@ -160,6 +165,9 @@ impl Agent {
             let is_known = asked.pod.addresses.iter().all(|address| known.contains(address));
             asked.answer(&match (is_in_force, is_known) {
                 (true, true) => Answer { in_force: true, why: String::new() },
+                (true, false) if self.policies.exchanges() => {
+                    quarantine("other hosts do not know yet whose its address is")
+                }
                 (true, false) => quarantine("the source of policies does not know the pod yet"),
                 (false, _) if policies.known.is_none() => {
                     quarantine("no policies have been read yet")

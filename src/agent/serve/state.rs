@@ -16,6 +16,7 @@ use crate::ipam::Closed;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
+use crate::policy::local::Published;
 use crate::policy::sources::Policies;
 use crate::settings::{Settings, Texts};
 
@@ -72,12 +73,16 @@ pub struct AgentState {
     pub(super) stop: bool,
     /// What each source of policies said last.
     pub policies: Policies,
-    /// What other hosts were given last.
+    /// What other hosts know of this one's pods.
+    pub published: Arc<Published>,
+    /// What the exchange was given last.
     pub(super) exchanged_from: ExchangedFrom,
     /// It has changed since it was kept for the next start.
     pub(super) policies_unkept: bool,
     /// When to read POLICY_FILE.
     pub(super) policy_file_due: Option<Instant>,
+    /// When to read the store again for a pod that went, and the wait until then.
+    pub(super) pods_due: Option<(Instant, Duration)>,
     /// New pods, whose plugins wait.
     pub(super) asked: Vec<PodRequest>,
     /// The agent leaves once the host is as it should be, or with the first failure.
@@ -126,9 +131,11 @@ impl AgentState {
             writable: BTreeSet::new(),
             stop: false,
             policies: Policies::default(),
+            published: Arc::default(),
             exchanged_from: ExchangedFrom::default(),
             policies_unkept: false,
             policy_file_due: Some(now),
+            pods_due: None,
             asked: Vec::new(),
             once: false,
         }

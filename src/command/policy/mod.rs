@@ -1,7 +1,8 @@
-//! `policy`: what policies decide, from files alone.
+//! `policy`: what policies decide, from files alone, and the policies in etcd.
 
 mod diff;
 mod files;
+mod stored;
 mod test;
 
 use argh::{ArgsInfo, FromArgs};
@@ -9,7 +10,8 @@ use argh::{ArgsInfo, FromArgs};
 use crate::command::call::{Call, Outcome};
 use crate::settings::exit::Exit;
 
-/// say what network policies decide, from files alone: nothing of this host is read or changed
+/// say what network policies decide, from files alone (test, diff), and change the policies in etcd (apply, rm,
+/// export)
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -18,6 +20,8 @@ use crate::settings::exit::Exit;
     example = "{command_name} test -f cluster.json --from shop/web --to shop/db:5432",
     example = "{command_name} test -f cluster.json -f new.yaml --from shop/web --to 192.0.2.7",
     example = "{command_name} diff -f cluster.json --new new.yaml",
+    example = "{command_name} apply -f policies.yaml --dry-run",
+    example = "{command_name} export > policies.json",
     error_code(0, "the connection is allowed; nothing would change"),
     error_code(1, "the connection is denied; something would change"),
     error_code(2, "a file cannot be read, or an end is not known")
@@ -32,6 +36,9 @@ pub struct Policy {
 enum Verb {
     Test(test::Test),
     Diff(diff::Diff),
+    Apply(stored::Apply),
+    Rm(stored::Remove),
+    Export(stored::Export),
 }
 
 /// Answers.
@@ -42,5 +49,8 @@ pub fn run(call: &mut Call<'_>, options: &Policy) -> Result<Outcome, Exit> {
     match &options.verb {
         Verb::Test(options) => test::run(call, options),
         Verb::Diff(options) => diff::run(call, options),
+        Verb::Apply(options) => stored::apply(call, options),
+        Verb::Rm(options) => stored::remove(call, options),
+        Verb::Export(options) => stored::export(call, options),
     }
 }
