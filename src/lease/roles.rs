@@ -241,6 +241,7 @@ mod tests {
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/hosts/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-probes/",
+                "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-policies/",
                 "etcdctl role grant-permission humanz-h9 write /humanz/hosts/h9",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/nodes/h9",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/alive/h9",

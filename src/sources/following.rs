@@ -6,8 +6,10 @@ use crate::net::node_name::NodeName;
 use crate::os::event_loop::EventLoop;
 use crate::policy::Update;
 use crate::sources::exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, exchange};
+use crate::sources::inputs::{ExchangedFrom, hosts};
 use crate::sources::kubernetes::{self, Start};
 use crate::sources::policies::{PoliciesStart, policies};
+use crate::sources::shared::Hosts;
 
 /// What to follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ struct Running {
     of: Followed,
     _source: Option<EventLoop>,
     exchange: Option<Exchange>,
+    /// What was exchanged last.
+    exchanged: Option<(ExchangedFrom, Arc<Hosts>)>,
 }
 
 impl Following {
@@ -41,13 +45,13 @@ impl Following {
     }
 
     /// Follows `wanted` alone. Nothing that was heard is revoked by that. `had_some`: policies of etcd are in
-    /// force. True if it begins anew.
-    pub fn set(&mut self, wanted: Option<Followed>, had_some: bool) -> bool {
+    /// force.
+    pub fn set(&mut self, wanted: Option<Followed>, had_some: bool) {
         if self.running.as_ref().map(|running| &running.of) == wanted.as_ref() {
-            return false;
+            return;
         }
         self.running = None;
-        let Some(of) = wanted else { return true };
+        let Some(of) = wanted else { return };
         let publish = Arc::clone(&self.publish);
         let publish = move |update| publish(update);
         let (source, exchange) = match of.clone() {
@@ -63,8 +67,7 @@ impl Following {
         let failed = |error| log::error!("follow policies: {error}");
         let source = source.map_err(failed).ok();
         let exchange = exchange.and_then(|started| started.map_err(failed).ok());
-        self.running = Some(Running { of, _source: source, exchange });
-        true
+        self.running = Some(Running { of, _source: source, exchange, exchanged: None });
     }
 
     /// Other hosts hear of this one's members, and are heard.
@@ -72,11 +75,20 @@ impl Following {
         self.running.as_ref().is_some_and(|running| running.exchange.is_some())
     }
 
-    /// What this host says and needs.
-    pub fn exchange(&self, inputs: ExchangeInputs) {
-        if let Some(exchange) = self.running.as_ref().and_then(|running| running.exchange.as_ref())
-        {
-            exchange.set(inputs);
+    /// Says what follows from `from`, if that has changed.
+    pub fn exchange(&mut self, from: &ExchangedFrom) {
+        let Some(running) = &mut self.running else { return };
+        let (Followed::Etcd(_, own), Some(exchange)) = (&running.of, &running.exchange) else {
+            return;
+        };
+        if running.exchanged.as_ref().is_some_and(|(last, _)| last.is_same(from)) {
+            return;
         }
+        let hosts = match &running.exchanged {
+            Some((last, hosts)) if Arc::ptr_eq(&last.peers, &from.peers) => Arc::clone(hosts),
+            _ => Arc::new(hosts(&from.peers)),
+        };
+        exchange.set(ExchangeInputs::of(from, own, Arc::clone(&hosts)));
+        running.exchanged = Some((from.clone(), hosts));
     }
 }

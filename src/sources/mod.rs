@@ -30,7 +30,7 @@ pub use change::{Change, Effect, Planned};
 pub use cluster_state::{ClusterState, PodScope};
 pub use exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, HeardMembers, exchange};
 pub use following::{Followed, Following};
-pub use inputs::{OwnHost, hosts};
+pub use inputs::{ExchangedFrom, hosts};
 pub use item::Item;
 pub use kubernetes::{Start, read, spawn};
 pub use policies::{PoliciesStart, policies, read_policies};

@@ -6,23 +6,13 @@ use std::time::{Duration, Instant};
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{Scope, TriggerReason};
-use crate::lease::{Peers, Snapshot};
-use crate::policy;
-use crate::policy::local::Pods;
-use crate::sources::{ExchangeInputs, Exchanged, HeardMembers, Hosts, OwnHost, hosts};
+use crate::sources::{Exchanged, ExchangedFrom, HeardMembers};
 
 /// First wait for the release of an address whose pod's link went; the fourfold each further time …
 const RELEASED: Duration = Duration::from_millis(30);
 
 /// … up to this.
 const RELEASED_LIMIT: Duration = Duration::from_secs(2);
-
-/// What the inputs of the exchange were computed from.
-#[derive(Default)]
-pub struct ExchangedFrom {
-    of: Option<(Arc<policy::Snapshot>, Pods, Arc<Snapshot>)>,
-    hosts: Option<(Arc<Peers>, Arc<Hosts>)>,
-}
 
 impl Agent {
     /// Where to look because of what other hosts say.
@@ -78,33 +68,18 @@ impl Agent {
         if !self.policies.exchanges() || self.state.once {
             return;
         }
-        let state = &mut self.state;
+        let state = &self.state;
         let (Some(known), Some(pods)) = (state.policies.of_sources(), &state.cache.policy.pods)
         else {
             return;
         };
         let (Some(snapshot), Some(peers)) = (&state.snapshot, &state.peers) else { return };
-        let from = &mut state.exchanged_from;
-        let is_same = from.of.as_ref().is_some_and(|(old, had, hosts)| {
-            Arc::ptr_eq(old, known) && had == pods && Arc::ptr_eq(hosts, snapshot)
+        self.policies.exchange(&ExchangedFrom {
+            known: Arc::clone(known),
+            pods: pods.clone(),
+            hosts: Arc::clone(snapshot),
+            peers: Arc::clone(peers),
+            is_certain: state.in_sync,
         });
-        if is_same {
-            return;
-        }
-        from.of = Some((Arc::clone(known), pods.clone(), Arc::clone(snapshot)));
-        let hosts = match &from.hosts {
-            Some((of, hosts)) if Arc::ptr_eq(of, peers) => Arc::clone(hosts),
-            _ => Arc::new(hosts(peers)),
-        };
-        from.hosts = Some((Arc::clone(peers), Arc::clone(&hosts)));
-        let record = snapshot.nodes.get(&self.name);
-        let addresses = record.map(|record| record.value.addresses).unwrap_or_default();
-        let own = OwnHost {
-            name: self.name.clone(),
-            subnets: state.subnets.iter().flat_map(|subnets| subnets.iter().copied()).collect(),
-            addresses: addresses.iter().copied().collect(),
-            record: record.filter(|_| state.in_sync).map(|record| record.modified),
-        };
-        self.policies.exchange(ExchangeInputs::of(known, pods, &own, hosts));
     }
 }

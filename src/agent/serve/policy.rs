@@ -10,7 +10,6 @@ use crate::agent::applier::Applier;
 use crate::agent::new_pods;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::serve::agent::Agent;
-use crate::agent::serve::members::ExchangedFrom;
 use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
 use crate::inspect::{last_policies, policy_file};
 use crate::policy::ask::Answer;
@@ -47,9 +46,7 @@ impl Agent {
             Source::Static(_) => None,
         };
         let had_some = self.state.policies.has_some(Provider::Etcd);
-        if self.policies.set(wanted, had_some) {
-            self.state.exchanged_from = ExchangedFrom::default();
-        }
+        self.policies.set(wanted, had_some);
     }
 
     /// Where to look because of `update`.

@@ -20,7 +20,6 @@ use crate::policy::local::Published;
 use crate::policy::sources::Policies;
 use crate::settings::{Settings, Texts};
 
-use crate::agent::serve::members::ExchangedFrom;
 use crate::agent::serve::rate_limit::RepairRateLimit;
 use crate::agent::serve::refused_settings::RefusedSettings;
 
@@ -75,8 +74,6 @@ pub struct AgentState {
     pub policies: Policies,
     /// What other hosts know of this one's pods.
     pub published: Arc<Published>,
-    /// What the exchange was given last.
-    pub(super) exchanged_from: ExchangedFrom,
     /// It has changed since it was kept for the next start.
     pub(super) policies_unkept: bool,
     /// When to read POLICY_FILE.
@@ -132,7 +129,6 @@ impl AgentState {
             stop: false,
             policies: Policies::default(),
             published: Arc::default(),
-            exchanged_from: ExchangedFrom::default(),
             policies_unkept: false,
             policy_file_due: Some(now),
             pods_due: None,
