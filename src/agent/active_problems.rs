@@ -33,6 +33,8 @@ pub enum ProblemSource {
     Firewall,
     /// Objects of policies, and what cannot be enforced of them.
     Policies,
+    /// Pods whose policies are not in force.
+    QuarantinedPods,
     /// Routes to other hosts.
     PeerRoutes,
     /// Addresses for pods.

@@ -3,14 +3,18 @@
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::inspect::local_socket;
 use crate::policy::ask::{self, Answer, LocalPod};
 
-/// How long the plugin may take to ask; meanwhile nobody else is heard.
+/// How long the plugin may take to ask.
 const PATIENCE: Duration = Duration::from_millis(50);
+
+/// So many questions are read at once.
+const READERS: usize = 64;
 
 /// A question that waits for its answer.
 #[derive(Debug)]
@@ -28,17 +32,31 @@ impl PodRequest {
     }
 }
 
-/// Starts the thread that hears questions.
+/// Starts the thread that hears questions. Each is read by a thread of its own: one that does not come
+/// holds up no other.
 ///
 /// # Errors
 /// There can be no socket or no thread.
-pub fn listen(ipam_dir: &Path, ask: impl Fn(PodRequest) + Send + 'static) -> io::Result<()> {
+pub fn listen(
+    ipam_dir: &Path,
+    ask: impl Fn(PodRequest) + Clone + Send + 'static,
+) -> io::Result<()> {
     let listener = local_socket::listen(&ask::socket(ipam_dir))?;
+    let readers = Arc::new(());
     let hear = move || {
         for stream in listener.incoming() {
-            match stream.and_then(question) {
-                Ok(asked) => ask(asked),
-                Err(_refused) => thread::sleep(Duration::from_millis(1)),
+            while Arc::strong_count(&readers) > READERS {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let (ask, reader) = (ask.clone(), Arc::clone(&readers));
+            let read = move || {
+                let _reader = reader;
+                if let Ok(asked) = stream.and_then(question) {
+                    ask(asked);
+                }
+            };
+            if thread::Builder::new().name("new pod".into()).spawn(read).is_err() {
+                thread::sleep(Duration::from_millis(1));
             }
         }
     };

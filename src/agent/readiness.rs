@@ -26,6 +26,9 @@ pub fn not_ready(shared: &SharedState, known: &AgentSnapshot) -> Option<String> 
     if let Some(error) = known.etcd.trouble.as_ref().filter(disputed) {
         return Some(error.with_fix());
     }
+    if let Some(problem) = shared.problems.of(ProblemSource::Disputed).first() {
+        return Some(problem.to_string());
+    }
     let cni = &known.settings.cni;
     if let Some(path) = [&cni.config, &cni.plugin].into_iter().find(|path| !is_file(path)) {
         let failures = failures(shared);

@@ -47,6 +47,8 @@ pub struct Leased {
     pub identity: Identity,
     /// The last known good state; taken once it is served.
     pub saved: Option<Saved>,
+    /// This host's subnets in an earlier run.
+    pub remembered: Option<PerFamily<IpNetwork>>,
     /// The file of `saved`.
     pub path: PathBuf,
     pub started: Instant,
@@ -104,11 +106,13 @@ impl Registry {
         };
         let connection = connection.context("start the thread of etcd or the Kubernetes API")?;
         let started = Instant::now();
+        let remembered = saved.as_ref().map(|saved| saved.lease.subnets);
         Ok(Registry::Leased(Box::new(Leased {
             connection,
             contact,
             identity,
             saved,
+            remembered,
             path,
             started,
             down: None,
@@ -123,6 +127,14 @@ impl Registry {
         match self {
             Registry::Static(subnets) => Some(*subnets),
             Registry::Leased(_) => None,
+        }
+    }
+
+    /// This host's subnets in an earlier run of the agent: pods may start in them before this one serves.
+    pub fn remembered(&self) -> Option<PerFamily<IpNetwork>> {
+        match self {
+            Registry::Leased(leased) => leased.remembered,
+            Registry::Static(_) => None,
         }
     }
 

@@ -53,6 +53,7 @@ impl Agent {
             self.beat.beat();
             self.look_for_pods();
             self.answer_pods();
+            self.keep_policies(false);
             let reconciled = self.reconcile().is_some();
             self.exchange_members();
             self.publish();
@@ -88,6 +89,7 @@ impl Agent {
             }
         }
         self.registry.save();
+        self.keep_policies(true);
         self.registry.stop();
         Ok(())
     }
@@ -102,6 +104,8 @@ impl Agent {
             self.files.due().filter(|_| can_look),
             self.state.policy_file_due,
             self.state.pods_due.map(|(due, _)| due),
+            self.state.kept_policies.due(),
+            self.state.quarantine_due,
             self.state.disputed.look_at,
             self.state.refused.as_ref().map(|refused| refused.look_at),
             self.registry.patience_ends().filter(|_| !can_look),
@@ -180,6 +184,7 @@ impl Agent {
             server.stop();
         }
         self.registry.save();
+        self.keep_policies(true);
         if self.settings.cleanup_on_stop {
             for failure in cleanup::clean_up(&self.settings, &self.kernel).failures() {
                 log::error!("{failure}");

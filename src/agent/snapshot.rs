@@ -10,6 +10,7 @@ use crate::inspect::host_state::HostState;
 use crate::lease::{LeaseError, Peers};
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::plan::peer_routes::PeerRoutes;
+use crate::policy::view::View;
 use crate::settings::{Settings, Source};
 
 /// What the loop knew.
@@ -37,6 +38,8 @@ pub struct AgentSnapshot {
     pub etcd: StoreStatus,
     /// How it goes; `None` on a host without etcd.
     pub contact: Option<Arc<Contact>>,
+    /// What is known of policies; `None` if they are off.
+    pub policies: Option<Arc<View>>,
 }
 
 /// What was said about the connection with etcd.

@@ -62,7 +62,7 @@ pub fn serve(
         .problems
         .set(ProblemSource::Settings, refused.iter().flat_map(RefusedSettings::problems));
     state.refused = refused;
-    (state.policies, state.published) = serve::kept_policies(&settings);
+    (state.policies, state.published) = serve::kept_policies(&settings, &kernel);
     if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");
     }

@@ -44,11 +44,13 @@ pub fn answer(shared: &SharedState, listener: Listener, request: &HttpRequest) -
         ("/metrics", _) => Response::new(200, MEDIA, metrics(shared)),
         ("/v1/status", Listener::Socket) => json(&status::status(shared)),
         ("/v1/settings", Listener::Socket) => json(&settings(shared)),
+        ("/v1/policies", Listener::Socket) => json(&policies(shared)),
         ("/v1/changes", Listener::Socket) if !request.head_only => return Answer::Changes,
         ("/v1/matrix", Listener::Socket) => return Answer::Matrix,
         _ => Response::text(
             404,
-            "there is /metrics, /healthz, /readyz; on the socket /v1/status, /v1/settings, /v1/changes and /v1/matrix, too",
+            "there is /metrics, /healthz, /readyz; on the socket /v1/status, /v1/settings, /v1/policies, /v1/changes and \
+             /v1/matrix, too",
         ),
     })
 }
@@ -56,6 +58,14 @@ pub fn answer(shared: &SharedState, listener: Listener, request: &HttpRequest) -
 /// The settings that this host is served with, by variable, as text.
 fn settings(shared: &SharedState) -> Value {
     object!({ "schema": 1, "settings": *shared.settings() })
+}
+
+/// Everything that is known of policies; without a view where they are off or not known yet.
+fn policies(shared: &SharedState) -> Value {
+    let snapshot = shared.snapshot();
+    let on = snapshot.as_ref().is_some_and(|known| known.settings.policy.is_some());
+    let view = snapshot.as_ref().and_then(|known| known.policies.as_deref());
+    object!({ "schema": 1, "on": on, "view": view })
 }
 
 pub fn json(value: &impl Serialize) -> Response {

@@ -2,6 +2,7 @@
 //! command, and read by commands and the page.
 
 mod fill;
+mod policies;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -29,6 +30,7 @@ pub struct Status {
     pub backend: Option<String>,
     pub peers: Option<Vec<PeerStatus>>,
     pub firewall: Option<FirewallStatus>,
+    pub policies: Option<PolicyStatus>,
     pub addresses: Option<Vec<Addresses>>,
     pub loops: Vec<Loop>,
     /// The latest changes, and those of them that repaired what another program had changed.
@@ -124,6 +126,48 @@ pub struct FirewallStatus {
     /// Firewalls of other programs let pods through.
     pub ok: bool,
     pub fault: Option<String>,
+}
+
+/// Policies between pods.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PolicyStatus {
+    /// `POLICY=on`.
+    pub on: bool,
+    /// Some source has said which policies there are; before that nothing is enforced anew.
+    pub known: bool,
+    /// Objects with rules.
+    pub policies: usize,
+    pub rules: usize,
+    /// Of this host.
+    pub pods: usize,
+    pub quarantine: Vec<QuarantineStatus>,
+    pub sources: Vec<PolicySourceStatus>,
+}
+
+/// A pod that only its own node reaches.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QuarantineStatus {
+    pub pod: String,
+    pub addresses: Vec<String>,
+    pub why: String,
+    pub since: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PolicySourceStatus {
+    /// `file`, `etcd` or `kubernetes`.
+    pub source: String,
+    /// It is followed, and what it said last holds.
+    pub healthy: bool,
+    /// When what holds was read; `None`: nothing since the agent started.
+    pub read: Option<String>,
+    /// Policies of it that hold.
+    pub policies: usize,
+    /// Objects of it that something is wrong with.
+    pub problems: usize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -234,6 +278,9 @@ mod tests {
         "node addresses machine_id mtu name pid pod_mtu started uplinks version",
         "peers[] addresses alive fault name probe reachable subnets via",
         "peers[].probe lost mtu seconds",
+        "policies known on pods policies quarantine rules sources",
+        "policies.quarantine[] addresses pod since why",
+        "policies.sources[] healthy policies problems read source",
         "problems[] fix kind severity since subject what",
         "ready",
         "repairs[] at number repair what why",
@@ -257,6 +304,11 @@ mod tests {
             backend: Some("auto".to_owned()),
             peers: Some(vec![peer]),
             firewall: Some(FirewallStatus::default()),
+            policies: Some(PolicyStatus {
+                quarantine: vec![QuarantineStatus::default()],
+                sources: vec![PolicySourceStatus::default()],
+                ..PolicyStatus::default()
+            }),
             addresses: Some(vec![Addresses::default()]),
             loops: vec![Loop::default()],
             changes: Some(vec![ChangeStatus::default()]),
@@ -277,6 +329,9 @@ mod tests {
             }
         }
         found.push(format!("peers[].probe{}", keys(&value["peers"][0]["probe"])));
+        for list in ["quarantine", "sources"] {
+            found.push(format!("policies.{list}[]{}", keys(&value["policies"][list][0])));
+        }
         found.sort();
         assert_eq!(found, FIELDS);
     }

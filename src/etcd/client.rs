@@ -144,9 +144,18 @@ impl Etcd {
 
     /// Revision of the network settings; 0: none.
     pub async fn config_modified(&self) -> Result<i64, EtcdError> {
-        let key = self.roots.key(&Key::Config);
+        self.modified("read the network settings", &Key::Config).await
+    }
+
+    /// Revision of the alive key of `host`; 0: none.
+    pub async fn alive_modified(&self, host: &NodeName) -> Result<i64, EtcdError> {
+        self.modified("read the alive key", &Key::Alive(host.clone())).await
+    }
+
+    async fn modified(&self, what: &str, key: &Key) -> Result<i64, EtcdError> {
+        let key = self.roots.key(key);
         let request = async |mut member: Member| member.kv.get(key.as_str(), None).await;
-        let answer = self.members.call("read the network settings", request).await?;
+        let answer = self.members.call(what, request).await?;
         Ok(answer.kvs().first().map_or(0, KeyValue::mod_revision))
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use ipnetwork::IpNetwork;
 use tokio::sync::{oneshot, watch as latest};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::etcd::client::Etcd;
 use crate::etcd::contact::Contact;
@@ -40,7 +40,8 @@ const GRACE: Duration = Duration::from_secs(2);
 const PROBATION: Duration = Duration::from_secs(2);
 
 /// How long an agent that was asked may take to show that it lives: in the boot of the one that asks, and
-/// otherwise. Every further window is twice as long.
+/// otherwise. Every further window is twice as long, and ends early with the alive key, which is read every
+/// [`ANSWER`].
 const ANSWER_SAME_BOOT: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_secs(1);
 
@@ -227,8 +228,12 @@ impl<P: FnMut(Update)> Session<'_, P> {
                 sleep(match pause {
                     Pause::Grace => GRACE,
                     Pause::Probation => PROBATION,
-                    Pause::Answer { same_boot: true, waits: 0 } => ANSWER_SAME_BOOT,
-                    Pause::Answer { waits, .. } => ANSWER * 2u32.pow(waits),
+                    Pause::Answer { same_boot: true, waits: 0, .. } => ANSWER_SAME_BOOT,
+                    Pause::Answer { waits: 0, .. } => ANSWER,
+                    Pause::Answer { waits, modified, .. } => {
+                        self.await_answer(ANSWER * 2u32.pow(waits), modified).await?;
+                        return Ok(Event::Elapsed);
+                    }
                     Pause::LostRace(races) => random::up_to(LOST_RACE * 2u32.pow(races.min(6))),
                 })
                 .await;
@@ -241,6 +246,17 @@ impl<P: FnMut(Update)> Session<'_, P> {
             }
             Command::Follow(_) => Event::Elapsed,
         })
+    }
+
+    /// Waits for that long, or until the alive key of this host is no longer as at the revision `modified`.
+    async fn await_answer(&self, long: Duration, modified: i64) -> Result<(), EtcdError> {
+        let name = &self.machine.claimant().identity.name;
+        let end = Instant::now() + long;
+        while Instant::now() < end && self.etcd.alive_modified(name).await? == modified {
+            self.inputs.contact.beat.beat();
+            sleep(ANSWER.min(end.saturating_duration_since(Instant::now()))).await;
+        }
+        Ok(())
     }
 
     /// Wait after that many failed attempts.

@@ -12,11 +12,12 @@ use serde_json::Value;
 use crate::inspect::cluster::{self, ClusterView};
 use crate::inspect::host_state::{self, HostState};
 use crate::inspect::pods::{self, PodAttachment};
-use crate::inspect::{Kernel, agent_socket, identity, names, state_file};
+use crate::inspect::{Kernel, agent_socket, identity, last_policies, names, state_file};
 use crate::lease::{NodeName, Peer, Peers, Resolved};
 use crate::net::{Family, PerFamily};
 use crate::netlink::address::Address;
 use crate::netlink::link::Link;
+use crate::policy::local::HostKnowledge;
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
 
@@ -47,6 +48,7 @@ pub struct Host {
     /// Why the other hosts are not known.
     pub peers_unknown: Option<String>,
     resolved: OnceCell<Resolved>,
+    policies: OnceCell<Option<HostKnowledge>>,
     links: OnceCell<BTreeMap<u32, Link>>,
     addresses: OnceCell<Vec<Address>>,
     attachments: OnceCell<(Vec<PodAttachment>, Vec<String>)>,
@@ -66,6 +68,7 @@ impl Host {
             in_sync: matches!(settings.source, Source::Static(_)),
             peers_unknown: None,
             resolved: OnceCell::new(),
+            policies: OnceCell::new(),
             links: OnceCell::new(),
             addresses: OnceCell::new(),
             attachments: OnceCell::new(),
@@ -122,6 +125,13 @@ impl Host {
     pub fn resolved(&self) -> &Resolved {
         let resolve = |peers: &Arc<Peers>| names::resolve_all(peers, &self.settings);
         self.resolved.get_or_init(|| self.peers.as_ref().map(resolve).unwrap_or_default())
+    }
+
+    /// The policies that an agent would start with: those of `POLICY_FILE`, and what was kept of others.
+    pub fn policies(&self) -> Option<&HostKnowledge> {
+        let read =
+            || last_policies::at_start(&self.settings, &identity::node_name(&self.settings).ok()?);
+        self.policies.get_or_init(read).as_ref()
     }
 
     /// Node addresses, uplinks and MTU.

@@ -2,14 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use crate::inspect::policy_file;
+use crate::net::node_name::NodeName;
 use crate::os::files::{self, FileError};
-use crate::policy::local::Published;
+use crate::policy::local::{HostKnowledge, Published};
+use crate::policy::sources::Policies;
 use crate::policy::{Provider, Snapshot};
+use crate::settings::Settings;
 
 /// In the state directory.
 pub const FILE: &str = "policy.json";
@@ -24,22 +30,73 @@ struct Kept<T> {
     published: Published,
 }
 
+/// The file while newer policies than its own are in force.
+pub const OUTDATED: &str = "policy.json.outdated";
+
+/// Writes them; gives how many bytes that took.
+///
 /// # Errors
-/// It cannot be written.
+/// They cannot be written.
 pub fn keep(
     state_dir: &Path,
     snapshots: &BTreeMap<Provider, Snapshot>,
     published: &Published,
-) -> Result<(), FileError> {
+) -> Result<usize, FileError> {
     let text =
-        serde_json::to_vec(&Kept { schema: SCHEMA, snapshots, published: published.clone() });
-    files::replace(&state_dir.join(FILE), &text.unwrap_or_default(), 0o600)
+        serde_json::to_vec(&Kept { schema: SCHEMA, snapshots, published: published.clone() })
+            .unwrap_or_default();
+    files::replace(&state_dir.join(FILE), &text, 0o600)?;
+    files::remove(&state_dir.join(OUTDATED))?;
+    Ok(text.len())
 }
 
-/// What was kept; nothing if it cannot be used.
-pub fn kept(state_dir: &Path) -> (BTreeMap<Provider, Snapshot>, Published) {
-    let path = state_dir.join(FILE);
-    let bytes = match fs::read(&path) {
+/// Marks the file: what is in force is newer from now on.
+///
+/// # Errors
+/// It cannot be renamed.
+pub fn outdate(state_dir: &Path) -> io::Result<()> {
+    match fs::rename(state_dir.join(FILE), state_dir.join(OUTDATED)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Snapshots, and what other hosts know of this one's pods.
+pub type KeptPolicies = (BTreeMap<Provider, Snapshot>, Published);
+
+/// What was kept; nothing if it cannot be used. `or_outdated`: also what is older than what was in force
+/// last.
+pub fn kept(state_dir: &Path, or_outdated: bool) -> KeptPolicies {
+    let kept = read(&state_dir.join(FILE));
+    if kept.0.is_empty() && or_outdated { read(&state_dir.join(OUTDATED)) } else { kept }
+}
+
+/// When they were kept.
+pub fn written(state_dir: &Path) -> Option<SystemTime> {
+    let time = |name| fs::metadata(state_dir.join(name)).and_then(|file| file.modified()).ok();
+    time(FILE).or_else(|| time(OUTDATED))
+}
+
+/// What an agent with these settings would know at its start; `None` without policies, or if this user may
+/// not read them.
+pub fn at_start(settings: &Settings, host: &NodeName) -> Option<HostKnowledge> {
+    let policy = settings.policy.as_ref()?;
+    if [FILE, OUTDATED].iter().any(|name| files::is_denied(&settings.state_dir.join(name))) {
+        return None;
+    }
+    let (kept, found) = kept(&settings.state_dir, true);
+    let mut policies = Policies::kept(kept, &policy.providers(&settings.source));
+    if let Some(file) = &policy.file {
+        let update = policy_file::read(file, host, !policies.has(Provider::File));
+        policies.take(update, SystemTime::now());
+    }
+    let published = policy.providers(&settings.source).contains(&Provider::Members);
+    let published = published.then(|| Arc::new(found));
+    Some(HostKnowledge { host: host.clone(), known: policies.snapshot().cloned(), published })
+}
+
+fn read(path: &Path) -> KeptPolicies {
+    let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Default::default(),
         Err(error) => {

@@ -2,6 +2,7 @@
 
 pub mod agent_socket;
 pub mod cluster;
+pub mod guards;
 mod host;
 pub mod host_ports;
 pub mod host_state;
@@ -13,6 +14,7 @@ pub mod local_socket;
 pub mod names;
 pub mod other_programs;
 pub mod pods;
+pub mod policies;
 pub mod policy_file;
 pub mod pool_use;
 pub mod preflight;

@@ -26,8 +26,9 @@ pub enum LeaseError {
     )]
     HeldByCopy { host: NodeName, machine_id: String, addresses: PerFamily<IpAddr>, since: String },
     #[error(
-        "another agent with this host's name {host} and machine id, started at {since} on another address, \
-        may still live: this one waits until that one answers or its alive key expires, a minute at most"
+        "another agent with this host's name {host} and machine id, started at {since} on another address or in \
+        another boot, may still live: this one waits until that one answers or its alive key expires, a minute \
+        at most"
     )]
     MayBeCopy { host: NodeName, since: String },
     #[error(
@@ -73,15 +74,15 @@ impl LeaseError {
         matches!(self, LeaseError::Exhausted { .. } | LeaseError::ConfigBroken { .. })
     }
 
-    /// This host's subnets that it has no right to, or not alone: no new pod may start in them.
+    /// This host's subnets that it has no right to, not alone, or perhaps not: no new pod may start in them.
     pub fn disputed(&self, own: &PerFamily<IpNetwork>) -> Vec<IpNetwork> {
         match self {
             LeaseError::SubnetLost { subnet, .. } | LeaseError::SubnetShared { subnet, .. } => {
                 vec![*subnet]
             }
-            LeaseError::HeldByOther { .. } | LeaseError::HeldByCopy { .. } => {
-                own.iter().copied().collect()
-            }
+            LeaseError::HeldByOther { .. }
+            | LeaseError::HeldByCopy { .. }
+            | LeaseError::MayBeCopy { .. } => own.iter().copied().collect(),
             _ => Vec::new(),
         }
     }

@@ -221,6 +221,13 @@ pub fn set_down(which: LinkRef<'_>) -> Message {
     Message::new(what, Rtm::Newlink, NlmF::empty(), &header, attributes)
 }
 
+/// Gives a link another name; before Linux 6.2 `EBUSY` if it is up.
+pub fn rename(index: u32, name: &IfName) -> Message {
+    let header = link_header(RtAddrFamily::Unspecified, index, false);
+    let attributes = Attributes::new().text(Ifla::Ifname, name.as_str());
+    Message::new(format!("rename to {name}"), Rtm::Newlink, NlmF::empty(), &header, attributes)
+}
+
 /// Gives a link no IPv6 link-local address of its own: a port of a bridge needs none.
 ///
 /// A message for itself, because one that cannot be followed is refused whole, and a link without

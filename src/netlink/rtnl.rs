@@ -83,6 +83,14 @@ impl Rtnl {
         self.socket.dump(&link::list(master), link::parse)
     }
 
+    /// All bridges.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn bridges(&self) -> Result<Vec<Link>, NetlinkError> {
+        self.socket.dump(&link::list_kind("bridge"), link::parse)
+    }
+
     /// How many ports a bridge has.
     ///
     /// # Errors

@@ -112,6 +112,10 @@ impl List {
                 let list = self.connection(n::REGISTER_1, n::CONNECTION_STATE, None);
                 list.mask(&n::NO_CONNECTION.to_ne_bytes()).compare(n::NOT_EQUAL, &[0; 4])
             }
+            Match::Reply => {
+                let list = self.connection(n::REGISTER_1, n::CONNECTION_DIRECTION, None);
+                list.compare(n::EQUAL, &[1])
+            }
             Match::Limit { rate, burst } => {
                 let limit = Attributes::new()
                     .be64(n::LIMIT_RATE, *rate)

@@ -102,12 +102,16 @@ pub struct FoundFrameRule {
 pub struct FoundFrameChain {
     /// It is at a hook.
     pub is_base: bool,
+    /// So many rules lead to it.
+    pub references: usize,
     pub rules: Vec<FoundFrameRule>,
 }
 
 /// What a table of the family `netdev` has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundFrames {
+    /// It is there and does nothing.
+    pub is_dormant: bool,
     pub chains: BTreeMap<String, FoundFrameChain>,
     /// By set, of those that are there.
     pub elements: BTreeMap<String, BTreeSet<Element>>,

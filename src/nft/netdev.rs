@@ -12,7 +12,7 @@ use crate::nft::frame::{FoundFrameChain, FoundFrameRule, FoundFrames};
 use crate::nft::handle::Nft;
 use crate::nft::message;
 use crate::nft::numbers::{chain, message as kind, rule, table};
-use crate::nft::set::{Element, Set, Value};
+use crate::nft::set::{Set, Value};
 use crate::nft::userdata::Userdata;
 
 /// How often a change is tried while tables change.
@@ -65,21 +65,25 @@ impl Nft {
     }
 
     /// The chains of a table of the family `netdev`, and the elements of those of `sets` that are
-    /// there; `None` if the table is not there or dormant.
+    /// there; `None` if the table is not there.
     ///
     /// # Errors
     /// [`NetlinkError`].
     pub fn frames(&self, table: &str, sets: &[Set]) -> Result<Option<FoundFrames>, NetlinkError> {
         let name = Attributes::new().text(table::NAME, table);
-        match self.socket().ask(&get(table, kind::GET_TABLE, name), found::dormant) {
-            Ok(true) => return Ok(None),
+        let is_dormant = match self.socket().ask(&get(table, kind::GET_TABLE, name), found::dormant)
+        {
             Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
             outcome => outcome?,
         };
-        let mut found = FoundFrames { chains: self.frame_chains(table)?, ..FoundFrames::default() };
+        let chains = self.frame_chains(table)?;
+        let mut found = FoundFrames { is_dormant, chains, ..FoundFrames::default() };
         let name = Attributes::new().text(rule::TABLE, table);
         for (chain, rule) in self.socket().dump(&get(table, kind::GET_RULE, name), frame_rule)? {
             found.chains.entry(chain).or_default().rules.push(rule);
+        }
+        for chain in found.chains.values_mut() {
+            chain.references = chain.references.saturating_sub(chain.rules.len());
         }
         for set in sets {
             let request = message::get_elements(place(table), (&set.name, &set.shape), None);
@@ -94,28 +98,18 @@ impl Nft {
         Ok(Some(found))
     }
 
-    /// All of `elements` are in a set or map of a table of the family `netdev`.
+    /// The rules of one chain of a table of the family `netdev`; none if it is not there.
     ///
     /// # Errors
     /// [`NetlinkError`].
-    pub fn has_elements<'a>(
+    pub fn frame_rules(
         &self,
         table: &str,
-        set: &Set,
-        elements: impl IntoIterator<Item = &'a Element>,
-    ) -> Result<bool, NetlinkError> {
-        for wanted in elements {
-            let of = (set.name.as_str(), &set.shape);
-            let request = message::get_elements(place(table), of, Some(&wanted.key));
-            let entries = match self.socket().ask(&request, found::entries) {
-                Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(false),
-                entries => entries?,
-            };
-            if !set.shape.elements(entries).contains(wanted) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        chain: &str,
+    ) -> Result<Vec<FoundFrameRule>, NetlinkError> {
+        let of = Attributes::new().text(rule::TABLE, table).text(rule::CHAIN, chain);
+        let rules = self.socket().dump(&get(table, kind::GET_RULE, of), frame_rule)?;
+        Ok(rules.into_iter().filter(|(of, _)| of == chain).map(|(_, rule)| rule).collect())
     }
 
     /// Frames that a set of a table of the family `netdev` has counted, by the index of the device.
@@ -151,7 +145,8 @@ impl Nft {
             let (_, attributes) = found::parts(reply)?;
             let is_base = attributes.get(chain::HOOK).is_some();
             let place = attributes.text(chain::TABLE).zip(attributes.text(chain::NAME));
-            let chain = FoundFrameChain { is_base, rules: Vec::new() };
+            let uses = attributes.be32(chain::USE).unwrap_or(0) as usize;
+            let chain = FoundFrameChain { is_base, references: uses, rules: Vec::new() };
             Ok(place.filter(|(of, _)| of == table).map(|(_, name)| (name, chain)))
         })?;
         Ok(chains.into_iter().collect())

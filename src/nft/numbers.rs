@@ -55,6 +55,8 @@ pub mod chain {
     pub const NAME: u16 = 3;
     pub const HOOK: u16 = 4;
     pub const POLICY: u16 = 5;
+    /// How many rules it has and how many lead to it, together.
+    pub const USE: u16 = 6;
     pub const TYPE: u16 = 7;
     pub const HOOK_NUMBER: u16 = 1;
     pub const HOOK_PRIORITY: u16 = 2;

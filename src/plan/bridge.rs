@@ -19,9 +19,10 @@ pub struct Bridge {
     pub pools: Vec<IpNetwork>,
 }
 
-/// The device of that name.
+/// The device of that name, or what was the bridge and has another name now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundBridge {
+    pub name: IfName,
     /// Kind of link.
     pub kind: Option<String>,
     pub mac: Option<Mac>,
@@ -40,6 +41,8 @@ pub struct FoundBridge {
 pub enum BridgeChange {
     /// Create it with MAC and MTU, without spanning tree, and set it up.
     Create(Bridge),
+    /// Give it, which now has the first name, its own one back: pods are plugged into it.
+    Rename(IfName, IfName),
     SetMac(IfName, Mac),
     /// In bytes.
     SetMtu(IfName, u32),
@@ -78,6 +81,9 @@ pub fn changes(
         return Err(problem.with_fix("remove it or set BRIDGE_NAME to another name").into());
     }
     let mut changes = Vec::new();
+    if found.name != wanted.name {
+        changes.push(BridgeChange::Rename(found.name.clone(), name()));
+    }
     if found.mac != Some(wanted.mac) {
         changes.push(BridgeChange::SetMac(name(), wanted.mac));
     }
@@ -127,6 +133,7 @@ mod tests {
 
     fn right() -> FoundBridge {
         FoundBridge {
+            name: wanted().name,
             kind: Some("bridge".into()),
             mac: Some(wanted().mac),
             mtu: 1500,
@@ -161,6 +168,12 @@ mod tests {
     #[test]
     fn a_correct_bridge_is_not_changed() {
         check(Some(&right()), &[]);
+    }
+
+    #[test]
+    fn a_renamed_bridge_gets_its_name_back() {
+        let renamed = FoundBridge { name: "other".parse().unwrap(), up: false, ..right() };
+        check(Some(&renamed), &["~ bridge humanz0: renamed from other", "~ bridge humanz0: up"]);
     }
 
     #[test]

@@ -32,6 +32,7 @@ impl Describe for BridgeChange {
             AddAddress(name, address) => {
                 return Line::added(Object::BridgeAddress(name.clone(), *address));
             }
+            Rename(from, name) => (name, format!("renamed from {from}")),
             SetMac(name, mac) => (name, format!("mac {mac}")),
             SetMtu(name, mtu) => (name, format!("mtu {mtu}")),
             StopDelays(name) => (name, "spanning tree off".to_owned()),

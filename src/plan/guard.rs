@@ -24,10 +24,8 @@ mod tests;
 use crate::net::IfName;
 
 pub use added::Transactions;
-pub use changes::{
-    GuardChange, GuardTable, LEFTOVERS, all_sets, changes, has_chains, left, leftovers,
-};
-pub use layout::{Guard, TABLE, shared_edits};
+pub use changes::{GuardChange, GuardTable, LEFTOVERS, all_sets, changes, left, leftovers};
+pub use layout::{COMMENT, Guard, TABLE, shared_edits};
 pub use ports::{FoundPorts, PodPort, ports};
 pub use reason::DropReason;
 

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use crate::nft::set::DataType;
 use crate::nft::{Action, Chain, ElementChange, FoundTable, Rule, Ruleset, Set, TableEdit, Value};
 use crate::plan::firewall::{TableChange, TableDifference, changes};
-use crate::policy::compile::{EPOCH_SET, FORWARD_CHAIN, PolicyTable};
+use crate::policy::compile::{EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, PolicyTable};
 
 /// The table as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ fn takes_away(wanted: &PolicyTable, difference: &TableDifference) -> bool {
         TableDifference::SetForeign(_)
         | TableDifference::ChainForeign(_)
         | TableDifference::SetMissing(_) => false,
-        TableDifference::ChainMissing(name) => name == FORWARD_CHAIN,
+        TableDifference::ChainMissing(name) => [FORWARD_CHAIN, INPUT_CHAIN].contains(&&**name),
         TableDifference::Elements(change) => {
             !change.removed.is_empty() || wanted.denies(&change.set)
         }

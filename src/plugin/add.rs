@@ -22,7 +22,7 @@ use crate::plugin::failure::OrInternal;
 use crate::plugin::invocation::CallContext;
 use crate::plugin::undo_stack::UndoStack;
 use crate::plugin::{
-    bridge, claim, conntrack, host_ports, masquerade, netns, policy, store, sysctls,
+    bridge, claim, conntrack, guard, host_ports, masquerade, netns, policy, store, sysctls,
 };
 
 /// The pod's interface, third in every result.
@@ -52,6 +52,12 @@ pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
         rtnl.apply(&forget).or_internal("drop packets for a former pod")?;
     }
     let mut plan = AddPlan::new(add, &host, claim::assigned(addresses, sets, add));
+    if let Some(guard) = &plan.context.guard {
+        let restored = guard::ensure_shared(&rtnl, guard, &add.conf, &store)?;
+        if restored > 0 {
+            call.line.fact("guards restored", restored);
+        }
+    }
     let left_out = conntrack::without_former(addresses, || {
         attach::attach(&plan.context, &plan.wanted, &mut undo)
     })?;

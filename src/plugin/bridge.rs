@@ -135,6 +135,7 @@ fn repair(
 ) -> Result<(), CniError> {
     let name = &conf.bridge;
     let present = FoundBridge {
+        name: name.clone(),
         kind: found.kind.clone(),
         mac: found.mac,
         mtu: found.mtu,

@@ -23,7 +23,7 @@ use crate::plugin::{conntrack, guard, host_ports, store};
 const REMOVAL_GROUP: u32 = u32::from_be_bytes(*b"hzgc");
 
 /// Removes links, then ports and the host's neighbour entries of their addresses, then
-/// reservations; restores what the table of host ports has lost.
+/// reservations; restores what the table of host ports and the guards of running pods have lost.
 ///
 /// # Errors
 /// Every failure, in one error; the other steps were done.
@@ -36,7 +36,6 @@ pub fn gc(gc: &Gc, call: &mut CallContext<'_>) -> Result<(), CniError> {
         call.line.fact("links", stale.len());
         failures.note(remove(&rtnl, &links, &stale).or_internal("remove stale interfaces"));
     }
-    failures.note(guard::sweep(&rtnl).or_internal("remove guards of removed interfaces"));
     let store = store::open(&gc.conf)?;
     let owners = failures.note(ValidOwners::observe(&rtnl, gc)).unwrap_or_default();
     let stale = failures.note(stale_entries(&store, &owners)).unwrap_or_default();
@@ -53,6 +52,11 @@ pub fn gc(gc: &Gc, call: &mut CallContext<'_>) -> Result<(), CniError> {
         call.line.fact("reservations", released);
     }
     failures.note(host_ports::restore(&store));
+    let restored = failures.note(guard::restore(&rtnl, &gc.conf, &store)).unwrap_or_default();
+    if restored > 0 {
+        call.line.fact("guards restored", restored);
+    }
+    failures.note(guard::sweep(&rtnl).or_internal("remove guards of removed interfaces"));
     failures.into_result()
 }
 

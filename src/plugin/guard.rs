@@ -1,15 +1,23 @@
 //! The guard at a pod's port: put there before the port is up. When the port goes the guard guards
 //! nothing any more; what is left of it is removed later, of many ports at once.
 
+use std::collections::BTreeMap;
+
 use nix::errno::Errno;
 
+use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
+use crate::inspect::guards::FoundGuards;
+use crate::ipam::Store;
 use crate::net::IfName;
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::nft::frame::edit::FrameEdit;
-use crate::plan::guard::{Guard, TABLE, all_sets, has_chains, leftovers, shared_edits};
+use crate::nft::frame::{FoundFrameChain, FrameChain};
+use crate::plan::guard::{
+    COMMENT, Guard, GuardChange, PodPort, TABLE, all_sets, changes, leftovers, ports, shared_edits,
+};
 use crate::plugin::failure::{self, OrInternal};
 
 /// Makes the guard of a port that is there, with this index; of the first pod also what all of them
@@ -21,11 +29,13 @@ pub fn set(guard: &Guard, index: u32) -> Result<(), CniError> {
     let what = format!("guard {}", guard.device);
     let nft = Nft::open().or_internal(&what)?;
     let edits = guard.edits(index, &Default::default());
-    let made = match nft.edit_frames(TABLE, &edits) {
-        Err(error) if error.errno() == Some(Errno::ENOENT) => {
-            let all: Vec<FrameEdit> =
-                shared_edits(&guard.shared()).into_iter().chain(edits).collect();
-            nft.edit_frames(TABLE, &all)
+    // A table that is dormant wakes, which newer kernels refuse together with a chain at a device.
+    let table = FrameEdit::Table(COMMENT.to_owned());
+    let awake: Vec<FrameEdit> = [table].into_iter().chain(edits.iter().cloned()).collect();
+    let made = match nft.edit_frames(TABLE, &awake) {
+        Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => {
+            let shared = nft.edit_frames(TABLE, &shared_edits(&guard.shared()));
+            shared.and_then(|()| nft.edit_frames(TABLE, &edits))
         }
         outcome => outcome,
     };
@@ -80,24 +90,81 @@ pub fn sweep(rtnl: &Rtnl) -> Result<(), NetlinkError> {
     nft.edit_frames_as_seen(TABLE, plan).map(drop)
 }
 
-/// The guard is there as it should be, if `index` is that of its port.
+/// Before an ADD with this guard: if the rules that it leads to are not as they should be, makes them
+/// anew, and then [`restore`]. Gives how many changes that took.
+///
+/// # Errors
+/// As for [`restore`].
+pub fn ensure_shared(
+    rtnl: &Rtnl,
+    guard: &Guard,
+    conf: &NetConf,
+    store: &Store,
+) -> Result<usize, CniError> {
+    let shared = guard.shared();
+    let is_whole = |nft: &Nft, chain: &FrameChain| {
+        let rules = nft.frame_rules(TABLE, &chain.name)?;
+        let found = FoundFrameChain { rules, ..FoundFrameChain::default() };
+        Ok::<bool, NetlinkError>(chain.is_whole(Some(&found)))
+    };
+    // Without nftables [`set`] says so.
+    let Ok(nft) = Nft::open() else { return Ok(0) };
+    if shared.chains.last().is_none_or(|chain| is_whole(&nft, chain).unwrap_or(true)) {
+        return Ok(0);
+    }
+    match nft.edit_frames(TABLE, &shared_edits(&shared)) {
+        Ok(()) => restore(rtnl, conf, store),
+        Err(error) => {
+            log::debug!("make what guards share: {error}");
+            Ok(0)
+        }
+    }
+}
+
+/// Makes the guards of the network's running pods as they should be, as an agent would. Gives how many
+/// changes that took.
+///
+/// # Errors
+/// Code 999: the kernel refused, or the store cannot be read.
+pub fn restore(rtnl: &Rtnl, conf: &NetConf, store: &Store) -> Result<usize, CniError> {
+    let what = "restore the guards of running pods";
+    if !conf.guard.is_on || !conf.create_bridge {
+        return Ok(0);
+    }
+    let Some(bridge) = rtnl.link(&conf.bridge).or_internal(what)? else { return Ok(0) };
+    let nft = Nft::open().or_internal(what)?;
+    let found = FoundGuards::observe(rtnl, &nft, &bridge, store).or_internal(what)?;
+    let (ports, _) = ports(conf.name.as_str(), &bridge, &found.ports());
+    let routes = conf.guard.routes && conf.is_gateway;
+    let guard = |port: &PodPort<'_>| port.guard(&conf.guard.allowed, routes);
+    let wanted: Vec<(Guard, u32)> =
+        ports.iter().map(|port| (guard(port), port.link.index)).collect();
+    let mut made = 0;
+    for change in changes(wanted.iter(), &BTreeMap::new(), found.frames.as_ref()) {
+        let (device, edits) = match &change {
+            GuardChange::Shared(edits) => (None, edits),
+            GuardChange::Add(device, edits) | GuardChange::Replace(device, edits) => {
+                (Some(device), edits)
+            }
+            GuardChange::Remove(..) | GuardChange::Fix(..) => continue,
+        };
+        let went = || device.is_some_and(|device| matches!(rtnl.link(device), Ok(None)));
+        match nft.edit_frames(TABLE, edits) {
+            Err(_) if went() => {}
+            outcome => outcome.or_internal(what)?,
+        }
+        made += 1;
+    }
+    Ok(made)
+}
+
+/// The guard is there as it should be and lets nothing more pass, if `index` is that of its port.
 ///
 /// # Errors
 /// Code 999: the kernel refused an answer.
 pub fn is_there(guard: &Guard, index: u32) -> Result<bool, CniError> {
     let what = format!("read the guard of {}", guard.device);
     let nft = Nft::open().or_internal(&what)?;
-    let found = nft.frames(TABLE, &[]).or_internal(&what)?;
-    if !found.is_some_and(|found| has_chains(guard, &found)) {
-        return Ok(false);
-    }
-    let elements = guard.elements(index);
-    for (set, elements) in
-        guard.shared().sets.iter().filter_map(|set| Some((set, elements.get(&set.name)?)))
-    {
-        if !nft.has_elements(TABLE, set, elements).or_internal(&what)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let found = nft.frames(TABLE, &all_sets()).or_internal(&what)?;
+    Ok(changes([(guard.clone(), index)].iter(), &BTreeMap::new(), found.as_ref()).is_empty())
 }

@@ -1,6 +1,7 @@
 //! A new pod's policies: before its interface is up the agent puts them in force. An address that the
 //! table does not know is in quarantine, so that a pod is never reached before.
 
+use std::fs;
 use std::net::IpAddr;
 
 use crate::cni::config::AgentDown;
@@ -11,7 +12,7 @@ use crate::ipam::StoreEntry;
 use crate::netlink::NetlinkError;
 use crate::nft::{ElementChange, Nft};
 use crate::plugin::failure::OrInternal;
-use crate::policy::ask::{self, Answer};
+use crate::policy::ask::{self, Answer, Index};
 use crate::policy::compile::POLICY_TABLE;
 use crate::policy::compile::address::{epoch, opened, places, removed};
 use crate::policy::local::question;
@@ -51,18 +52,29 @@ pub fn put_in_force(
         }
         Err(why) => why,
     };
-    match on_agent_down {
-        AgentDown::Open if !is_there => {}
+    let is_unconcerned = is_unconcerned(add, entry);
+    if is_there {
+        forget(&nft, &entry.addresses).or_internal("remove a former pod's policies")?;
+    }
+    let became = match on_agent_down {
+        AgentDown::Open if !is_there => on_agent_down.name(),
         _ if !is_there => return Err(no_table(&why)),
-        AgentDown::Open => {
-            forget(&nft, &entry.addresses).or_internal("remove a former pod's policies")?;
+        AgentDown::Quarantine if !is_unconcerned => on_agent_down.name(),
+        _ => {
             let opened = nft.change_elements(POLICY_TABLE, &opened(&entry.addresses));
             opened.or_internal("open the pod")?;
+            if is_unconcerned { "no policy concerns its namespace" } else { on_agent_down.name() }
         }
-        _ => forget(&nft, &entry.addresses).or_internal("remove a former pod's policies")?,
-    }
-    log::warn!("policies: the agent does not answer: {why}; {}", on_agent_down.name());
-    Ok(format!("{}: the agent does not answer: {why}", on_agent_down.name()))
+    };
+    log::warn!("policies: the agent does not answer: {why}; {became}");
+    Ok(format!("{became}: the agent does not answer: {why}"))
+}
+
+/// The agent knew, when it was there, that no policy concerns the pod's namespace.
+fn is_unconcerned(add: &Add, entry: &StoreEntry) -> bool {
+    let path = ask::index(&add.conf.data_dir);
+    let index = fs::read(path).ok().and_then(|bytes| serde_json::from_slice::<Index>(&bytes).ok());
+    index.zip(entry.pod.as_deref()).is_some_and(|(index, pod)| index.opens(pod))
 }
 
 fn answer(add: &Add, entry: &StoreEntry) -> Result<Answer, String> {

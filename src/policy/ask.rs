@@ -1,11 +1,13 @@
 //! Pure. What the plugin asks the agent before a pod's interface is up: one line of JSON each way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::policy::name::Name;
 
 /// How long the plugin waits for the answer.
 pub const DEADLINE: Duration = Duration::from_millis(200);
@@ -16,6 +18,25 @@ pub const LIMIT: usize = 64 << 10;
 /// The agent's socket, below the folder of the store of addresses (`dataDir`), which both know.
 pub fn socket(ipam_dir: &Path) -> PathBuf {
     ipam_dir.join(".policy.sock")
+}
+
+/// The file that says which namespaces no policy concerns, for plugins while there is no agent.
+pub fn index(ipam_dir: &Path) -> PathBuf {
+    ipam_dir.join(".policy.index")
+}
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Index {
+    pub open: BTreeSet<Name>,
+}
+
+impl Index {
+    /// It has the namespace of this pod (`namespace/name`).
+    pub fn opens(&self, pod: &str) -> bool {
+        let namespace = pod.split_once('/').and_then(|(namespace, _)| namespace.parse().ok());
+        namespace.is_some_and(|namespace: Name| self.open.contains(&namespace))
+    }
 }
 
 /// A pod of this host, as its runtime and the store of addresses have it.

@@ -14,6 +14,7 @@ pub mod address;
 
 mod conditions;
 mod forms;
+mod hooks;
 mod name;
 mod program;
 mod sets;
@@ -24,29 +25,16 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::net::{Family, subnet};
-use crate::nft::{
-    Action, Base, Chain, ChainPolicy, Data, Element, Field, Hook, Match, Rule, Ruleset, Set, Shape,
-    Type, Value, Verdict,
-};
+use crate::nft::{Action, Chain, Data, Element, Field, Ruleset, Set, Shape, Type, Value, Verdict};
 use crate::policy::compile::forms::{denial, plain};
+use crate::policy::compile::hooks::hooks;
 use crate::policy::compile::name::numbered;
+pub use crate::policy::compile::name::{EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, POLICY_TABLE};
 use crate::policy::compile::program::Programs;
 use crate::policy::compile::sets::Sets;
 use crate::policy::endpoint::Endpoint;
 use crate::policy::members::Members;
 use crate::policy::rule::{Direction, Rules};
-
-/// The agent's table for policies.
-pub const POLICY_TABLE: &str = "humanz-policy";
-
-/// The chain that the kernel calls.
-pub const FORWARD_CHAIN: &str = "forward";
-
-/// The set that holds the mark of the present epoch.
-pub const EPOCH_SET: &str = "epoch";
-
-/// Before the priority `filter` of others, whose verdicts are then final for what is allowed here.
-const PRIORITY: i32 = -5;
 
 /// What the table of a host is made of.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +60,8 @@ pub struct MarkBits(u32);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyTable {
     sets: Vec<Set>,
+    /// By the kernel.
+    called: [Chain; 2],
     chains: Vec<Chain>,
     counters: BTreeSet<String>,
     denying: BTreeSet<String>,
@@ -94,15 +84,30 @@ pub fn compile(host: &HostPolicy<'_>) -> PolicyTable {
         pod_sets(*family, &pods).into_iter().for_each(|set| sets.insert(set));
     }
     let judges = families.iter().flat_map(|family| judges(*family));
-    let fixed = [gates(host, &families, pods.keys()), unknown(host)];
+    let (called, to_own_node) =
+        hooks(&host.networks(&families, pods.keys()), &families, host.mark_bits.0);
     let (programs, mut counters) = programs.finish();
     counters.extend(["unknown", "untracked"].map(str::to_owned));
-    let chains = fixed.into_iter().chain(judges).chain(programs).collect();
+    let chains = judges.chain(to_own_node).chain([unknown(host)]).chain(programs).collect();
     let (sets, denying) = sets.finish();
-    PolicyTable { sets, chains, counters, denying, mark_bits: host.mark_bits }
+    PolicyTable { sets, called, chains, counters, denying, mark_bits: host.mark_bits }
 }
 
 impl HostPolicy<'_> {
+    /// What is judged: this host's subnets, and addresses of its pods outside of those.
+    fn networks<'a>(
+        &self,
+        families: &[Family],
+        addresses: impl Iterator<Item = &'a IpAddr>,
+    ) -> Vec<IpNetwork> {
+        let outside = addresses
+            .filter(|address| !self.subnets.iter().any(|subnet| subnet.contains(**address)))
+            .map(|address| IpNetwork::from(*address));
+        let all: BTreeSet<IpNetwork> =
+            self.subnets.iter().copied().map(subnet::masked).chain(outside).collect();
+        all.into_iter().filter(|it| families.contains(&subnet::family(*it))).collect()
+    }
+
     fn has(&self, family: Family) -> bool {
         self.subnets.iter().any(|network| subnet::family(*network) == family)
     }
@@ -153,7 +158,6 @@ impl PolicyTable {
             plain("judged", Vec::new(), Action::Verdict(Verdict::Accept)),
         ];
         let stamp = Chain { name: "stamp".to_owned(), base: None, rules: stamp.into() };
-        let (forward, others) = self.chains.split_first().expect("the first chain is made always");
         Ruleset {
             table: POLICY_TABLE.to_owned(),
             comment: "written by humanz: which pods may connect to which".to_owned(),
@@ -161,8 +165,8 @@ impl PolicyTable {
             flowtable: None,
             chains: [stamp]
                 .into_iter()
-                .chain(others.iter().cloned())
-                .chain([forward.clone()])
+                .chain(self.chains.iter().cloned())
+                .chain(self.called.iter().cloned())
                 .collect(),
         }
     }
@@ -220,64 +224,6 @@ fn pod_sets(family: Family, pods: &BTreeMap<IpAddr, [Verdict; 2]>) -> Vec<Set> {
         plain("open", Shape::set([kind]), open),
         plain("self", Shape::set([kind, kind]), itself.collect()),
     ]
-}
-
-/// What is judged: connections from and to this host's subnets, and from and to addresses of its pods
-/// outside of those.
-fn gates<'a>(
-    host: &HostPolicy<'_>,
-    families: &[Family],
-    addresses: impl Iterator<Item = &'a IpAddr>,
-) -> Chain {
-    let outside = addresses
-        .filter(|address| !host.subnets.iter().any(|subnet| subnet.contains(**address)))
-        .map(|address| IpNetwork::from(*address));
-    let networks: BTreeSet<IpNetwork> =
-        host.subnets.iter().copied().map(subnet::masked).chain(outside).collect();
-    let networks: Vec<IpNetwork> =
-        networks.into_iter().filter(|it| families.contains(&subnet::family(*it))).collect();
-    let judged = Action::Verdict(Verdict::Accept);
-    let present = Match::ConnectionMarkIn(host.mark_bits.0, EPOCH_SET.to_owned());
-    let mut rules = vec![plain("judged in this epoch", vec![present], judged.clone())];
-    if families.contains(&Family::V6) {
-        let bridged = vec![Match::NoConnection, Match::BridgedNdp];
-        rules.push(plain("neighbour discovery on the bridge", bridged, judged.clone()));
-    }
-    for network in &networks {
-        rules.extend(untracked(*network));
-    }
-    for network in &networks {
-        let family = subnet::family(*network);
-        let jump = |comment, field, chain| {
-            let verdict = Verdict::Jump(numbered(chain, family));
-            plain(comment, vec![Match::Within(field, *network)], Action::Verdict(verdict))
-        };
-        rules.push(jump("from pods", Field::ConnectionSource(family), "from"));
-        rules.push(jump("to pods", Field::ConnectionDestination(family), "to"));
-    }
-    let stamp = Action::Verdict(Verdict::Goto("stamp".to_owned()));
-    rules.push(plain("allowed", Vec::new(), stamp));
-    let base = Base {
-        kind: "filter".to_owned(),
-        hook: Hook::FORWARD,
-        priority: PRIORITY,
-        policy: ChainPolicy::Accept,
-    };
-    Chain { name: FORWARD_CHAIN.to_owned(), base: Some(base), rules }
-}
-
-/// Packets of no connection have no tuple to be judged by: only pods without rules get them.
-fn untracked(network: IpNetwork) -> [Rule; 2] {
-    let family = subnet::family(network);
-    [Field::Source(family), Field::Destination(family)].map(|field| {
-        let matches = vec![
-            Match::NoConnection,
-            Match::Within(field, network),
-            Match::NotIn(field, numbered("open", family)),
-        ];
-        let count = Action::Count("untracked".to_owned(), Verdict::Drop);
-        plain("of no connection", matches, count)
-    })
 }
 
 /// The chains that look up a connection's pods.

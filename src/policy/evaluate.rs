@@ -6,11 +6,11 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::net::Family;
-use crate::policy::endpoint::{Endpoint, Endpoints};
+use crate::net::{Family, Protocol};
+use crate::policy::endpoint::{Endpoint, Endpoints, Node};
 use crate::policy::rule::{Direction, Peer, Rule, Rules, Tier, Verdict};
 use crate::policy::selector::Selector;
-use crate::policy::service::Service;
+use crate::policy::service::{DNS_PORT, Service};
 use crate::policy::tuple::{Transport, Tuple};
 
 /// What both ends say. The connection is allowed if both allow it.
@@ -41,6 +41,8 @@ pub enum Reason<'a> {
     NoPod,
     /// From the node to one of its own pods.
     OwnNode,
+    /// From a pod to its own node, which answers questions about names.
+    OwnResolver,
     /// From a pod to itself, which only rules of tier Admin judge.
     Itself,
 }
@@ -84,6 +86,13 @@ impl<'a, 'b> End<'a, 'b> {
         if self.direction == Direction::Ingress && peer.is_some_and(|n| n.name == subject.host) {
             return decided(true, Reason::OwnNode);
         }
+        let is_own_node = |node: &Node| node.name == subject.host;
+        if self.direction == Direction::Egress
+            && peer.is_some_and(is_own_node)
+            && self.asks_for_names()
+        {
+            return decided(true, Reason::OwnResolver);
+        }
         let itself = self.tuple.source == self.tuple.destination;
         let last = if itself { Tier::Admin } else { Tier::Baseline };
         let reason = match self.first(self.rules.enforced(), subject, last) {
@@ -94,6 +103,11 @@ impl<'a, 'b> End<'a, 'b> {
         let allowed = !matches!(reason, Reason::Rule(rule) if rule.verdict == Verdict::Deny);
         let audit = self.first(self.rules.audited(), subject, last);
         Decision { allowed, reason, audit }
+    }
+
+    fn asks_for_names(&self) -> bool {
+        let dns = [Protocol::Udp, Protocol::Tcp].map(|it| Transport::Port(it, DNS_PORT));
+        dns.contains(&self.tuple.transport)
     }
 
     /// The rule that decides, of tiers up to `last`.
@@ -179,6 +193,7 @@ impl fmt::Display for Reason<'_> {
             Reason::Rule(rule) => rule.fmt(f),
             Reason::NoRule => f.write_str("no rule matches"),
             Reason::NoPod => f.write_str("not a pod"),
+            Reason::OwnResolver => f.write_str("names are asked of the pod's own node"),
             Reason::OwnNode => f.write_str("from the pod's own node"),
             Reason::Itself => f.write_str("the pod itself"),
         }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
 
 use crate::ipam::StoreEntry;
 use crate::net::node_name::NodeName;
@@ -16,6 +17,7 @@ use crate::policy::name::Name;
 use crate::policy::selector::Selector;
 use crate::policy::snapshot::Snapshot;
 use crate::policy::sources::denied;
+use crate::policy::unconcerned;
 
 /// The netlink group that reports of drops go to.
 const LOG_GROUP: u16 = 104;
@@ -54,6 +56,14 @@ impl HostKnowledge {
         })
     }
 
+    /// The namespaces of `pods` that no policy concerns.
+    pub fn unconcerned(&self, pods: &Pods) -> BTreeSet<Name> {
+        let found = |known: &Arc<Snapshot>| {
+            unconcerned::namespaces(&known.rules, &pods.endpoints(known, &self.host))
+        };
+        self.known.as_ref().map(found).unwrap_or_default()
+    }
+
     /// The addresses of `pods` that are in no quarantine.
     pub fn addresses(&self, pods: &Pods) -> BTreeSet<IpAddr> {
         let known = self.known.as_deref().map(|known| self.endpoints(known, pods));
@@ -76,8 +86,9 @@ impl HostKnowledge {
     }
 }
 
-/// By container and interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// By container and interface. In JSON a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<LocalPod>", into = "Vec<LocalPod>")]
 pub struct Pods(BTreeMap<(String, String), LocalPod>);
 
 impl Pods {
@@ -94,6 +105,11 @@ impl Pods {
             former.addresses.retain(|address| !pod.addresses.contains(address));
         }
         self.0.insert((pod.container_id.clone(), pod.ifname.clone()), pod);
+    }
+
+    /// Those with an address.
+    pub fn iter(&self) -> impl Iterator<Item = &LocalPod> {
+        self.0.values().filter(|pod| !pod.addresses.is_empty())
     }
 
     /// What policies say of these pods: as their source knows them; else, on a host without Kubernetes,
@@ -135,7 +151,7 @@ impl Pods {
                 cluster.standalone((namespace, name), &annotations, labels, host.clone());
             Some((pod, Endpoint { addresses, ..endpoint }))
         };
-        self.0.values().filter(|pod| !pod.addresses.is_empty()).filter_map(endpoint)
+        self.iter().filter_map(endpoint)
     }
 
     /// The container of each address.
@@ -144,6 +160,20 @@ impl Pods {
         self.0.values().flat_map(move |pod| {
             owner(pod).into_iter().map(|address| (address, pod.container_id.as_str()))
         })
+    }
+}
+
+impl From<Vec<LocalPod>> for Pods {
+    fn from(all: Vec<LocalPod>) -> Pods {
+        let keyed =
+            all.into_iter().map(|pod| ((pod.container_id.clone(), pod.ifname.clone()), pod));
+        Pods(keyed.collect())
+    }
+}
+
+impl From<Pods> for Vec<LocalPod> {
+    fn from(pods: Pods) -> Vec<LocalPod> {
+        pods.0.into_values().collect()
     }
 }
 

@@ -7,6 +7,7 @@ pub mod ask;
 pub mod compile;
 pub mod endpoint;
 pub mod evaluate;
+pub mod keeping;
 pub mod labels;
 pub mod local;
 pub mod members;
@@ -18,6 +19,8 @@ pub mod service;
 pub mod snapshot;
 pub mod sources;
 pub mod tuple;
+pub mod unconcerned;
+pub mod view;
 
 pub use endpoint::{Endpoint, Endpoints, NamedPort, Namespace, Node};
 pub use evaluate::{Decision, Judgement, Reason, evaluate};

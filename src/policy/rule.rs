@@ -167,6 +167,13 @@ impl Peer {
     }
 }
 
+impl Origin {
+    /// The object alone.
+    pub fn object(&self) -> Origin {
+        Origin { index: None, ..self.clone() }
+    }
+}
+
 impl Source {
     /// As Kubernetes and humanz name the kind.
     pub fn name(self) -> &'static str {

@@ -30,6 +30,9 @@ pub enum Service {
     Icmp { family: Family, kind: u8, code: Option<u8> },
 }
 
+/// Of the resolver of a node, which all of its pods may ask.
+pub const DNS_PORT: u16 = 53;
+
 /// IPPROTO_ICMP.
 pub const ICMP: u8 = 1;
 /// IPPROTO_ICMPV6.

@@ -10,10 +10,12 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use crate::net::Problem;
+use crate::net::subnet::gateway;
 use crate::policy::endpoint::{Endpoint, Endpoints};
 use crate::policy::members::{self, Members};
 use crate::policy::read::cluster::Cluster;
 use crate::policy::rule::Rules;
+use crate::policy::selector::Selector;
 
 /// Where policies come from. A pod that two of them know is as the first one says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -54,6 +56,17 @@ pub struct Update {
     pub problems: Vec<Problem>,
 }
 
+impl Provider {
+    pub fn name(self) -> &'static str {
+        match self {
+            Provider::Kubernetes => "kubernetes",
+            Provider::Etcd => "etcd",
+            Provider::Members => "members",
+            Provider::File => "file",
+        }
+    }
+}
+
 impl Snapshot {
     /// What all sources say together.
     pub fn merged<'a>(all: impl IntoIterator<Item = &'a Snapshot>) -> Snapshot {
@@ -80,9 +93,12 @@ impl Snapshot {
     /// that a source says gives an address of this host to anything else.
     pub fn on_host(mut self, pods: Vec<Endpoint>, subnets: &[IpNetwork]) -> Snapshot {
         let is_own = |address: &IpAddr| subnets.iter().any(|subnet| subnet.contains(*address));
-        for found in self.members.values_mut() {
+        let is_gateway = |address: &IpAddr| subnets.iter().any(|it| gateway(*it) == *address);
+        for (selector, found) in &mut self.members {
+            // The gateway is the host itself.
+            let is_node = matches!(selector, Selector::Nodes(_));
             let kept = std::mem::take(found).into_iter().filter_map(|mut member| {
-                member.addresses.retain(|address| !is_own(address));
+                member.addresses.retain(|it| !is_own(it) || is_node && is_gateway(it));
                 (!member.addresses.is_empty()).then_some(member)
             });
             *found = kept.collect();

@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use crate::net::{Object, Problem, ProblemKind};
+use serde::{Deserialize, Serialize};
+
+use crate::net::{Problem, ProblemKind};
 use crate::policy::members::Members;
 use crate::policy::read::cluster::Cluster;
-use crate::policy::rule::{Direction, Peer, Rule, Verdict};
+use crate::policy::rule::{Origin, Peer, Rules, Verdict};
 use crate::policy::selector::Selector;
 use crate::policy::snapshot::{Provider, Snapshot, Update};
 
@@ -17,9 +20,26 @@ pub struct Policies {
     wanted: BTreeSet<Provider>,
     snapshots: BTreeMap<Provider, Snapshot>,
     problems: BTreeMap<Provider, Vec<Problem>>,
+    states: BTreeMap<Provider, SourceState>,
     merged: Option<Arc<Snapshot>>,
     /// Once everything has been known, what is known holds.
     is_whole: bool,
+}
+
+/// How a source is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceState {
+    pub provider: Provider,
+    /// What holds of it is what it said last, and it is followed.
+    pub healthy: bool,
+    /// When what holds was read; `None`: before the agent started, or never.
+    pub read: Option<SystemTime>,
+    /// Something of it holds.
+    pub holds: bool,
+    /// What is wrong with its objects.
+    pub problems: usize,
+    /// The objects that its rules stand in.
+    pub policies: BTreeSet<Origin>,
 }
 
 impl Policies {
@@ -27,6 +47,9 @@ impl Policies {
     pub fn kept(snapshots: BTreeMap<Provider, Snapshot>, of: &[Provider]) -> Policies {
         let mut policies = Policies { snapshots, ..Policies::default() };
         policies.want(of);
+        for (provider, snapshot) in &policies.snapshots {
+            policies.states.insert(*provider, SourceState::holding(*provider, &snapshot.rules));
+        }
         policies.is_whole = policies.sources_are_known();
         policies
     }
@@ -39,8 +62,9 @@ impl Policies {
         self.merge();
     }
 
-    /// Takes over what a source says; true if that changes what holds.
-    pub fn take(&mut self, update: Update) -> bool {
+    /// Takes over what a source says at this time; true if that changes what holds.
+    pub fn take(&mut self, update: Update, at: SystemTime) -> bool {
+        self.note(&update, at);
         self.problems.insert(update.provider, update.problems);
         let Some(snapshot) = update.snapshot else { return false };
         if self.snapshots.get(&update.provider) == Some(&snapshot) {
@@ -71,6 +95,33 @@ impl Policies {
         let was_whole = self.is_whole;
         self.merge();
         is_new || self.is_whole != was_whole
+    }
+
+    fn note(&mut self, update: &Update, at: SystemTime) {
+        let provider = update.provider;
+        let state = self.states.entry(provider).or_insert_with(|| SourceState::silent(provider));
+        let is_away = |problem: &Problem| {
+            matches!(problem.kind, ProblemKind::KubernetesApi | ProblemKind::Etcd)
+        };
+        state.healthy = update.snapshot.is_some() && !update.problems.iter().any(is_away);
+        state.problems = update.problems.len();
+        let Some(snapshot) = &update.snapshot else { return };
+        state.holds = true;
+        if state.healthy {
+            state.read = Some(at);
+        }
+        if self.snapshots.get(&provider).is_none_or(|before| before.rules != snapshot.rules) {
+            state.policies = objects(&snapshot.rules);
+        }
+    }
+
+    /// Each of `providers`.
+    pub fn states(&self, providers: &[Provider]) -> Vec<SourceState> {
+        let state = |provider: &Provider| {
+            self.states.get(provider).cloned().unwrap_or_else(|| SourceState::silent(*provider))
+        };
+        // Members are no policies.
+        providers.iter().filter(|it| **it != Provider::Members).map(state).collect()
     }
 
     fn merge(&mut self) {
@@ -122,10 +173,9 @@ impl Policies {
         &self.snapshots
     }
 
-    /// What is wrong with their objects, and what cannot be enforced.
+    /// What is wrong with their objects.
     pub fn problems(&self) -> impl Iterator<Item = Problem> {
-        let unenforced = self.merged.iter().flat_map(|known| not_enforced(known));
-        self.problems.values().flatten().cloned().chain(unenforced)
+        self.problems.values().flatten().cloned()
     }
 }
 
@@ -138,24 +188,33 @@ pub fn denied(known: &Snapshot) -> impl Iterator<Item = Selector> {
     })
 }
 
-/// What rules say of the way from a pod to its own host, which no forward chain sees.
-fn not_enforced(known: &Snapshot) -> Vec<Problem> {
-    let is_nodes = |peer: &Peer| matches!(peer, Peer::Selected(Selector::Nodes(_)));
-    let about_nodes = |rule: &&Rule| {
-        rule.direction == Direction::Egress && rule.peers.iter().flatten().any(is_nodes)
-    };
-    let problem = |rule: &Rule| {
-        let what = format!("{rule} holds for other nodes only: a pod always reaches its own node");
-        let subject = Object::named(rule.origin.to_string());
-        Problem::new(ProblemKind::Policy, subject, what)
-            .with_fix("protect the node's own services with its firewall (chain INPUT)")
-    };
-    known.rules.enforced().filter(about_nodes).map(problem).collect()
+impl SourceState {
+    /// Nothing has been heard.
+    pub fn silent(provider: Provider) -> SourceState {
+        SourceState {
+            provider,
+            healthy: false,
+            read: None,
+            holds: false,
+            problems: 0,
+            policies: BTreeSet::new(),
+        }
+    }
+
+    /// `rules` were kept, and nothing has been heard since.
+    pub fn holding(provider: Provider, rules: &Rules) -> SourceState {
+        SourceState { holds: true, policies: objects(rules), ..SourceState::silent(provider) }
+    }
+}
+
+fn objects(rules: &Rules) -> BTreeSet<Origin> {
+    rules.iter().map(|rule| rule.origin.object()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::Object;
     use crate::policy::read::documents;
 
     fn update(policy: Option<&str>) -> Update {
@@ -171,13 +230,35 @@ mod tests {
         Update { provider: Provider::File, snapshot, problems: Vec::new() }
     }
 
+    fn take(policies: &mut Policies, policy: Option<&str>) -> bool {
+        policies.take(update(policy), SystemTime::UNIX_EPOCH)
+    }
+
     #[test]
     fn what_cannot_be_used_leaves_the_last_valid_snapshot() {
         let mut policies = Policies::default();
-        assert!(!policies.take(update(None)) && policies.snapshot().is_none());
-        assert!(policies.take(update(Some("a"))));
-        assert!(!policies.take(update(Some("a"))), "nothing changed");
-        assert!(!policies.take(update(None)) && policies.snapshot().is_some());
-        assert!(policies.take(update(Some("b"))));
+        assert!(!take(&mut policies, None) && policies.snapshot().is_none());
+        assert!(take(&mut policies, Some("a")));
+        assert!(!take(&mut policies, Some("a")), "nothing changed");
+        assert!(!take(&mut policies, None) && policies.snapshot().is_some());
+        assert!(take(&mut policies, Some("b")));
+    }
+
+    #[test]
+    fn a_source_that_is_away_is_no_longer_healthy_and_keeps_the_time_of_what_holds() {
+        let mut policies = Policies::default();
+        let state = |policies: &Policies| policies.states(&[Provider::File]).remove(0);
+        assert_eq!(state(&policies), SourceState::silent(Provider::File));
+        take(&mut policies, Some("a"));
+        let before = state(&policies);
+        assert_eq!((before.healthy, before.read), (true, Some(SystemTime::UNIX_EPOCH)));
+        assert_eq!(before.policies.len(), 1);
+        let away = Problem::new(ProblemKind::KubernetesApi, Object::named("pods"), "away");
+        let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(9);
+        policies.take(Update { problems: vec![away], ..update(Some("b")) }, later);
+        let after = state(&policies);
+        assert_eq!((after.healthy, after.holds, after.problems), (false, true, 1));
+        assert_eq!(after.read, before.read);
+        assert_ne!(after.policies, before.policies);
     }
 }

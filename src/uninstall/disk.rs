@@ -21,12 +21,13 @@ use crate::settings::Settings;
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
 /// there; other files are somebody else's.
-const STATE: [&str; 9] = [
+const STATE: [&str; 10] = [
     "state.json",
     last_settings::FILE,
     "state.json.damaged",
     sysctl_record::FILE,
     last_policies::FILE,
+    last_policies::OUTDATED,
     "configuration.json",
     "machine-id",
     "agent.env",
@@ -71,9 +72,10 @@ pub fn store(settings: &Settings, applier: &mut Applier) {
             calls::remove(directory).with_context(|| format!("remove {}", calls.display()))
         });
     }
-    let socket = ask::socket(directory);
-    if socket.symlink_metadata().is_ok() {
-        file("socket", &socket, applier);
+    for (what, path) in [("socket", ask::socket(directory)), ("index", ask::index(directory))] {
+        if path.symlink_metadata().is_ok() {
+            file(what, &path, applier);
+        }
     }
     for directory in [Some(directory.as_path()), directory.parent()].into_iter().flatten() {
         empty(directory, applier);

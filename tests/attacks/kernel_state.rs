@@ -165,6 +165,8 @@ fn check_says_that_a_guard_is_missing() {
         assert_eq!(answer.code(), 103);
         assert!(answer.error().contains("the guard of interface"), "{}", answer.error());
     }
+    host.add(&conf, "c2");
+    check().ok();
     host.run(&format!("bridge link set dev {chain} learning on")).ok();
     assert!(check().error().contains("fixed"), "{}", check().error());
 }

@@ -10,6 +10,7 @@
 use humanz_test_support as support;
 
 mod agent;
+mod agentless;
 mod attack;
 mod forged_hosts;
 mod frames;

@@ -37,6 +37,8 @@ pub struct Scene {
     pub attacker: End,
     pub victim: End,
     pub bystander: End,
+    /// What ADD answered for the attacker.
+    pub result: Value,
 }
 
 impl End {
@@ -66,16 +68,17 @@ impl Scene {
                 host.run(&format!("sysctl -q -w net.bridge.bridge-nf-call-{family}=0"));
             }
         }
-        let [attacker, victim, bystander] = ["attacker", "victim", "bystander"].map(|name| {
-            host.netns(name);
-            add(&host, &conf, name);
-            end(&host, name)
-        });
+        let [(attacker, result), (victim, _), (bystander, _)] = ["attacker", "victim", "bystander"]
+            .map(|name| {
+                host.netns(name);
+                let result = add(&host, &conf, name);
+                (end(&host, name), result)
+            });
         let link = &host.ip("addr show hz0")[0];
         let gateway = end_of("hz0", link);
         // Duplicate address detection of the pods' own link-local addresses.
         host.run("ip netns exec bystander ping -n -c 1 -W 5 10.1.2.1").ok();
-        Self { host, gateway, attacker, victim, bystander }
+        Self { host, gateway, attacker, victim, bystander, result }
     }
 
     pub fn pod(&self, end: &End) -> Container {
@@ -132,7 +135,7 @@ impl Deref for Scene {
 }
 
 /// One call of whichever plugin the configuration names.
-fn add(host: &PluginHost, conf: &Value, name: &str) {
+fn add(host: &PluginHost, conf: &Value, name: &str) -> Value {
     let kind = conf["type"].as_str().unwrap();
     let path = if kind == "humanz" { crate::support::cni::PLUGINS } else { REFERENCE };
     let mut plugin = command(&format!("{path}/{kind}"));
@@ -142,7 +145,7 @@ fn add(host: &PluginHost, conf: &Value, name: &str) {
         .env("CNI_NETNS", format!("/run/netns/{name}"))
         .env("CNI_IFNAME", "eth0")
         .env("CNI_PATH", path);
-    host.run_command(&mut plugin, &conf.to_string()).ok();
+    serde_json::from_str(&host.run_command(&mut plugin, &conf.to_string()).ok()).unwrap()
 }
 
 fn end(host: &PluginHost, name: &'static str) -> End {

@@ -17,6 +17,7 @@ mod ground;
 mod joins;
 mod parallel;
 mod peers;
+mod policy;
 mod records;
 mod series;
 mod single;
@@ -39,13 +40,14 @@ use table::Table;
 type Part = (&'static str, &'static str, fn(&mut Ground, &mut Table));
 
 /// The part "agent" is all those whose names begin with "agent-".
-const PARTS: [Part; 10] = [
+const PARTS: [Part; 11] = [
     ("add", "ADD, CHECK and DEL, one at a time", single::measure),
     ("asked", "pods that ask for a host port and for limits", asked::measure),
     ("parallel", "ADD and DEL, eight at a time", parallel::measure),
     ("ipam", "with 250 and with 60,000 addresses taken", fill::measure),
     ("still", "STATUS, VERSION, the executable", still::measure),
     ("dataplane", "what passes between pods", dataplane::measure),
+    ("policy", "policies: their load, changes, packets, pods that start", policy::measure),
     ("agent-100", "the agent among 100 hosts", peers::hundred),
     ("agent-1000", "the agent among 1,000 hosts", peers::thousand),
     ("agent-10000", "the agent among 10,000 hosts", peers::ten_thousand),

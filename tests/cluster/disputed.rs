@@ -1,27 +1,22 @@
-//! A subnet or a name that two hosts have.
-
-use std::time::Duration;
-
-use nix::sys::signal::Signal;
-use serde_json::Value;
+//! A subnet that two hosts have.
 
 use crate::support::cni::Network;
 use crate::support::wait::SOON;
-use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts, local};
+use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, facts, local};
 
 const HOSTS: &str = "/humanz/hosts/";
-const CONFIGURATION: &str = "/etc/cni/net.d/05-humanz.conflist";
+pub const CONFIGURATION: &str = "/etc/cni/net.d/05-humanz.conflist";
 
-fn subnet(cluster: &Cluster, host: &str) -> String {
+pub fn subnet(cluster: &Cluster, host: &str) -> String {
     cluster.etcd.get(&format!("{HOSTS}{host}")).unwrap()
 }
 
-fn gateway(subnet: &str) -> String {
+pub fn gateway(subnet: &str) -> String {
     subnet.replace(".0/", ".1/")
 }
 
 /// Waits until the agent says so; the reason.
-fn until_not_ready(host: &Node, words: &[&str]) -> String {
+pub fn until_not_ready(host: &Node, words: &[&str]) -> String {
     eventually(&format!("{}: not ready because of {words:?}", host.name()), 2 * SOON, || {
         local::connect(host).map_err(|error| error.to_string())?;
         let (code, body) = local::get(host, "/readyz");
@@ -30,7 +25,7 @@ fn until_not_ready(host: &Node, words: &[&str]) -> String {
     })
 }
 
-fn until_ready(host: &Node) {
+pub fn until_ready(host: &Node) {
     eventually(&format!("{}: ready", host.name()), 2 * SOON, || {
         let (code, body) = local::get(host, "/readyz");
         if code == 200 { Ok(()) } else { Err(body) }
@@ -38,7 +33,7 @@ fn until_ready(host: &Node) {
 }
 
 /// With any configuration that a runtime may still have.
-fn no_pod_starts(host: &Node, name: &str, network: &Network, words: &[&str]) {
+pub fn no_pod_starts(host: &Node, name: &str, network: &Network, words: &[&str]) {
     let refused = Pod::try_add(host, name, network).err().expect("ADD is refused");
     assert_eq!(refused.code, 11, "{refused}");
     let status = network.with_version("1.1.0").status(host).expect_err("STATUS fails");
@@ -49,7 +44,7 @@ fn no_pod_starts(host: &Node, name: &str, network: &Network, words: &[&str]) {
     }
 }
 
-fn reaches_its_gateway(pod: &Pod, host: &Node, gateway: &str) {
+pub fn reaches_its_gateway(pod: &Pod, host: &Node, gateway: &str) {
     assert!(facts::addresses(host, "humanz0").iter().any(|address| address == gateway));
     let address = gateway.split('/').next().unwrap();
     pod.run(&format!("ping -n -c 1 -W 3 {address}")).ok();
@@ -149,80 +144,4 @@ fn a_host_with_pods_keeps_a_subnet_that_a_python_host_took_for_them_alone() {
     until_ready(host);
     Pod::add(host, "late-again").delete();
     drop(agent);
-}
-
-#[test]
-fn an_original_that_is_stalled_keeps_its_name_and_its_clone_waits() {
-    let cluster = Cluster::new(2);
-    let [original, clone] = &cluster.hosts[..] else { panic!("two hosts") };
-    let first = Agent::start(original, &[]);
-    first.wait_ready();
-    let (subnet, pod) = (subnet(&cluster, "h1"), Pod::add(original, "running"));
-    clone.run("mkdir -p /var/lib/humanz").ok();
-    for file in ["/etc/machine-id", "/var/lib/humanz/state.json"] {
-        clone.write(file, &original.read(file).unwrap());
-    }
-    let instance = || {
-        let alive = cluster.etcd.get("/humanz/v1/alive/h1").expect("it is kept");
-        serde_json::from_str::<Value>(&alive).unwrap()["instance"].clone()
-    };
-    let before = instance();
-    first.process.signal(Signal::SIGSTOP);
-    let copy = Agent::start(clone, &[("NODE_NAME", "h1")]);
-    until_not_ready(clone, &["h1", "may still live"]);
-    std::thread::sleep(Duration::from_secs(5));
-    assert_eq!(instance(), before, "nobody takes the name");
-    assert_eq!(clone.read(CONFIGURATION), None, "nor serves what the original knew");
-    first.process.signal(Signal::SIGCONT);
-    let words = ["which came second, does not serve"];
-    eventually("the copy stands back", 4 * SOON, || {
-        let (code, body) = local::get(clone, "/readyz");
-        let hit = code == 503 && !body.contains("may still live");
-        if hit && words.iter().all(|word| body.contains(word)) { Ok(()) } else { Err(body) }
-    });
-    assert_eq!((instance(), self::subnet(&cluster, "h1")), (before, subnet.clone()));
-    until_ready(original);
-    reaches_its_gateway(&pod, original, &gateway(&subnet));
-    Pod::add(original, "later").delete();
-    assert_eq!(clone.read(CONFIGURATION), None);
-    copy.stop();
-}
-
-#[test]
-fn a_cloned_machine_does_not_serve_and_the_original_loses_no_packet() {
-    let cluster = Cluster::new(3);
-    let [original, other, clone] = &cluster.hosts[..] else { panic!("three hosts") };
-    let first = Agent::start(original, &[]);
-    first.wait_ready();
-    let second = Agent::start(other, &[]);
-    second.wait_ready();
-    let (near, far) = (Pod::add(original, "a"), Pod::add(other, "a"));
-    let pinger = Pinger::start(&far, near.v4());
-    first.stop();
-    clone.run("mkdir -p /var/lib/humanz").ok();
-    for file in ["/etc/machine-id", "/var/lib/humanz/state.json"] {
-        clone.write(file, &original.read(file).unwrap());
-    }
-    let first = Agent::start(original, &[]);
-    first.wait_ready();
-    let node = cluster.etcd.get("/humanz/v1/nodes/h1").unwrap();
-
-    let copy = Agent::start(clone, &[("NODE_NAME", "h1")]);
-    let words = ["h1", "machine id", "NODE_NAME"];
-    until_not_ready(clone, &words);
-    let is_copied = |status: &Value| {
-        let problems = status["problems"].as_array().into_iter().flatten();
-        problems.into_iter().any(|problem| problem["what"].as_str().unwrap_or("").contains("copy"))
-    };
-    local::status_when(original, "the copy", is_copied);
-    // Longer than an agent waits for etcd before it serves what it knew.
-    std::thread::sleep(Duration::from_secs(5));
-    assert_eq!(clone.read(CONFIGURATION), None);
-    assert_eq!(facts::addresses(clone, "humanz0"), Vec::<String>::new());
-    until_ready(original);
-    assert_eq!(cluster.etcd.get("/humanz/v1/nodes/h1"), Some(node), "nothing is written");
-    Pod::add(original, "b").delete();
-    pinger.report().assert_nothing_lost();
-    copy.stop();
-    local::status_when(original, "no copy", |status| !is_copied(status));
 }

@@ -7,6 +7,7 @@
 
 use humanz_test_support as support;
 
+mod clones;
 mod disputed;
 mod firewall;
 mod hostile;

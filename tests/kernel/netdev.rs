@@ -65,11 +65,14 @@ fn a_guard_is_read_back_as_it_was_made() {
         for (set, elements) in guard.elements(indexes[0]) {
             assert!(!elements.is_empty() && elements.is_subset(&found.elements[&set]), "{set}");
             assert_eq!(found.elements[&set].len(), 2 * elements.len(), "{set}");
-            let of = guard.shared().sets.into_iter().find(|of| of.name == set).unwrap();
-            assert!(nft.has_elements(TABLE, &of, &elements).unwrap());
-            let other = guard.elements(99).remove(&set).unwrap();
-            assert!(!nft.has_elements(TABLE, &of, &other).unwrap());
         }
+        for chain in &guard.shared().chains {
+            let rules = nft.frame_rules(TABLE, &chain.name).unwrap();
+            assert_eq!(rules, found.chains[&chain.name].rules, "{}", chain.name);
+        }
+        assert_eq!(nft.frame_rules(TABLE, "none").unwrap(), []);
+        let shared = guard.shared().chains.pop().unwrap().name;
+        assert_eq!(found.chains[&shared].references, 2);
     });
 }
 
@@ -88,6 +91,46 @@ fn only_what_is_of_no_device_is_swept() {
         assert_eq!(left, ["d2"]);
         assert_eq!(found(&nft).elements["mac"].len(), 1);
         assert_eq!(sweep(rtnl, &nft), 0);
+    });
+}
+
+/// With `allowedAddresses` pods have shared rules of their own.
+#[test]
+fn shared_rules_go_with_their_last_pod() {
+    in_namespace(|rtnl| {
+        let nft = Nft::open().unwrap();
+        let index = add(rtnl, &nft, "d1");
+        let with = |network: &str| Guard { allowed: vec![network.parse().unwrap()], ..guard("d1") };
+        let lead = |guard: &Guard| {
+            let own = guard.edits(index, &guard.elements(index));
+            let edits: Vec<_> = shared_edits(&guard.shared()).into_iter().chain(own).collect();
+            nft.edit_frames(TABLE, &edits).unwrap();
+        };
+        let name = |guard: &Guard| guard.shared().chains.pop().unwrap().name;
+        let shared = || {
+            let names = found(&nft).chains.into_keys().filter(|name| name.starts_with("routed-"));
+            names.collect::<Vec<_>>()
+        };
+        let [former, later] = ["10.9.0.0/16", "10.8.0.0/16"].map(with);
+        assert_eq!(sweep(rtnl, &nft), 0);
+        lead(&former);
+        assert_eq!((shared().len(), sweep(rtnl, &nft), shared()), (2, 1, vec![name(&former)]));
+        lead(&later);
+        // A rule of somebody else leads there as well.
+        let nft_run = |line: &str| {
+            let ended = std::process::Command::new("nft").arg(line).output().unwrap();
+            assert!(ended.status.success(), "{ended:?}");
+        };
+        nft_run(&format!("add chain netdev {TABLE} x"));
+        nft_run(&format!("add rule netdev {TABLE} x goto {}", name(&former)));
+        sweep(rtnl, &nft);
+        assert_eq!(shared().len(), 2);
+        remove(rtnl, "d1");
+        sweep(rtnl, &nft);
+        assert_eq!(shared(), [name(&former)]);
+        nft_run(&format!("delete chain netdev {TABLE} x"));
+        sweep(rtnl, &nft);
+        assert_eq!(shared(), Vec::<String>::new());
     });
 }
 

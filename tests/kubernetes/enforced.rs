@@ -117,6 +117,31 @@ fn policies_of_the_api_reach_running_connections_and_hold_while_it_is_away() {
     let from_web = Flood::start(&web, late.v4());
     from_web.go_on();
     assert_eq!(late_server.received(web.v4()), 0);
+    let status = || -> Value {
+        let text = Agent::run(h1, "status --json", &with(ON)).stdout;
+        serde_json::from_str(&text).unwrap()
+    };
+    let problem = |status: &Value| {
+        let all = status["problems"].as_array().unwrap().iter();
+        let of_pod = all.filter(|problem| problem["subject"] == "pod shop/late");
+        of_pod.cloned().collect::<Vec<Value>>()
+    };
+    let seen = status();
+    let [first] = &problem(&seen)[..] else { panic!("{seen:#}") };
+    assert_eq!(first["kind"], "policy");
+    let quarantine = &seen["policies"]["quarantine"];
+    assert_eq!(quarantine[0]["pod"], "shop/late", "{quarantine}");
+    assert_eq!(
+        (&quarantine[0]["since"], quarantine.as_array().unwrap().len()),
+        (&first["since"], 1)
+    );
+    assert!(seen["policies"]["sources"][0]["healthy"] == false, "{}", seen["policies"]);
+    // One that goes is one no longer, and the other is since when it was.
+    let gone = connect(h1, "gone").unwrap();
+    soon("two pods in quarantine", || status()["policies"]["quarantine"][1].is_object());
+    gone.delete();
+    soon("one of them to go", || status()["policies"]["quarantine"][1].is_null());
+    assert_eq!(problem(&status())[0]["since"], first["since"]);
     api.run();
     eventually("everything is followed again", 3 * SOON, || {
         let status = Agent::run(h1, "status --json", &with(ON)).stdout;
@@ -127,6 +152,10 @@ fn policies_of_the_api_reach_running_connections_and_hold_while_it_is_away() {
     assert_eq!(late_server.received(web.v4()), 0);
     api.put(pod("late", "late", "h1", &[]));
     late_server.wait(web.v4());
+    soon("the end of the problem", || {
+        let seen = status();
+        problem(&seen).is_empty() && seen["policies"]["sources"][0]["healthy"] == true
+    });
     label(&scene, "late", "db");
     late_server.wait(web.v4());
     let begun = Instant::now();

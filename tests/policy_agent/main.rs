@@ -8,10 +8,14 @@ use humanz_test_support as support;
 mod etcd;
 mod hosts;
 mod kills;
+mod leak;
 mod one_host;
+mod own_node;
 mod settings;
+mod socket;
 mod start;
 mod traffic;
+mod without_agent;
 
 use serde_json::{Value, json};
 

@@ -63,7 +63,7 @@ fn no_denied_packet_reaches_a_pod_that_starts() {
 }
 
 /// A namespace that is not connected yet.
-struct InNetns<'a>(&'a Node, String);
+pub struct InNetns<'a>(pub &'a Node, pub String);
 
 impl Place for InNetns<'_> {
     fn node(&self) -> &Node {

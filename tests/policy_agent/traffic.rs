@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::PORT;
+use crate::support::wait::patience;
 use crate::support::{Place, soon};
 
 /// Listens at all addresses of a pod.
@@ -51,8 +52,11 @@ impl Server {
     /// `since` the last one came.
     pub fn wait_silence(&mut self, source: IpAddr, since: Instant) -> Duration {
         let (mut count, mut last) = (self.received(source), Instant::now());
-        while last.elapsed() < Duration::from_millis(700) {
-            assert!(since.elapsed() < Duration::from_secs(40), "{source} still arrives");
+        while last.elapsed() < Duration::from_millis(700) * patience() {
+            assert!(
+                since.elapsed() < Duration::from_secs(40) * patience(),
+                "{source} still arrives"
+            );
             let now = self.received(source);
             if now > count {
                 (count, last) = (now, Instant::now());

@@ -9,9 +9,12 @@ use humanz::nft::{
 };
 use humanz::policy::{Transport, Tuple};
 
-/// A packet that is forwarded.
+use super::world::own_addresses;
+
+/// A packet that a host forwards, that is for it, or that it sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
+    pub hook: Hook,
     pub source: IpAddr,
     pub destination: IpAddr,
     pub connection: Option<Connection>,
@@ -35,15 +38,28 @@ impl Packet {
     /// The first of a connection.
     pub fn first(tuple: Tuple) -> Packet {
         let connection = Some(Connection { tuple, mark: 0 });
-        Packet { source: tuple.source, destination: tuple.destination, connection }
+        let (source, destination) = (tuple.source, tuple.destination);
+        Packet { hook: Hook::FORWARD, source, destination, connection }
     }
 
-    /// What is forwarded and what is not; a connection's mark may change.
+    /// As the host with this place meets it.
+    pub fn at(self, host: usize) -> Packet {
+        let own = own_addresses(host);
+        let hook = match (own.contains(&self.source), own.contains(&self.destination)) {
+            (true, _) => Hook::OUTPUT,
+            (_, true) => Hook::INPUT,
+            _ => Hook::FORWARD,
+        };
+        Packet { hook, ..self }
+    }
+
+    /// What passes and what does not; a connection's mark may change.
     pub fn passes(&mut self, ruleset: &Ruleset) -> bool {
+        let hook = self.hook;
         let called = ruleset
             .chains
             .iter()
-            .filter(|chain| chain.base.as_ref().is_some_and(|base| base.hook == Hook::FORWARD));
+            .filter(|chain| chain.base.as_ref().is_some_and(|base| base.hook == hook));
         for chain in called {
             let policy = chain.base.as_ref().unwrap().policy;
             let passes = match self.chain(ruleset, chain) {
@@ -127,6 +143,8 @@ impl Packet {
             Match::NoConnection => self.connection.is_none(),
             // A routed packet's hop limit is below.
             Match::BridgedNdp => false,
+            // The first of a connection, from a pod.
+            Match::Reply | Match::InputInterface(_) => false,
             Match::Limit { .. } => true,
             other => panic!("{other}"),
         }

@@ -15,7 +15,7 @@ use nix::sys::socket::{
     connect, getpeername, listen, recv, sendto, setsockopt, socket,
 };
 
-use super::world::{NODES, OUTSIDE, PORTS};
+use super::world::{GATEWAYS, NODES, OUTSIDE, PORTS, own_addresses};
 
 const PODS_PER_HOST: usize = 4;
 
@@ -84,8 +84,8 @@ impl Network {
                 }
             }
             servers.extend(host.inside(serve));
-            for address in NODES[place] {
-                places.insert(address.parse().unwrap(), host.again());
+            for address in own_addresses(place) {
+                places.insert(address, host.again());
             }
         }
         servers.extend(core.inside(serve));
@@ -213,6 +213,7 @@ pub fn send_raw_icmp(to: IpAddr, message: &[u8]) {
 fn join(core: &Netns, host: &Netns, place: usize) {
     let [v4, v6] = NODES[place];
     let (number, path) = (place + 1, host.path());
+    let [gateway4, gateway6] = GATEWAYS[place];
     core.inside(|| {
         ip(&format!(
             "link add host{number} type veth peer name uplink netns {path}
@@ -223,6 +224,8 @@ fn join(core: &Netns, host: &Netns, place: usize) {
         ip(&format!(
             "addr add {v4} peer 192.0.2.25{number} dev uplink
              addr add {v6} peer 2001:db8::25{number} dev uplink nodad
+             addr add {gateway4}/32 dev lo
+             addr add {gateway6}/128 dev lo nodad
              link set uplink up
              route add default via 192.0.2.25{number} dev uplink onlink
              route add default via 2001:db8::25{number} dev uplink onlink"

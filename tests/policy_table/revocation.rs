@@ -15,6 +15,7 @@ use humanz::policy::{
     Direction, LabelSelector, Namespaces, Origin, Peer, PortRange, Rule, Rules, Selector, Service,
     Source, Tier, Verdict,
 };
+use humanz_test_support::wait::patience;
 
 use super::kernel::{bring, observe};
 use super::network::{Network, send_raw_icmp};
@@ -69,7 +70,7 @@ fn open_world() -> World {
 
 fn is_alive(client: &mut TcpStream, server: &mut TcpStream) -> bool {
     let mut buffer = [0; 1];
-    server.set_read_timeout(Some(Duration::from_millis(600))).unwrap();
+    server.set_read_timeout(Some(Duration::from_millis(600) * patience())).unwrap();
     client.write_all(b"x").is_ok() && matches!(server.read(&mut buffer), Ok(1))
 }
 
@@ -98,7 +99,7 @@ fn a_change_cuts_running_connections_that_lost_their_permission_and_no_others() 
         // The same sockets go on where they stopped.
         bring(&nft, &allowed(&[near, stays, far]).on_host(0, compile));
         for (client, server) in &mut connected {
-            server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            server.set_read_timeout(Some(Duration::from_secs(20) * patience())).unwrap();
             client.write_all(b"y").unwrap();
             server.read_exact(&mut [0; 1]).unwrap();
         }
@@ -116,7 +117,7 @@ fn an_icmp_error_does_not_revive_a_connection_that_was_cut() {
     let [server, client, ..] = addresses(0);
     let at = |address: IpAddr| &network.places[&address];
     let receiver = at(server).inside(|| UdpSocket::bind((server, PORT)).unwrap());
-    receiver.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    receiver.set_read_timeout(Some(Duration::from_millis(500) * patience())).unwrap();
     let sender = at(client).inside(|| UdpSocket::bind((client, 0)).unwrap());
     let from = sender.local_addr().unwrap().port();
     let arrives = || {
@@ -180,7 +181,7 @@ fn nothing_of_a_denied_pod_arrives_while_the_table_changes() {
     let fixed = || vec![udp(allowed)];
     bring(&nft, &ingress(&world, fixed()).on_host(0, compile));
     let receiver = at(server).inside(|| UdpSocket::bind((server, PORT)).unwrap());
-    receiver.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    receiver.set_read_timeout(Some(Duration::from_millis(500) * patience())).unwrap();
     let done = AtomicBool::new(false);
     let flooded = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -230,7 +231,9 @@ fn nothing_of_a_denied_pod_arrives_while_the_table_changes() {
         let mut random = Random::new(11);
         let mut changed = 0;
         let start = Instant::now();
-        while start.elapsed() < FLOOD {
+        // Where programs run slowly, until there were enough.
+        let lasts = |time: Duration, changed| time < FLOOD || (time < 30 * FLOOD && changed <= 50);
+        while lasts(start.elapsed(), changed) {
             let other = World::random(&mut random);
             // Rules of other pods, and of this one that allow something else.
             let mut rules = fixed();

@@ -145,7 +145,7 @@ impl Kernel {
     }
 
     fn passes(&self, tuple: Tuple) -> bool {
-        Packet::first(tuple).passes(&self.ruleset)
+        Packet::first(tuple).at(0).passes(&self.ruleset)
     }
 }
 
@@ -194,7 +194,8 @@ fn no_step_opens_what_is_denied_before_and_after() {
         let plan = plan(&wanted, Some(&kernel.found()), FIRST_EPOCH);
         in_place += usize::from(!plan.transactions.is_empty() && !plan.new_epoch);
         let tuples: Vec<Tuple> = (0..CONNECTIONS).map(|_| before.connection(&mut random)).collect();
-        let mut running: Vec<Packet> = tuples.iter().copied().map(Packet::first).collect();
+        let mut running: Vec<Packet> =
+            tuples.iter().map(|tuple| Packet::first(*tuple).at(0)).collect();
         let allowed: Vec<bool> =
             running.iter_mut().map(|packet| packet.passes(&kernel.ruleset)).collect();
         let mut done = kernel.clone();
@@ -243,9 +244,9 @@ fn a_pod_whose_rules_are_not_known_is_in_quarantine() {
         .unwrap();
     let host = if pod.host.as_str() == "host1" { 0 } else { 1 };
     let table = |world: &World| world.on_host(host, compile).ruleset(FIRST_EPOCH);
-    assert!(Packet::first(tuple).passes(&table(&world)));
+    assert!(Packet::first(tuple).at(host).passes(&table(&world)));
     world.endpoints.pods.retain(|it| *it != pod);
-    assert!(!Packet::first(tuple).passes(&table(&world)));
+    assert!(!Packet::first(tuple).at(host).passes(&table(&world)));
     // A packet of no connection reaches pods without rules only.
     let mut lost = Packet { connection: None, ..Packet::first(tuple) };
     assert!(!lost.passes(&table(&world)));

@@ -15,7 +15,7 @@ use ipnetwork::IpNetwork;
 use super::random::Random;
 
 /// Ports that pods listen on in tests with packets.
-pub const PORTS: [u16; 4] = [80, 443, 8080, 9000];
+pub const PORTS: [u16; 5] = [80, 443, 8080, 9000, 53];
 
 pub const HOSTS: [&str; 2] = ["host1", "host2"];
 
@@ -25,6 +25,10 @@ pub const SUBNETS: [[&str; 2]; 2] =
 
 /// Of each host.
 pub const NODES: [[&str; 2]; 2] = [["192.0.2.1", "2001:db8::1"], ["192.0.2.2", "2001:db8::2"]];
+
+/// Of the pods of each host: addresses of the host.
+pub const GATEWAYS: [[&str; 2]; 2] =
+    [["10.244.1.1", "fd00:10:1::1"], ["10.244.2.1", "fd00:10:2::1"]];
 
 /// Neither pods nor hosts.
 pub const OUTSIDE: [&str; 2] = ["198.51.100.7", "2001:db8:99::7"];
@@ -46,12 +50,12 @@ impl World {
             Arc::new(Namespace::new(name(text), labels))
         });
         let pods = (0..8).map(|place| pod(random, &namespaces, place)).collect();
-        let node = |(host, [v4, v6]): (&str, [&str; 2])| Node {
+        let node = |(place, host): (usize, &str)| Node {
             name: host.parse().unwrap(),
             labels: [("zone".into(), host.into())].into(),
-            addresses: [v4, v6].map(|text| text.parse().unwrap()).into(),
+            addresses: own_addresses(place),
         };
-        let nodes = HOSTS.into_iter().zip(NODES).map(node).collect();
+        let nodes = HOSTS.into_iter().enumerate().map(node).collect();
         let rules = (0..random.below(14)).map(|place| rule(random, place)).collect();
         World::new(Endpoints { pods, nodes }, Rules::new(rules))
     }
@@ -81,8 +85,13 @@ impl World {
         })
     }
 
-    /// A connection from a pod, to a pod, or both; never from a host to its own pod, nor from a pod
-    /// to its own host, which forward nothing.
+    /// `address` is that of a pod of the host with this place.
+    pub fn is_local(&self, host: usize, address: IpAddr) -> bool {
+        self.endpoints.pod(address).is_some_and(|pod| pod.host.as_str() == HOSTS[host])
+    }
+
+    /// A connection from a pod, to a pod, or both; never from a host to its own pod, which passes no
+    /// chain of policies.
     pub fn connection(&self, random: &mut Random) -> Tuple {
         loop {
             let family = random.one(&Family::BOTH);
@@ -91,8 +100,7 @@ impl World {
             let host = |address| self.endpoints.pod(address).map(|pod| pod.host.clone());
             let node = |address| self.endpoints.node(address).map(|node| node.name.clone());
             let (from, to) = (host(source), host(destination));
-            let by_host = node(source).is_some() && node(source) == to
-                || node(destination).is_some() && node(destination) == from;
+            let by_host = node(source).is_some() && node(source) == to;
             if from.is_none() && to.is_none() || by_host {
                 continue;
             }
@@ -105,8 +113,15 @@ impl World {
         if random.chance(80) {
             return self.endpoints.pods[random.below(self.endpoints.pods.len())].addresses[at];
         }
-        random.one(&[OUTSIDE[at], NODES[0][at], NODES[1][at]]).parse().unwrap()
+        let hosts = NODES.into_iter().chain(GATEWAYS).map(|addresses| addresses[at]);
+        let others: Vec<&str> = hosts.chain([OUTSIDE[at]]).collect();
+        random.one(&others).parse().unwrap()
     }
+}
+
+/// Node addresses and gateways of a host.
+pub fn own_addresses(host: usize) -> Vec<IpAddr> {
+    [NODES[host], GATEWAYS[host]].concat().iter().map(|text| text.parse().unwrap()).collect()
 }
 
 pub fn subnets(host: usize) -> Vec<IpNetwork> {

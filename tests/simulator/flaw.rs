@@ -26,6 +26,10 @@ pub enum Flaw {
     CopyUnnoticed,
     /// A host whose subnet an older snapshot of etcd gives to a removed host does not take it back.
     RolledBackUnnoticed,
+    /// A host leaves a key of its own as somebody else wrote it.
+    OverwrittenStays,
+    /// The keys of a host that writes another one's subnet later count as the earlier ones.
+    LaterWriteWins,
     /// A starting agent treats hosts that it has not read yet as removed.
     RemovesBeforeReading,
 }

@@ -27,6 +27,8 @@ pub struct Host {
     pub life: u32,
     /// The agent, while it runs.
     pub agent: Option<Agent>,
+    /// Its host key was overwritten at some time: others may miss it for a moment.
+    pub doubtful: bool,
     /// It was started at some time.
     pub exists: bool,
     /// It left permanently.
@@ -77,6 +79,7 @@ impl Host {
             wide: false,
             life: 0,
             agent: None,
+            doubtful: false,
             exists: false,
             left: false,
             cut: None,

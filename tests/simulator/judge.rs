@@ -127,7 +127,10 @@ impl World {
                 wrong = Some(format!("h{host} claims slot 0, {subnet}"));
             }
             let before = self.store.keys.get(key).map(|stored| &stored.value);
-            if let Some(before) = before.filter(|before| *before != value) {
+            // It puts its own back.
+            let uses = |other: &Host| other.number != host && other.uses == Some(subnet);
+            let is_own = self.foreign.contains(key) && !self.hosts.iter().any(uses);
+            if let Some(before) = before.filter(|before| *before != value && !is_own) {
                 wrong = Some(format!("h{host} takes {subnet} from {before} for {value}"));
             }
         }
@@ -136,7 +139,8 @@ impl World {
         }
     }
 
-    /// The published snapshot: it lacks no host that the host knew and that has not left. One that a loss of
+    /// The published snapshot: it lacks no host that the host knew and that has not left, unless somebody took
+    /// its host key. One that a loss of
     /// data gave another subnet than the known one may just have come.
     pub fn judge_snapshot(&mut self, host: usize, snapshot: &Snapshot) {
         let Some(known) = self.hosts[host].disk.as_ref().map(|saved| &saved.snapshot) else {
@@ -146,7 +150,8 @@ impl World {
             let name = other.name(self.flaw);
             let is_known = known.hosts.get(&name).map(|stored| stored.value) == other.uses;
             let is_missing = is_known && !snapshot.hosts.contains_key(&name);
-            other.uses.is_some() && !other.left && other.number != host && is_missing
+            let counts = other.uses.is_some() && !other.left && !other.doubtful;
+            counts && other.number != host && is_missing
         };
         if let Some(other) = self.hosts.iter().find(missing).map(|other| other.number) {
             self.wrong_about(other, format!("the snapshot of h{host} lacks h{other}"));
@@ -196,8 +201,9 @@ impl World {
         if found.nodes.get(&name).is_none_or(|node| node.value.addresses != address) {
             return Some("its record is not true".to_owned());
         }
-        if !found.alive.contains_key(&name) {
-            return Some("its alive key is missing".to_owned());
+        let instance = &machine.claimant().instance;
+        if found.alive.get(&name).is_none_or(|alive| *alive.value.instance != **instance) {
+            return Some("its alive key is missing, or another one".to_owned());
         }
         let known = machine.last_known()?;
         if !known.says_the_same(found) {

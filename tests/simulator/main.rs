@@ -9,6 +9,7 @@ mod copies;
 mod flaw;
 mod host;
 mod judge;
+mod overwritten;
 mod random;
 mod rolled_back;
 mod script;
@@ -20,7 +21,7 @@ use std::thread;
 
 use flaw::Flaw;
 use judge::Verdict;
-use script::Script;
+use script::{LOSSES, OVERWRITING, Script};
 use world::World;
 
 /// How many schedules unless `SCHEDULES` says otherwise.
@@ -65,9 +66,9 @@ fn report(script: Script, flaw: Flaw) -> String {
     format!("seed {seed}: {what}\n{script}{steps}")
 }
 
-/// Runs the schedules of `seeds`, on all processors; the first that fails, and how many were
+/// Runs the schedules of `seeds`, all or in one style, on all processors; the first that fails, and how many were
 /// not judged to the end.
-fn explore(seeds: std::ops::Range<u64>, flaw: Flaw) -> (Option<Script>, u64) {
+fn explore(seeds: std::ops::Range<u64>, style: Option<u64>, flaw: Flaw) -> (Option<Script>, u64) {
     let (next, undecided) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
     let found = AtomicU64::new(u64::MAX);
     let work = || {
@@ -76,7 +77,7 @@ fn explore(seeds: std::ops::Range<u64>, flaw: Flaw) -> (Option<Script>, u64) {
             if seed >= seeds.end || seed > found.load(Ordering::Relaxed) {
                 return;
             }
-            match verdict(&Script::of(seed), flaw) {
+            match verdict(&Script::in_style(seed, style), flaw) {
                 Verdict::Fine => {}
                 Verdict::Unavoidable => drop(undecided.fetch_add(1, Ordering::Relaxed)),
                 Verdict::Wrong(_) => drop(found.fetch_min(seed, Ordering::Relaxed)),
@@ -90,7 +91,7 @@ fn explore(seeds: std::ops::Range<u64>, flaw: Flaw) -> (Option<Script>, u64) {
         }
     });
     let first = found.into_inner();
-    ((first != u64::MAX).then(|| Script::of(first)), undecided.into_inner())
+    ((first != u64::MAX).then(|| Script::in_style(first, style)), undecided.into_inner())
 }
 
 fn schedules() -> u64 {
@@ -100,7 +101,7 @@ fn schedules() -> u64 {
 #[test]
 fn no_order_of_events_gives_a_subnet_two_owners_and_all_hosts_converge() {
     let schedules = schedules();
-    let (wrong, undecided) = explore(0..schedules, Flaw::None);
+    let (wrong, undecided) = explore(0..schedules, None, Flaw::None);
     if let Some(script) = wrong {
         panic!("{}", report(script, Flaw::None));
     }
@@ -110,7 +111,12 @@ fn no_order_of_events_gives_a_subnet_two_owners_and_all_hosts_converge() {
 
 /// A protocol with that flaw is detected by its effects.
 fn detected(flaw: Flaw, by: &[&str]) {
-    let (wrong, _) = explore(0..20_000, flaw);
+    detected_in(None, flaw, by);
+}
+
+/// … in schedules of a style.
+fn detected_in(style: Option<u64>, flaw: Flaw, by: &[&str]) {
+    let (wrong, _) = explore(0..20_000, style, flaw);
     let script = wrong.unwrap_or_else(|| panic!("{flaw:?} is not found"));
     let (script, what) = shortest(script, flaw);
     println!("{flaw:?}: {what}\n{script}");
@@ -135,7 +141,7 @@ fn an_unnoticed_loss_of_data_is_detected() {
 
 #[test]
 fn a_host_identified_by_its_address_is_detected() {
-    detected(Flaw::AddressIsIdentity, &["under pods"]);
+    detected(Flaw::AddressIsIdentity, &["under pods", "both serve"]);
 }
 
 #[test]
@@ -155,7 +161,7 @@ fn a_removal_before_everything_was_read_is_detected() {
 
 #[test]
 fn a_new_host_that_does_not_wait_for_survivors_is_detected() {
-    detected(Flaw::NoGrace, &["both use", "lacks"]);
+    detected_in(Some(LOSSES), Flaw::NoGrace, &["both use", "lacks"]);
 }
 
 #[test]
@@ -169,6 +175,21 @@ fn an_older_snapshot_that_nobody_notices_is_detected() {
         Flaw::RolledBackUnnoticed,
         &["belongs to host", "lacks", "both use", "its key", "do not come to rest"],
     );
+}
+
+#[test]
+fn a_host_that_leaves_an_overwritten_key_as_it_is_is_detected() {
+    detected_in(
+        Some(OVERWRITING),
+        Flaw::OverwrittenStays,
+        &["its key does not say", "it has no claim", "its record is not true", "its alive key"],
+    );
+}
+
+#[test]
+fn a_right_by_a_later_write_is_detected() {
+    let by = ["belongs to host", "under pods", "both use"];
+    detected_in(Some(OVERWRITING), Flaw::LaterWriteWins, &by);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::overwritten::Target;
 use super::random::Random;
 
 /// Something that happens to a host or to etcd.
@@ -27,6 +28,10 @@ pub enum Act {
     Inherit(usize),
     /// The machine is copied, disk and all, and the copy is started.
     Clone(usize),
+    /// Somebody else writes to, or deletes, a key of the host.
+    Overwrite(usize, Target),
+    /// A stolen host takes the subnet of the host, as far as etcd lets it.
+    Steal(usize),
     /// The operator configures the host with a wider pool.
     Widen(usize),
     /// A host with the Python agent joins.
@@ -71,11 +76,17 @@ pub struct Script {
 impl Script {
     /// The schedule of a seed.
     pub fn of(seed: u64) -> Script {
+        Script::in_style(seed, None)
+    }
+
+    /// The same with events of that kind, if one is given.
+    pub fn in_style(seed: u64, style: Option<u64>) -> Script {
         let mut random = Random::new(seed);
         let hosts = random.between(2, 5) as usize;
         let margin = if random.happens(100) { 3 } else { 4 };
         let faults = [0, 0, 30, 150][random.below(4) as usize];
-        let style = random.below(8);
+        let drawn = random.below(9);
+        let style = style.unwrap_or(drawn);
         let mut acts = Vec::new();
         let python = style == 0;
         if python {
@@ -99,8 +110,13 @@ impl Script {
     }
 }
 
+/// [`Script::in_style`] with losses of data, and with keys that others overwrite.
+pub const LOSSES: u64 = 1;
+pub const OVERWRITING: u64 = 7;
+
 /// `style`: 0 with hosts of the Python agent, 1 and 2 with losses of data, 3 with hosts that leave,
-/// 4 with wider pools, 5 with copied machines, 6 with backups that have hosts that left.
+/// 4 with wider pools, 5 with copied machines, 6 with backups that have hosts that left, 7 with keys that
+/// others overwrite, 8 with none of these.
 fn act(style: u64, hosts: usize, random: &mut Random) -> Act {
     let host = random.below(hosts as u64) as usize;
     if random.happens(300) {
@@ -111,6 +127,7 @@ fn act(style: u64, hosts: usize, random: &mut Random) -> Act {
             3 => return Act::Leave(host),
             4 => return Act::Widen(host),
             5 => return Act::Clone(host),
+            OVERWRITING => return overwriting(host, random),
             _ => {}
         }
     }
@@ -123,6 +140,14 @@ fn act(style: u64, hosts: usize, random: &mut Random) -> Act {
         9 => [Act::Move(host), Act::Reinstall(host)][random.below(2) as usize],
         10 => [Act::Down, Act::Up][random.below(2) as usize],
         _ => Act::Compact,
+    }
+}
+
+fn overwriting(host: usize, random: &mut Random) -> Act {
+    let targets = [Target::Claim, Target::Host, Target::Node, Target::Alive];
+    match random.below(5) as usize {
+        4 => Act::Steal(host),
+        target => Act::Overwrite(host, targets[target]),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Hosts, etcd and what lies between them: delays, losses, doublets. One thing happens after the
 //! other, in an order that follows from the seed alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use humanz::lease::EtcdError;
 use humanz::lease::claim::leave;
@@ -14,6 +14,7 @@ use ipnetwork::IpNetwork;
 use super::flaw::Flaw;
 use super::host::{AgentState, Host, network, roots};
 use super::judge::{Verdict, Wrong};
+use super::overwritten::as_read;
 use super::random::Random;
 use super::script::{Act, Script};
 use super::store::Store;
@@ -40,6 +41,8 @@ pub(super) enum Scheduled {
     PythonReads(usize),
     PythonWrites(usize, i64),
     Leaves(usize),
+    /// A foreign alive key expires.
+    Forgotten(String),
     /// The second half of [`Flaw::PutThenGet`].
     Reads(usize, u32, u32),
 }
@@ -70,11 +73,13 @@ pub struct World {
     pub restored: bool,
     pub(super) backup: Option<Store>,
     pub hosts: Vec<Host>,
+    /// Keys that nobody wrote since somebody else overwrote them.
+    pub foreign: BTreeSet<String>,
     /// Hosts of the Python agent: whether each runs, and its subnet.
     pub pythons: BTreeMap<usize, Option<IpNetwork>>,
     queue: BTreeMap<(u64, u64), Scheduled>,
     scheduled: u64,
-    random: Random,
+    pub(super) random: Random,
     pub repaired: bool,
     leases: i64,
     pub wrong: Option<Wrong>,
@@ -96,6 +101,7 @@ impl World {
             restored: false,
             backup: None,
             hosts: (0..script.hosts).map(Host::new).collect(),
+            foreign: BTreeSet::new(),
             pythons: BTreeMap::new(),
             queue: BTreeMap::new(),
             scheduled: 0,
@@ -161,6 +167,7 @@ impl World {
             Scheduled::PythonReads(python) => self.python_reads(python),
             Scheduled::PythonWrites(python, number) => self.python_writes(python, number),
             Scheduled::Leaves(host) => self.leaves(host),
+            Scheduled::Forgotten(key) => self.forget(&key),
             Scheduled::Reads(host, life, sequence) if self.lives(host, life) => {
                 let drawn = Event::TicketAllocated(self.store.counter);
                 self.respond(host, sequence, Ok(drawn));
@@ -205,6 +212,8 @@ impl World {
             }
             Act::Inherit(host) => self.inherit(host),
             Act::Clone(host) => self.clone_machine(host),
+            Act::Overwrite(host, target) => self.overwrite(host, target),
+            Act::Steal(host) => self.steal(host),
             Act::Widen(host) => {
                 self.hosts[host].wide = true;
                 self.changed(host);
@@ -426,7 +435,7 @@ impl World {
                 let time = match pause {
                     Pause::Grace if self.flaw == Flaw::NoGrace => 100,
                     Pause::Grace | Pause::Probation => 2_000,
-                    Pause::Answer { same_boot: true, waits: 0 } => 500,
+                    Pause::Answer { same_boot: true, waits: 0, .. } => 500,
                     Pause::Answer { waits, .. } => 1_000 << waits,
                     Pause::LostRace(races) => self.random.below(10 << races.min(6)),
                 };
@@ -612,7 +621,7 @@ impl World {
                 self.broken(host)
             };
         }
-        let mirror = self.store.read();
+        let mirror = as_read(self.flaw, self.store.read());
         let known = agent.machine.last_known();
         let removed =
             known.is_some_and(|known| known.hosts.keys().any(|h| !mirror.hosts.contains_key(h)));
@@ -648,7 +657,7 @@ impl World {
         }
         let event = match &call.command {
             Command::Read => {
-                call.found.snapshot = self.store.read();
+                call.found.snapshot = as_read(self.flaw, self.store.read());
                 Ok(Event::Found(Box::new(call.found)))
             }
             Command::ReadHosts => Ok(Event::FoundHosts(self.store.read())),
@@ -681,6 +690,9 @@ impl World {
         if self.flaw == Flaw::CopyUnnoticed && what.starts_with("ask") {
             return Ok(Event::Committed(Some(self.store.revision)));
         }
+        if self.flaw == Flaw::OverwrittenStays && self.leaves_foreign(transaction) {
+            return Ok(Event::Committed(Some(self.store.revision)));
+        }
         if self.flaw == Flaw::RolledBackUnnoticed && what.starts_with("delete the keys") {
             return Ok(Event::Committed(Some(self.store.revision)));
         }
@@ -688,6 +700,9 @@ impl World {
         self.judge_writes(host, &transaction);
         let before = self.store.revision;
         let made = self.store.commit(&transaction);
+        if let Ok(Some(_)) = made {
+            self.foreign.retain(|key| !writes(&transaction, key));
+        }
         self.note(|_| format!("h{host} commits: {what}: {made:?}"));
         if self.store.revision > before {
             self.notify_watches();
@@ -775,4 +790,12 @@ impl World {
         self.pythons.insert(python, Some(subnet));
         self.notify_watches();
     }
+}
+
+/// The transaction writes `key`.
+fn writes(transaction: &Transaction, key: &str) -> bool {
+    transaction.writes.iter().any(|write| match write {
+        Write::Put { key: written, .. } | Write::Delete { key: written } => written == key,
+        Write::Try(inner) => writes(inner, key),
+    })
 }

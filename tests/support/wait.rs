@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 pub const SOON: Duration = Duration::from_secs(20);
 
 /// How many times longer everything may take where programs run slowly: `PATIENCE`, else 1.
-fn patience() -> u32 {
+pub fn patience() -> u32 {
     let given = std::env::var("PATIENCE").ok();
     given.map_or(1, |text| text.parse().expect("PATIENCE is a number"))
 }

@@ -37,7 +37,7 @@ pub fn reconcile(
     let rtnl = &run.kernel.rtnl;
     let before = applier.failures().len();
     let mut kept = BridgeOutcome::Whole;
-    match found(rtnl, &wanted.name).map(|found| changes(&wanted, found.as_ref())) {
+    match found(rtnl, &wanted).map(|found| changes(&wanted, found.as_ref())) {
         Ok(Ok(changes)) => {
             for change in changes {
                 if matches!(change, BridgeChange::Create(_)) {
@@ -81,13 +81,24 @@ fn mac(machine_id: &str, bridge: &IfName) -> Mac {
     Mac::derived(BRIDGE, &[machine_id, bridge.as_str()])
 }
 
-fn found(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<Option<FoundBridge>> {
-    let reading = || format!("read bridge {name}");
-    let Some(link) = rtnl.link(name).with_context(reading)? else { return Ok(None) };
+fn found(rtnl: &Rtnl, wanted: &Bridge) -> anyhow::Result<Option<FoundBridge>> {
+    let reading = || format!("read bridge {}", wanted.name);
+    let named = rtnl.link(&wanted.name).with_context(reading)?;
+    let Some(link) = named.map_or_else(|| renamed(rtnl, wanted), |link| Ok(Some(link)))? else {
+        return Ok(None);
+    };
     let addresses = rtnl.addresses(Some(link.index)).with_context(reading)?;
-    let Link { kind, mac, mtu, up, delays_ports, .. } = link;
+    let Link { name, kind, mac, mtu, up, delays_ports, .. } = link;
     let addresses = addresses.iter().map(|found| found.address).collect();
-    Ok(Some(FoundBridge { kind, mac, mtu, up, delays_ports, addresses }))
+    Ok(Some(FoundBridge { name, kind, mac, mtu, up, delays_ports, addresses }))
+}
+
+/// The bridge under the name that somebody gave it: it bears the mark, and its MAC is that of no other
+/// bridge.
+fn renamed(rtnl: &Rtnl, wanted: &Bridge) -> anyhow::Result<Option<Link>> {
+    let is_ours =
+        |link: &Link| link.alias.as_deref() == Some(ALIAS) && link.mac == Some(wanted.mac);
+    Ok(rtnl.bridges().context("read bridges")?.into_iter().find(is_ours))
 }
 
 fn apply(rtnl: &Rtnl, change: &BridgeChange) -> anyhow::Result<()> {
@@ -98,6 +109,7 @@ fn apply(rtnl: &Rtnl, change: &BridgeChange) -> anyhow::Result<()> {
         BridgeChange::Create(bridge) => {
             link::add_bridge(&bridge.name, bridge.mac, bridge.mtu, ALIAS).to_vec()
         }
+        BridgeChange::Rename(from, name) => return rename(rtnl, index(rtnl, from)?, name),
         BridgeChange::SetMac(name, mac) => {
             set(name, link::LinkChange { mac: Some(*mac), ..nothing })
         }
@@ -117,6 +129,20 @@ fn apply(rtnl: &Rtnl, change: &BridgeChange) -> anyhow::Result<()> {
         }
     };
     Ok(rtnl.apply(&messages)?)
+}
+
+/// Where the kernel renames no link that is up, it is down for a moment; addresses that it loses by that
+/// are found missing because of that event.
+fn rename(rtnl: &Rtnl, index: u32, name: &IfName) -> anyhow::Result<()> {
+    let rename = || link::rename(index, name);
+    match rtnl.apply(&[rename()]) {
+        Err(error) if error.errno() == Some(Errno::EBUSY) => {
+            let up = link::LinkChange { up: true, ..link::LinkChange::default() };
+            let which = LinkRef::Index(index);
+            Ok(rtnl.apply(&[link::set_down(which), rename(), link::change(which, &up)])?)
+        }
+        renamed => Ok(renamed?),
+    }
 }
 
 fn index(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<u32> {

@@ -7,16 +7,16 @@ use anyhow::Context;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Reconcile, ipam_dir_hint, sysctls};
+use crate::inspect::guards::{FoundGuards, Unread};
 use crate::inspect::{Kernel, pods};
 use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::netlink::link::{self, Link, LinkChange, LinkRef, PortFlags};
 use crate::netlink::{NetlinkError, neighbour};
-use crate::nft::frame::FoundFrames;
 use crate::plan::guard::{
-    FoundPorts, Guard, GuardChange, GuardTable, LEFTOVERS, PodPort, TABLE, all_sets, changes, left,
-    leftovers, ports,
+    Guard, GuardChange, GuardTable, LEFTOVERS, PodPort, TABLE, all_sets, changes, left, leftovers,
+    ports,
 };
-use crate::plan::pod::{BridgePort, is_of_network};
+use crate::plan::pod::is_of_network;
 use crate::settings::Settings;
 
 /// All of them, for problems.
@@ -152,36 +152,28 @@ fn repair(
 ) -> anyhow::Result<Vec<Problem>> {
     let Kernel { rtnl, nft, .. } = run.kernel;
     let (settings, network) = (run.settings, run.settings.cni.name.as_str());
-    // A port that is up now has its guard, one that comes meanwhile belongs to an ADD.
-    let up: BTreeSet<u32> =
-        rtnl.links(None)?.iter().filter(|link| link.up).map(|link| link.index).collect();
-    let frames: Option<FoundFrames> = nft.frames(TABLE, &all_sets())?;
-    let mut links = rtnl.links(None)?;
-    links.retain(|link| !link.up || up.contains(&link.index));
     let store = pods::store(settings, network).map_err(|exit| anyhow::anyhow!(exit.why))?;
-    let contents = store.contents().with_context(|| ipam_dir_hint(settings))?;
-    let (pinned, neighbours) = (rtnl.pinned(bridge.index)?, rtnl.neighbours(bridge.index)?);
-    let found = FoundPorts {
-        links: &links,
-        entries: &contents.entries,
-        pinned: &pinned,
-        neighbours: &neighbours,
+    let found = match FoundGuards::observe(rtnl, nft, bridge, &store) {
+        Err(Unread::Store(error)) => return Err(error).with_context(|| ipam_dir_hint(settings)),
+        found => found?,
     };
-    let (ports, unknown) = ports(network, bridge, &found);
+    let links = &found.links;
+    let (ports, unknown) = ports(network, bridge, &found.ports());
     let is_on = settings.guard.is_on;
+    let guard = |port: &PodPort<'_>| port.guard(&settings.guard.allowed, settings.guard.routes);
     // As they shall be, not as they are then: somebody may change one while others are repaired.
     cache.0 = match is_on {
-        true => ports.iter().map(|port| (guard(settings, port), port.link.index)).collect(),
+        true => ports.iter().map(|port| (guard(port), port.link.index)).collect(),
         false => Vec::new(),
     };
     let fixes = ports.iter().filter(|port| port.is_fixed != is_on).map(|port| {
         GuardChange::Fix(port.link.name.clone(), port.link.index, is_on.then_some(port.mac))
     });
-    sweep(run, applier);
-    let guards = changes(cache.0.iter(), &unwanted(&links, network, is_on), frames.as_ref());
+    let guards = changes(cache.0.iter(), &unwanted(links, network, is_on), found.frames.as_ref());
     for change in fixes.chain(guards).collect::<Vec<_>>() {
-        applier.apply(&change, || apply(run.kernel, &change, &links));
+        applier.apply(&change, || apply(run.kernel, &change, links));
     }
+    sweep(run, applier);
     let problem = |link: &&Link| {
         let what = format!(
             "the pod behind {} has no guard: its addresses are not in the store in {} (IPAM_DIR)",
@@ -198,17 +190,6 @@ fn repair(
 fn unwanted(links: &[Link], network: &str, is_on: bool) -> BTreeMap<String, u32> {
     let is_unwanted = |link: &&Link| !is_on && is_of_network(link.alias.as_deref(), network);
     links.iter().filter(is_unwanted).map(|link| (link.name.to_string(), link.index)).collect()
-}
-
-fn guard(settings: &Settings, port: &PodPort<'_>) -> Guard {
-    let isolated = BridgePort::of_alias(port.link.alias.as_deref().unwrap_or_default()).isolated;
-    Guard {
-        device: port.link.name.clone(),
-        mac: port.mac,
-        addresses: port.addresses.clone(),
-        allowed: settings.guard.allowed.clone(),
-        routed_by: port.link.mac.filter(|_| settings.guard.routes && !isolated),
-    }
 }
 
 fn apply(kernel: &Kernel, change: &GuardChange, links: &[Link]) -> Result<(), NetlinkError> {

@@ -1,5 +1,7 @@
 //! Keeps the table of policies.
 
+use std::path::Path;
+
 use anyhow::Context;
 
 use crate::agent::applier::Applier;
@@ -8,9 +10,10 @@ use crate::inspect::{Kernel, pods};
 use crate::net::Object;
 use crate::netlink::NetlinkError;
 use crate::nft::{CachedTable, Nft};
-use crate::os::random;
+use crate::os::{files, random};
 use crate::plan::Line;
 use crate::plan::policy_table::{FoundPolicy, plan};
+use crate::policy::ask::{self, Index};
 use crate::policy::compile::{POLICY_TABLE, PolicyTable};
 use crate::policy::local::Pods;
 
@@ -24,6 +27,8 @@ pub struct CachedPolicy {
     table: CachedTable,
     /// `None`: they have not been read yet.
     pub pods: Option<Pods>,
+    /// What plugins go by while there is no agent, as it was written; `None`: nothing is known of it.
+    index: Option<Index>,
 }
 
 /// Makes the table as it should be; false if policies are on and the table is not in force. `look`: the
@@ -37,6 +42,8 @@ pub fn reconcile(
     if run.settings.policy.is_none() {
         if look {
             remove(run.kernel, applier);
+            cache.index = None;
+            write_index(&ask::index(&run.settings.cni.ipam_dir), None, applier);
         }
         return true;
     }
@@ -67,7 +74,7 @@ fn keep(
     applier: &mut Applier,
 ) -> anyhow::Result<bool> {
     let nft = &run.kernel.nft;
-    let CachedPolicy { table, pods } = cache;
+    let CachedPolicy { table, pods, index } = cache;
     let Some(policies) = run.policies else { return Ok(true) };
     let no_pods = Pods::default();
     let is_there = table.observe(nft, POLICY_TABLE)?.is_some();
@@ -81,9 +88,22 @@ fn keep(
     let wanted = policies.table(pods, &subnets);
     let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);
     let mut refused = anyhow::anyhow!("another program changes it again and again");
+    let open = Index { open: policies.unconcerned(pods) };
+    let file = ask::index(&run.settings.cni.ipam_dir);
+    // It is never wider than the table.
+    if index.as_ref() != Some(&open) {
+        *index = None;
+        write_index(&file, None, applier);
+    }
     for _ in 0..ATTEMPTS {
         match step(nft, table, &wanted, first_epoch, applier) {
-            Ok(true) => return Ok(true),
+            Ok(true) => {
+                if index.is_none() {
+                    write_index(&file, Some(&open), applier);
+                    *index = Some(open);
+                }
+                return Ok(true);
+            }
             Ok(false) => {}
             // Somebody else has changed a table while this one was read or written.
             Err(error) => refused = error.into(),
@@ -113,6 +133,19 @@ fn step(
     }
     applier.attempt(&plan.changes, || nft.edit(POLICY_TABLE, &plan.transactions))?;
     Ok(applier.is_dry())
+}
+
+/// `None`: there is none any longer. Where it cannot be removed no pod can start, either.
+fn write_index(file: &Path, index: Option<&Index>, applier: &mut Applier) {
+    let text = index.map(|index| serde_json::to_vec(index).unwrap_or_default());
+    let written = match text {
+        _ if applier.is_dry() => return,
+        Some(text) => files::replace(file, &text, 0o600),
+        None => files::remove(file),
+    };
+    if let Err(error) = written {
+        applier.inspect_failed(Object::File("index of policies", file.to_owned()), error);
+    }
 }
 
 /// Removes the table.

@@ -46,6 +46,7 @@ pub fn run(
     if (look || run.scope.firewall)
         && !reconcile::policy::reconcile(run, look, policy, applier)
         && !run.was_ready
+        && !applier.is_dry()
     {
         // No pod may start where nothing would keep it in quarantine.
         return None;

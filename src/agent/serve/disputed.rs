@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
+use crate::agent::serve::state::Disputed;
 use crate::ipam::import::Sources;
 use crate::ipam::{Closed, Store, StoreError};
 use crate::net::{Object, PerFamily, Problem, ProblemKind, subnet};
@@ -22,11 +23,12 @@ impl Agent {
     /// Closes the subnets that are disputed now, opens those that are this host's, and looks whether a
     /// disputed one is free of pods.
     pub(super) fn follow_dispute(&mut self) {
-        let Some(own) = self.state.subnets else { return };
+        let own = self.state.subnets.or_else(|| self.registry.remembered());
+        let Some(own) = own else { return };
         let outcome = self.close_disputed(&own);
-        let failed = outcome.err().map(|error| failure(&error));
-        let retry = failed.is_some();
-        self.shared.problems.set(ProblemSource::Disputed, failed);
+        let retry = outcome.is_err();
+        let problem = outcome.err().map(|error| failure(&error)).or_else(|| self.unconfirmed(&own));
+        self.shared.problems.set(ProblemSource::Disputed, problem);
         let looks = retry || self.has_dispute(&own);
         self.state.disputed.look_at = looks.then(|| Instant::now() + LOOK);
     }
@@ -43,6 +45,21 @@ impl Agent {
         trouble.is_some_and(|trouble| !trouble.disputed(own).is_empty())
     }
 
+    /// A subnet that an earlier run closed, of which etcd has said nothing yet.
+    fn unconfirmed(&self, own: &PerFamily<IpNetwork>) -> Option<Problem> {
+        let Disputed { closed, confirmed, .. } = &self.state.disputed;
+        let closed = closed.as_ref().filter(|_| !confirmed && !self.has_dispute(own))?;
+        let is_own = |closed: &&IpNetwork| own.iter().any(|own| subnet::overlap(*own, **closed));
+        let subnet = closed.subnets.iter().find(is_own)?;
+        let what = format!(
+            "subnet {subnet} stays closed for new pods until etcd says that it is this host's; before \
+             this start of the agent: {}",
+            closed.why
+        );
+        let problem = Problem::new(ProblemKind::Lease, Object::named("IPAM store"), what);
+        Some(problem.with_fix("bring etcd back"))
+    }
+
     fn close_disputed(&mut self, own: &PerFamily<IpNetwork>) -> Result<(), StoreError> {
         let cni = &self.settings.cni;
         let boot_id = identity::boot_id().unwrap_or_default();
@@ -55,7 +72,9 @@ impl Agent {
         let trouble = self.state.etcd.trouble.as_ref();
         let disputed = trouble.map(|trouble| trouble.disputed(own)).unwrap_or_default();
         let why = trouble.map(|trouble| trouble.with_fix());
-        let wanted = wanted(self.state.disputed.closed.as_ref(), own, &disputed, why);
+        // Until etcd has answered, what an earlier run closed may be another host's.
+        let opens = if self.state.disputed.confirmed { *own } else { PerFamily::default() };
+        let wanted = wanted(self.state.disputed.closed.as_ref(), &opens, &disputed, why);
         if wanted != self.state.disputed.closed {
             store.close(wanted.as_ref(), WAIT)?;
             self.state.disputed.closed = wanted;
@@ -70,7 +89,7 @@ impl Agent {
     }
 }
 
-/// What is to be closed: `disputed`, and of what is closed the subnets that are not `own`.
+/// What is to be closed: `disputed`, and of what is closed the subnets that are not `own`, by etcd.
 fn wanted(
     closed: Option<&Closed>,
     own: &PerFamily<IpNetwork>,
@@ -78,7 +97,8 @@ fn wanted(
     why: Option<String>,
 ) -> Option<Closed> {
     let is_own = |closed: &IpNetwork| own.iter().any(|own| subnet::overlap(*own, *closed));
-    let former = closed.iter().flat_map(|closed| &closed.subnets).filter(|closed| !is_own(closed));
+    let former = closed.iter().flat_map(|closed| &closed.subnets);
+    let former = former.filter(|closed| !is_own(closed) && !disputed.contains(closed));
     let subnets: Vec<IpNetwork> = disputed.iter().chain(former).copied().collect();
     let former_why = closed.map(|closed| closed.why.clone());
     let why = why.filter(|_| !disputed.is_empty()).or(former_why).unwrap_or_default();
@@ -118,5 +138,7 @@ mod tests {
         check(&[own], own, &[], &[]);
         check(&[former], own, &[], &[former]);
         check(&[former], own, &[own], &[own, former]);
+        check(&[own], "", &[], &[own]);
+        check(&[own], "", &[own], &[own]);
     }
 }

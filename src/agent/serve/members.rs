@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{Scope, TriggerReason};
+use crate::inspect::last_policies;
 use crate::sources::{Exchanged, ExchangedFrom, HeardMembers};
 
 /// First wait for the release of an address whose pod's link went; the fourfold each further time …
@@ -35,7 +36,11 @@ impl Agent {
 
     /// Where to look after policies or members have `changed`, or not.
     pub(super) fn note_policies(&mut self, changed: bool) -> Scope {
-        self.state.policies_unkept |= changed;
+        if changed && self.state.kept_policies.changed() {
+            let outdated = last_policies::outdate(&self.settings.state_dir);
+            outdated.unwrap_or_else(|error| log::error!("mark the kept policies: {error}"));
+        }
+        self.state.policy_view = None;
         self.shared.problems.set(ProblemSource::Policies, self.state.policies.problems());
         match (changed, self.state.ready) {
             (false, _) => Scope::default(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
@@ -11,10 +11,12 @@ use crate::agent::new_pods;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
-use crate::inspect::{last_policies, policy_file};
+use crate::inspect::{Kernel, last_policies, policy_file};
 use crate::policy::ask::Answer;
+use crate::policy::compile::POLICY_TABLE;
 use crate::policy::local::{HostKnowledge, Published};
 use crate::policy::sources::Policies;
+use crate::policy::view::{Quarantined, View};
 use crate::policy::{Provider, Update};
 use crate::settings::{Settings, Source};
 use crate::sources::{Followed, PodScope, PoliciesStart, Start};
@@ -22,11 +24,17 @@ use crate::sources::{Followed, PodScope, PoliciesStart, Start};
 /// Wait after a change of the file: what is written in several steps is read once.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// What held before the agent stopped, of the sources in `settings`.
-pub fn kept_policies(settings: &Settings) -> (Policies, Arc<Published>) {
+/// Time between two looks whether pods in quarantine are still there.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// What held before the agent stopped, of the sources in `settings`. If the agent was killed before it
+/// had written a change, that is older than the table: then the table stays as it is until a source has
+/// said something. Where there is none, the host was started again, and older policies are better than none.
+pub fn kept_policies(settings: &Settings, kernel: &Kernel) -> (Policies, Arc<Published>) {
     let Some(policy) = &settings.policy else { return Default::default() };
-    let (snapshots, published) = last_policies::kept(&settings.state_dir);
-    (Policies::kept(snapshots, &policy.providers(&settings.source)), Arc::new(published))
+    let has_table = kernel.nft.tables().is_ok_and(|all| all.iter().any(|it| it == POLICY_TABLE));
+    let (kept, published) = last_policies::kept(&settings.state_dir, !has_table);
+    (Policies::kept(kept, &policy.providers(&settings.source)), Arc::new(published))
 }
 
 impl Agent {
@@ -54,7 +62,7 @@ impl Agent {
         if self.settings.policy.is_none() {
             return Scope::default();
         }
-        let changed = self.state.policies.take(update);
+        let changed = self.state.policies.take(update, SystemTime::now());
         self.note_policies(changed)
     }
 
@@ -99,15 +107,20 @@ impl Agent {
         }
     }
 
-    /// Keeps what holds for the next start.
-    pub(super) fn keep_policies(&mut self) {
-        if !std::mem::take(&mut self.state.policies_unkept) {
+    /// Keeps what is in force for the next start, if it is time to; `at_end`: if there is anything new.
+    pub(super) fn keep_policies(&mut self, at_end: bool) {
+        let now = Instant::now();
+        if self.state.kept_policies.due().is_none_or(|due| due > now && !at_end) {
             return;
         }
         let (policies, published) = (self.state.policies.snapshots(), &*self.state.published);
         let kept = last_policies::keep(&self.settings.state_dir, policies, published);
-        if let Err(error) = kept {
-            log::error!("keep the policies for the next start: {error}");
+        match kept {
+            Ok(bytes) => self.state.kept_policies.written(bytes, now),
+            Err(error) => {
+                log::error!("keep the policies for the next start: {error}");
+                self.state.kept_policies.failed(now);
+            }
         }
     }
 
@@ -115,6 +128,41 @@ impl Agent {
         let known = self.state.policies.snapshot().cloned();
         let published = self.policies.exchanges().then(|| Arc::clone(&self.state.published));
         HostKnowledge { host: self.name.clone(), known, published }
+    }
+
+    /// What is known of policies, for all who ask; what keeps pods in quarantine becomes a problem.
+    pub(super) fn policy_view(&mut self) -> Option<Arc<View>> {
+        let Some(settings) = &self.settings.policy else {
+            if self.state.policy_view.take().is_some() {
+                self.shared.problems.set(ProblemSource::QuarantinedPods, None);
+            }
+            return None;
+        };
+        if self.state.policy_view.is_none() {
+            let pods = self.state.cache.policy.pods.clone();
+            let view = View {
+                host: self.name.clone(),
+                subnets: self.state.subnets.iter().flat_map(|all| all.iter().copied()).collect(),
+                sources: self.state.policies.states(&settings.providers(&self.settings.source)),
+                known: self.state.policies.snapshot().cloned(),
+                pods: pods.unwrap_or_default(),
+            };
+            let quarantined = view.quarantined();
+            self.state.quarantine_due =
+                (!quarantined.is_empty()).then(|| Instant::now() + LOOK_AGAIN);
+            let problems = quarantined.iter().map(Quarantined::problem);
+            self.shared.problems.set(ProblemSource::QuarantinedPods, problems);
+            self.state.policy_view = Some(Arc::new(view));
+        }
+        self.state.policy_view.clone()
+    }
+
+    /// Looks at the pods again while one of them is in quarantine: it may have gone.
+    pub(super) fn look_at_quarantine(&mut self) {
+        if self.state.quarantine_due.take_if(|due| *due <= Instant::now()).is_some() {
+            self.state.scope = self.state.scope.and(Scope::POLICY);
+            self.state.reasons.and(TriggerReason::PODS);
+        }
     }
 
     /// Puts the policies of new pods in force at once, and answers their plugins.
@@ -156,6 +204,7 @@ impl Agent {
         let mut why = TriggerReason::default();
         why.and(TriggerReason::PODS);
         self.record_changes(&applier, &why, true);
+        self.state.policy_view = None;
         let pods = self.state.cache.policy.pods.as_ref();
         let known = pods.map(|pods| policies.addresses(pods)).unwrap_or_default();
         for asked in asked {

@@ -38,7 +38,8 @@ impl Agent {
         }
     }
 
-    pub(super) fn publish(&self) {
+    pub(super) fn publish(&mut self) {
+        let policies = self.policy_view();
         let state = &self.state;
         self.shared.publish(AgentSnapshot {
             settings: self.settings.clone(),
@@ -52,6 +53,7 @@ impl Agent {
             host_state: state.host_state.clone(),
             etcd: state.etcd.clone(),
             contact: self.registry.contact().cloned(),
+            policies,
         });
     }
 }

@@ -20,6 +20,7 @@ impl Agent {
         self.follow_policies();
         self.read_policy_file();
         self.look_at_released();
+        self.look_at_quarantine();
         let now = Instant::now();
         if now >= self.state.resync_at {
             self.state.scope = Scope::ALL;
@@ -60,6 +61,9 @@ impl Agent {
         };
         let mut applier = Applier::new(false);
         let seen = run::run(&run, &mut self.state.cache, &mut applier);
+        if scope.policy {
+            self.state.policy_view = None;
+        }
         log::debug!("looked at {scope:?} in {:?}", now.elapsed());
         let why = std::mem::take(&mut self.state.reasons);
         let same_host =
@@ -74,7 +78,8 @@ impl Agent {
         self.count_reconcile(scope, now, !applier.failures().is_empty());
         self.conclude(scope, seen, &applier);
         if applier.failures().is_empty() {
-            self.keep_policies();
+            self.state.kept_policies.in_force(Instant::now());
+            self.keep_policies(false);
         }
         if scope == Scope::ALL {
             self.conclude_reload(applier.failures().is_empty());

@@ -16,8 +16,10 @@ use crate::ipam::Closed;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
+use crate::policy::keeping::Keeping;
 use crate::policy::local::Published;
 use crate::policy::sources::Policies;
+use crate::policy::view::View;
 use crate::settings::{Settings, Texts};
 
 use crate::agent::serve::rate_limit::RepairRateLimit;
@@ -74,8 +76,12 @@ pub struct AgentState {
     pub policies: Policies,
     /// What other hosts know of this one's pods.
     pub published: Arc<Published>,
-    /// It has changed since it was kept for the next start.
-    pub(super) policies_unkept: bool,
+    /// What of it is kept for the next start.
+    pub(super) kept_policies: Keeping,
+    /// All that is known of them, as it was published last; `None`: something has changed.
+    pub(super) policy_view: Option<Arc<View>>,
+    /// When to look whether pods in quarantine are still there.
+    pub(super) quarantine_due: Option<Instant>,
     /// When to read POLICY_FILE.
     pub(super) policy_file_due: Option<Instant>,
     /// When to read the store again for a pod that went, and the wait until then.
@@ -92,6 +98,8 @@ pub struct Disputed {
     pub(super) closed: Option<Closed>,
     /// It was read, or written, in this life of the agent.
     pub(super) known: bool,
+    /// In this life etcd said which subnets are this host's: others are not opened before that.
+    pub(super) confirmed: bool,
     /// When to look for pods.
     pub(super) look_at: Option<Instant>,
 }
@@ -105,7 +113,7 @@ impl AgentState {
             subnets: fixed,
             since: fixed.map(|_| SystemTime::now()),
             etcd: StoreStatus::default(),
-            disputed: Disputed::default(),
+            disputed: Disputed { confirmed: fixed.is_some(), ..Disputed::default() },
             change_heard_at: None,
             snapshot: None,
             peers: fixed.map(|_| Arc::default()),
@@ -129,7 +137,9 @@ impl AgentState {
             stop: false,
             policies: Policies::default(),
             published: Arc::default(),
-            policies_unkept: false,
+            kept_policies: Keeping::new(now),
+            policy_view: None,
+            quarantine_due: None,
             policy_file_due: Some(now),
             pods_due: None,
             asked: Vec::new(),

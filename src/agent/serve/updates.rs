@@ -39,7 +39,7 @@ impl Agent {
                 {
                     leased.down = Some(error.with_fix());
                     leased.undecided = error.may_be_of_copy();
-                    // The state of a copied machine is of the other one.
+                    // The state of a copied machine is the other one's.
                     leased.saved = leased.saved.take().filter(|_| !error.is_of_copy());
                 }
                 self.state.etcd.trouble = Some(error);
@@ -63,6 +63,7 @@ impl Agent {
                     self.state.since = Some(SystemTime::now());
                 }
                 self.state.subnets = Some(lease.subnets);
+                self.state.disputed.confirmed = true;
                 self.follow_dispute();
                 return Ok(Scope::ALL);
             }
@@ -84,7 +85,7 @@ impl Agent {
         self.state.etcd.down.clone_from(&why);
         self.note_store();
         if let Registry::Leased(leased) = &mut self.registry {
-            leased.undecided &= why.is_none();
+            // A failed call does not decide whether this machine is a copy.
             leased.down = why;
         }
     }

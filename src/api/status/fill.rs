@@ -11,6 +11,7 @@ use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
 use crate::api::problems::{gateways, problems};
+use crate::api::status::policies::policies;
 use crate::api::status::{
     Addresses, ChangeStatus, ConnectionStatus, EtcdStatus, FirewallStatus, KubernetesStatus,
     LeaseStatus, Loop, NodeStatus, PeerStatus, ProbeStatus, Problems, SCHEMA, Status,
@@ -71,6 +72,7 @@ pub fn host(
         backend: Some(backend(snapshot.settings.backend).to_owned()),
         peers: peers(snapshot, probed),
         firewall: Some(firewall(&problems)),
+        policies: Some(policies(snapshot, &problems)),
         addresses: Some(uses.iter().map(usage).collect()),
         problems: Problems(Some(problems)),
         ..Status::default()

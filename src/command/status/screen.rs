@@ -1,7 +1,8 @@
 //! Pure. The status as text.
 
 use crate::api::status::{
-    ChangeStatus, ConnectionStatus, EtcdStatus, KubernetesStatus, Loop, PeerStatus, Status,
+    ChangeStatus, ConnectionStatus, EtcdStatus, KubernetesStatus, Loop, PeerStatus,
+    PolicySourceStatus, Status,
 };
 use crate::command::status::shown::Shown;
 use crate::command::table::{Cell, Style, Table, Tone, facts, printable};
@@ -25,6 +26,7 @@ pub fn screen(shown: &Shown, style: Style) -> String {
             store(status),
             ("pods", pods(shown)),
             ("firewall", firewall(status)),
+            ("policies", policies(status)),
             ("hosts", hosts(status)),
         ],
         style,
@@ -176,6 +178,47 @@ fn firewall(status: &Status) -> String {
     }
 }
 
+fn policies(status: &Status) -> String {
+    let Some(policies) = &status.policies else { return "unknown".to_owned() };
+    if !policies.on {
+        return "off".to_owned();
+    }
+    let mut lines = match policies.known {
+        false => vec!["on; none have been read yet".to_owned()],
+        true => vec![format!(
+            "on: {} with {}, {} on this host{}",
+            count(policies.policies, "policy", "policies"),
+            count(policies.rules, "rule", "rules"),
+            count(policies.pods, "pod", "pods"),
+            match policies.quarantine.len() {
+                0 => String::new(),
+                number => format!(", {number} in quarantine"),
+            }
+        )],
+    };
+    lines.extend(policies.sources.iter().map(source));
+    lines.join("\n")
+}
+
+fn source(source: &PolicySourceStatus) -> String {
+    let read = match (&source.read, source.policies) {
+        (Some(read), _) => format!("read {read}"),
+        (None, 0) => "nothing read yet".to_owned(),
+        (None, _) => "what held before the agent started".to_owned(),
+    };
+    let health = match (source.healthy, source.problems) {
+        (true, 0) => String::new(),
+        (true, number) => format!(", {}", count(number, "problem", "problems")),
+        (false, _) => ", not followed now".to_owned(),
+    };
+    let policies = count(source.policies, "policy", "policies");
+    format!("{} from {}, {read}{health}", policies, source.source)
+}
+
+fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 fn hosts(status: &Status) -> String {
     let Some(peers) = &status.peers else { return "other hosts: unknown".to_owned() };
     let reached = peers.iter().filter(|peer| peer.reachable).count();
@@ -299,6 +342,37 @@ mod tests {
         let value = json!({ "etcd": null, "kubernetes": { "error": "refused" }, "peers": peers });
         check(value.clone(), "kubernetes  no answer: refused");
         check(value, "hosts       1 other, 1 is reached, as far as was known last");
+    }
+
+    #[test]
+    fn policies_have_a_line_for_each_source() {
+        let check = |value: Value, wanted: &[&str]| {
+            let text = screen(&read(json!({ "policies": value })), Style::default());
+            let lines: Vec<&str> =
+                text.lines().skip_while(|it| !it.starts_with("policies")).collect();
+            assert_eq!(lines[..wanted.len()], *wanted, "{text}");
+        };
+        check(json!(null), &["policies  unknown"]);
+        check(json!({ "on": false }), &["policies  off", "hosts     other hosts: unknown"]);
+        let file = json!({ "source": "file", "healthy": false });
+        check(
+            json!({ "on": true, "sources": [file] }),
+            &[
+                "policies  on; none have been read yet",
+                "          0 policies from file, nothing read yet, not followed now",
+            ],
+        );
+        let api = json!({ "source": "kubernetes", "healthy": true, "policies": 2, "problems": 1,
+            "read": "2026-11-20T18:46:00Z" });
+        let quarantine = [json!({ "pod": "shop/web" })];
+        check(
+            json!({ "on": true, "known": true, "policies": 2, "rules": 1, "pods": 3,
+                "quarantine": quarantine, "sources": [api] }),
+            &[
+                "policies  on: 2 policies with 1 rule, 3 pods on this host, 1 in quarantine",
+                "          2 policies from kubernetes, read 2026-11-20T18:46:00Z, 1 problem",
+            ],
+        );
     }
 
     #[test]

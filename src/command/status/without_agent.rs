@@ -1,6 +1,7 @@
 //! The status of a host whose agent does not answer: a dry run of a reconcile.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::agent::active_problems::sort;
 use crate::agent::dry_run::DryRun;
@@ -8,7 +9,7 @@ use crate::agent::snapshot::{AgentSnapshot, StoreStatus};
 use crate::api::status::{self, Status};
 use crate::command::pending_changes::PendingChanges;
 use crate::inspect::pool_use::{addresses, scarce};
-use crate::inspect::{Host, identity};
+use crate::inspect::{Host, identity, policies};
 use crate::settings::Source;
 
 /// The status as an agent would fill it, and the changes that it would make.
@@ -28,12 +29,17 @@ pub fn status(host: &Host) -> (Status, Vec<String>) {
         host_state: found.outcome.as_ref().map(|outcome| outcome.host_state.clone()),
         etcd: store_status(host),
         contact: None,
+        policies: policies::last(&host.settings, host.subnets.iter().copied())
+            .unwrap_or_default()
+            .map(Arc::new),
     };
     let uses = addresses(&snapshot.settings, snapshot.subnets);
     let mut problems = snapshot.etcd.problems(&host.settings.source);
     problems.extend(found.problems());
     problems.extend(cluster.iter().flat_map(|found| found.problems()));
     problems.extend(scarce(&uses));
+    let quarantined = snapshot.policies.iter().flat_map(|view| view.quarantined());
+    problems.extend(quarantined.map(|one| one.problem()));
     sort(&mut problems);
     let name = identity::node_name(&host.settings).map(|name| name.to_string());
     let name = (name.as_deref().unwrap_or_default(), host.kernel.machine_id.as_str());

@@ -28,6 +28,14 @@ function ago(seconds) {
   return Math.round(seconds / 3600) + " h ago";
 }
 
+function policies(p) {
+  if (!p || !p.on) return p ? "off" : "–";
+  if (!p.known) return "none have been read yet";
+  const parts = [p.policies + " policies", p.rules + " rules", p.pods + " pods", ...(p.quarantine.length ? [p.quarantine.length + " in quarantine: " + list(p.quarantine.map((one) => one.pod))] : [])];
+  const from = p.sources.map((one) => one.source + (one.healthy ? "" : " (not followed now)") + (one.read ? ", read " + one.read : ""));
+  return parts.join(", ") + "; from " + list(from);
+}
+
 function host(s) {
   const lease = s.lease || {}, etcd = s.etcd;
   const facts = [
@@ -38,6 +46,7 @@ function host(s) {
     ["MTU of pods", s.node.pod_mtu || "–"],
     ["etcd", etcd === null ? "not used" : etcd.connected ? etcd.connected + ", heard " + ago(etcd.last_contact_seconds) : "no answer, heard " + ago(etcd.last_contact_seconds)],
     ["firewall", s.firewall === null ? "–" : s.firewall.ok ? "lets pods through" : "in the way"],
+    ["policies", policies(s.policies)],
     ["agent", s.node.version + ", since " + s.node.started],
   ];
   fill("host", facts.flatMap(([name, value]) => [make("dt", name), make("dd", value)]));

@@ -8,6 +8,7 @@ use crate::lease::claim::python;
 use crate::lease::error::LeaseError;
 use crate::lease::identity::{Claimant, Network};
 use crate::lease::records::{Key, NodeName};
+use crate::lease::right::right;
 use crate::lease::snapshot::Snapshot;
 use crate::net::subnet;
 
@@ -29,16 +30,28 @@ pub fn config(found: &Snapshot, network: &Network) -> Option<LeaseError> {
     Some(LeaseError::ConfigMismatch { variable, theirs, ours, key })
 }
 
-/// A subnet recorded for this host is outside the pool, and the host uses neither it nor another one. It may use
-/// one that lies in a part by which the network's pool grew beyond the limit of this host.
+/// A subnet recorded for this host is outside the pool, and the host uses neither it nor another one, nor has it
+/// another one by its other keys: somebody overwrote the first. It may use one that lies in a part by which the
+/// network's pool grew beyond the limit of this host.
 fn outside_pool(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {
     let pools = own.network.pools.entries().filter(|(family, _)| own.keep.get(*family).is_none());
     let mut subnets =
         pools.filter_map(|(family, pool)| Some((recorded(found, own, family)?, pool.network())));
     let ((key, subnet), pool) = subnets.find(|((_, subnet), pool)| {
-        !is_served(found, own, *subnet) && !subnet::contains(*pool, *subnet)
+        let is_inside = |subnet: IpNetwork| subnet::contains(*pool, subnet);
+        let has_another = || others(found, own).any(is_inside);
+        !is_served(found, own, *subnet) && !is_inside(*subnet) && !has_another()
     })?;
     Some(LeaseError::OutsidePool { subnet, key: own.network.key(&key), pool })
+}
+
+/// The subnets that this host claims, and those it remembers and has a right to.
+fn others<'a>(found: &'a Snapshot, own: &'a Claimant) -> impl Iterator<Item = IpNetwork> + 'a {
+    let name = &own.identity.name;
+    let claims = found.claims.iter().filter(move |(_, claim)| claim.value == *name);
+    let remembered = own.remembered.iter().copied();
+    let remembered = remembered.filter(move |subnet| right(found, name, *subnet).is_some());
+    claims.map(|(subnet, _)| *subnet).chain(remembered)
 }
 
 /// `subnet` is recorded for this host and claimed by it, and an earlier run of its agent served it.

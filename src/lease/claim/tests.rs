@@ -274,6 +274,10 @@ fn a_host_key_that_was_overwritten_while_the_agent_did_not_run_changes_nothing()
     let remembers = Claimant { remembered: v4("10.0.9.0/24"), ..own() };
     assert_eq!(subnet_of(&keys, &remembers), "10.0.9.0/24");
     assert_eq!(subnet_of(&keys[2..], &remembers), "10.0.99.0/24", "nothing else is its own");
+    let outside = [keys[0], keys[1], ("/h/h1", "192.168.7.0/24")];
+    assert_eq!(subnet_of(&outside, &own()), "10.0.9.0/24", "outside the pool");
+    assert_eq!(subnet_of(&outside, &remembers), "10.0.9.0/24", "outside the pool");
+    assert_eq!(subnet_of(&outside[1..], &remembers), "10.0.9.0/24", "without a claim");
 }
 
 #[test]

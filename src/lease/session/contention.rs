@@ -5,7 +5,8 @@
 //! asks it to show that it lives, by the contender key. A living agent answers: it writes its alive key
 //! again. The one that asked then never serves; without an answer it takes the key over. A living agent
 //! may be stalled for seconds, and its etcd lease lives on. The machine that has the address in the node
-//! record is no copy, and waits for one short window; another one waits until the alive key is gone.
+//! record and is in the boot that this one was in is no copy, and waits for one short window; another one
+//! waits until the alive key is gone.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use crate::lease::transaction::Transaction;
 use crate::net::Family;
 
 /// Windows for an answer, each as long as those before it together, that are over before a machine with
-/// another address takes the name of an agent whose alive key is still kept: twice the life of that key.
+/// another address or in another boot takes the name of an agent whose alive key is still kept: twice the
+/// life of that key.
 const WINDOWS: u32 = 6;
 
 /// The other agent, and what to do.
@@ -124,6 +126,12 @@ impl SessionMachine {
 
     /// Windows for an answer before this agent takes the name.
     fn windows(&self, found: &Snapshot) -> u32 {
+        let is_other = self.has_moved(found) || !self.is_same_boot(found);
+        if is_other && self.lease.is_none() { WINDOWS } else { 1 }
+    }
+
+    /// The node record has another address of a family.
+    fn has_moved(&self, found: &Snapshot) -> bool {
         let node = found.nodes.get(&self.own.identity.name);
         let own = &self.own.attributes.addresses;
         let is_other = |family| match (node?.value.addresses.get(family), own.get(family)) {
@@ -131,8 +139,12 @@ impl SessionMachine {
             // A machine that starts may have none of a family yet.
             _ => None,
         };
-        let has_moved = Family::BOTH.into_iter().filter_map(is_other).any(|is_other| is_other);
-        if has_moved && self.lease.is_none() { WINDOWS } else { 1 }
+        Family::BOTH.into_iter().filter_map(is_other).any(|is_other| is_other)
+    }
+
+    fn is_same_boot(&self, found: &Snapshot) -> bool {
+        let node = found.nodes.get(&self.own.identity.name);
+        node.is_some_and(|node| *node.value.boot_id == *self.own.identity.boot_id)
     }
 
     fn is_same_machine(&self, alive: &Stored<Arc<Alive>>) -> bool {
@@ -201,11 +213,11 @@ impl SessionMachine {
     }
 
     fn wait_for_answer(&mut self, found: &Snapshot) -> Command {
-        let node = found.nodes.get(&self.own.identity.name);
-        let same_boot = node.is_some_and(|node| *node.value.boot_id == *self.own.identity.boot_id);
+        let same_boot = self.is_same_boot(found);
         self.state = State::AwaitingAnswer;
-        let waits = self.asked.as_ref().map_or(0, |asked| asked.waits);
-        Command::Pause(Pause::Answer { same_boot, waits })
+        let asked = self.asked.as_ref();
+        let (waits, modified) = asked.map_or((0, 0), |asked| (asked.waits, asked.modified));
+        Command::Pause(Pause::Answer { same_boot, waits, modified })
     }
 
     /// This host may not put the contender key: the alive key is taken over without a question.

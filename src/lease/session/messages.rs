@@ -50,8 +50,9 @@ pub enum Pause {
     /// Hosts of the Python agent may be taking the fresh subnet.
     Probation,
     /// Another agent with this host's name and machine id shows meanwhile that it lives. In the same boot
-    /// it is almost always the one that was killed before this one. `waits`: windows that are over.
-    Answer { same_boot: bool, waits: u32 },
+    /// it is almost always the one that was killed before this one. `waits`: windows that are over. The wait
+    /// ends when its alive key is gone or changes after the revision `modified`.
+    Answer { same_boot: bool, waits: u32, modified: i64 },
     /// This many times in a row another host was first.
     LostRace(u32),
 }

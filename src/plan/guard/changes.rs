@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::net::{IfName, Mac, Object};
 use crate::nft::frame::edit::FrameEdit;
-use crate::nft::frame::{FoundFrames, FrameTable};
+use crate::nft::frame::{FoundFrameRule, FoundFrames, FrameTable};
 use crate::nft::{Element, ElementChange, Set, Value};
-use crate::plan::guard::layout::{Elements, Guard, TABLE, element_edits, shared_edits};
+use crate::plan::guard::layout::{
+    Elements, Guard, TABLE, element_edits, is_dispensable, leads_to, shared_edits,
+};
 use crate::plan::guard::reason::DropReason;
 use crate::plan::guard::sets::{MAC, sets};
 use crate::plan::{Describe, Line};
@@ -63,14 +65,8 @@ pub fn changes<'a>(
     broken.into_iter().chain(kept).chain(removed).collect()
 }
 
-/// The guard is there, with what it needs; its elements are looked up elsewhere.
-pub fn has_chains(guard: &Guard, found: &FoundFrames) -> bool {
-    let mut chains = guard.shared().chains.into_iter().chain([guard.chain()]);
-    chains.all(|chain| chain.is_whole(found.chains.get(&chain.name)))
-}
-
 /// What is left of devices that are gone, `alive` are the others: their chains, where the kernel keeps
-/// them, and elements.
+/// them, and elements; and shared chains that nobody leads to any more.
 pub fn leftovers(found: &FoundFrames, alive: &BTreeMap<u32, IfName>) -> Vec<FrameEdit> {
     let chains = dead_chains(found, alive).cloned().map(FrameEdit::RemoveChain);
     let elements = all_sets().into_iter().filter_map(|set| {
@@ -82,7 +78,20 @@ pub fn leftovers(found: &FoundFrames, alive: &BTreeMap<u32, IfName>) -> Vec<Fram
         let change = ElementChange { set: name, shape, added: BTreeSet::new(), removed };
         (!change.removed.is_empty()).then_some(FrameEdit::Elements(change))
     });
-    chains.chain(elements).collect()
+    chains.chain(unused_chains(found, alive)).chain(elements).collect()
+}
+
+/// Shared chains for rights that no pod has any more.
+fn unused_chains(found: &FoundFrames, alive: &BTreeMap<u32, IfName>) -> Vec<FrameEdit> {
+    let dead: Vec<&String> = dead_chains(found, alive).collect();
+    let is_unused = |name: &&String| {
+        let goto = Some(leads_to((*name).clone()).fingerprint());
+        let from = |dead: &&&String| found.chains[**dead].rules.iter();
+        let leading = |rule: &&FoundFrameRule| rule.fingerprint == goto;
+        let by_dead = dead.iter().map(|dead| from(&dead).filter(leading).count()).sum::<usize>();
+        is_dispensable(name) && found.chains[*name].references == by_dead
+    };
+    found.chains.keys().filter(is_unused).cloned().map(FrameEdit::RemoveChain).collect()
 }
 
 /// The names of chains whose device is gone.
@@ -120,7 +129,9 @@ fn broken<'a>(
             }
         }
     }
-    let is_whole = shared.sets.iter().all(|set| found.elements.contains_key(&set.name))
+    let is_dormant = found.is_dormant && !shared.chains.is_empty();
+    let is_whole = !is_dormant
+        && shared.sets.iter().all(|set| found.elements.contains_key(&set.name))
         && shared.chains.iter().all(|chain| chain.is_whole(found.chains.get(&chain.name)));
     (!is_whole).then_some(shared)
 }

@@ -63,14 +63,8 @@ impl Guard {
 
     /// The chain at its port.
     pub fn chain(&self) -> FrameChain {
-        let to = shared_name(self.routed_by.is_some(), &self.allowed);
-        let rule = FrameRule {
-            comment: "guard".to_owned(),
-            matches: Vec::new(),
-            action: FrameAction::Goto(to),
-        };
-        let name = self.device.to_string();
-        FrameChain { name, device: Some(self.device.clone()), rules: vec![rule] }
+        let rules = vec![leads_to(shared_name(self.routed_by.is_some(), &self.allowed))];
+        FrameChain { name: self.device.to_string(), device: Some(self.device.clone()), rules }
     }
 
     /// What its rules need, which other pods have as well.
@@ -131,6 +125,19 @@ impl Guard {
         edits.push(FrameEdit::Chain(self.chain()));
         edits
     }
+}
+
+/// The rule of a port's chain: the rest is in the chain of that name.
+pub(super) fn leads_to(chain: String) -> FrameRule {
+    let action = FrameAction::Goto(chain);
+    FrameRule { comment: "guard".to_owned(), matches: Vec::new(), action }
+}
+
+/// Pods share the chain of this name, and it is of a former release, or for certain `allowedAddresses`:
+/// of no use when no pod's chain leads to it.
+pub(super) fn is_dispensable(name: &str) -> bool {
+    let is_shared = name.starts_with("routed-") || name.starts_with("bridged-");
+    is_shared && [true, false].iter().all(|routed| shared_name(*routed, &[]) != name)
 }
 
 /// The changes of the table that make what guards share, once for all of them.

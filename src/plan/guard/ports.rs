@@ -4,11 +4,14 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
+
 use crate::ipam::StoreEntry;
 use crate::net::Mac;
 use crate::netlink::link::Link;
 use crate::netlink::neighbour::{NeighbourState, NudState};
-use crate::plan::pod::{LinkIdentity, is_of_network};
+use crate::plan::guard::layout::Guard;
+use crate::plan::pod::{BridgePort, LinkIdentity, is_of_network};
 
 /// What is known of a host's pods, for guards that no configuration of a runtime describes.
 #[derive(Debug)]
@@ -29,6 +32,21 @@ pub struct PodPort<'a> {
     pub addresses: Vec<IpAddr>,
     /// The MAC is pinned to the port, and the bridge learns none there.
     pub is_fixed: bool,
+}
+
+impl PodPort<'_> {
+    /// Its guard in a network that allows `allowed` and whose host `routes` between pods.
+    pub fn guard(&self, allowed: &[IpNetwork], routes: bool) -> Guard {
+        let alias = self.link.alias.as_deref().unwrap_or_default();
+        let routes = routes && !BridgePort::of_alias(alias).isolated;
+        Guard {
+            device: self.link.name.clone(),
+            mac: self.mac,
+            addresses: self.addresses.clone(),
+            allowed: allowed.to_vec(),
+            routed_by: self.link.mac.filter(|_| routes),
+        }
+    }
 }
 
 /// The ports of `network` on the bridge `bridge` that are up (others belong to an ADD), and those links of which nobody knows an address.

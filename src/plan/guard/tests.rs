@@ -42,7 +42,7 @@ fn of_kernel(chain: &FrameChain) -> FoundFrameChain {
         fingerprint: Some(rule.fingerprint()),
         comment: Some(rule.comment.clone()),
     });
-    FoundFrameChain { is_base: chain.device.is_some(), rules: rules.collect() }
+    FoundFrameChain { is_base: chain.device.is_some(), references: 0, rules: rules.collect() }
 }
 
 fn texts(guard: &Guard) -> Vec<String> {
@@ -100,6 +100,8 @@ fn a_guard_that_is_whole_needs_nothing() {
         broken.chains.get_mut("hz1").unwrap().rules = rules;
         assert_eq!(changed(&guard, &broken), repaired);
     }
+    let dormant = FoundFrames { is_dormant: true, ..kernel.clone() };
+    assert!(matches!(&changed(&guard, &dormant)[..], [GuardChange::Shared(_)]));
     for name in ["routed-1", "drop-mac"] {
         let mut broken = kernel.clone();
         broken.chains.get_mut(name).unwrap().rules.pop();
@@ -157,6 +159,31 @@ fn what_pods_left_is_what_is_of_no_device() {
     // Another pod of the same name: its chain is its own, and the elements are not.
     let again = alive(&[(INDEX, "hz1"), (9, "hz2")]);
     assert_eq!((left(&kernel, &again), leftovers(&kernel, &again).len()), (1, 5));
+}
+
+/// Those that every network may need stay.
+#[test]
+fn shared_chains_that_nobody_leads_to_are_left_over() {
+    let allowed = vec!["10.9.0.0/16".parse().unwrap()];
+    let former = Guard { device: "hz2".parse().unwrap(), allowed, ..guard() };
+    let name = former.shared().chains.pop().unwrap().name;
+    let mut kernel = found(&[(guard(), INDEX), (former, 8)]);
+    let alive: BTreeMap<u32, IfName> =
+        [(INDEX, "hz1"), (8, "hz2")].map(|(index, name)| (index, name.parse().unwrap())).into();
+    let refer = |kernel: &mut FoundFrames, references| {
+        kernel.chains.get_mut(&name).unwrap().references = references;
+    };
+    refer(&mut kernel, 1);
+    assert_eq!(leftovers(&kernel, &alive), Vec::new());
+    // That of its last pod goes in the same transaction.
+    let removed = |edits: Vec<FrameEdit>| edits.contains(&FrameEdit::RemoveChain(name.clone()));
+    let gone = BTreeMap::from([(INDEX, "hz1".parse().unwrap())]);
+    assert!(removed(leftovers(&kernel, &gone)));
+    refer(&mut kernel, 2);
+    assert!(!removed(leftovers(&kernel, &gone)), "a rule of somebody else leads to it");
+    refer(&mut kernel, 0);
+    assert_eq!(leftovers(&kernel, &alive), [FrameEdit::RemoveChain(name.clone())]);
+    assert_eq!(leftovers(&found(&[(guard(), INDEX)]), &alive), Vec::new());
 }
 
 #[test]

@@ -4,8 +4,7 @@ use std::net::IpAddr;
 
 use crate::net::Family;
 use crate::nft::{Data, Element, ElementChange, Set, Shape, Type, Value, Verdict};
-use crate::policy::compile::EPOCH_SET;
-use crate::policy::compile::name::numbered;
+use crate::policy::compile::name::{EPOCH_SET, numbered};
 
 /// The sets and maps in which an address stands, each with the element of a pod without rules.
 pub fn places(address: IpAddr) -> Vec<(Set, Element)> {

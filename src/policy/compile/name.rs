@@ -3,6 +3,16 @@
 use crate::net::{Family, hash};
 use crate::policy::rule::{Direction, Rule, Source};
 
+/// The agent's table for policies.
+pub const POLICY_TABLE: &str = "humanz-policy";
+
+/// The chains that the kernel calls.
+pub const FORWARD_CHAIN: &str = "forward";
+pub const INPUT_CHAIN: &str = "input";
+
+/// The set that holds the mark of the present epoch.
+pub const EPOCH_SET: &str = "epoch";
+
 /// Longer names are cut and get a hash.
 const NAME_MAX_BYTES: usize = 128;
 

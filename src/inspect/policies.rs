@@ -1,0 +1,43 @@
+//! What this host knows of policies: as its agent says, or as its disk has it.
+
+use ipnetwork::IpNetwork;
+
+use crate::inspect::{agent_socket, identity, last_policies, pods};
+use crate::policy::local::Pods;
+use crate::policy::sources::{Policies, SourceState};
+use crate::policy::view::View;
+use crate::settings::Settings;
+use crate::settings::exit::Exit;
+
+/// What the agent knows; `None` if it serves without policies, or knows nothing yet. An error says why
+/// it does not answer.
+pub fn asked(settings: &Settings) -> Result<Option<View>, String> {
+    let mut answer = agent_socket::get(agent_socket::of(settings)?, "/v1/policies")?;
+    let view = answer["view"].take();
+    serde_json::from_value(view).map_err(|error| format!("the agent's answer: {error}"))
+}
+
+/// What held last, and the pods that the store has; `None` if `settings` have no policies.
+///
+/// # Errors
+/// The store of addresses cannot be read, or this host has no name.
+pub fn last(
+    settings: &Settings,
+    subnets: impl IntoIterator<Item = IpNetwork>,
+) -> Result<Option<View>, Exit> {
+    let Some(policy) = &settings.policy else { return Ok(None) };
+    let providers = policy.providers(&settings.source);
+    let (kept, _) = last_policies::kept(&settings.state_dir, true);
+    let policies = Policies::kept(kept, &providers);
+    let read = last_policies::written(&settings.state_dir);
+    let dated = |state: SourceState| SourceState { read: read.filter(|_| state.holds), ..state };
+    let network = &settings.cni.name;
+    let contents = pods::store(settings, network)?.contents().map_err(pods::refused)?;
+    Ok(Some(View {
+        host: identity::node_name(settings)?,
+        subnets: subnets.into_iter().collect(),
+        sources: policies.states(&providers).into_iter().map(dated).collect(),
+        known: policies.snapshot().cloned(),
+        pods: Pods::of(network, &contents.entries),
+    }))
+}

@@ -1,0 +1,75 @@
+//! Pure. Namespaces that no policy concerns: what their pods may do is known without knowing the pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::policy::endpoint::{Endpoint, Namespace};
+use crate::policy::members;
+use crate::policy::name::Name;
+use crate::policy::rule::{Rule, Rules, Verdict};
+use crate::policy::selector::Selector;
+
+/// Those of the namespaces of `pods` of which no rule has any pod as its subject, nor as a peer that it
+/// denies: a pod that is not among a rule's peers yet would pass by that rule.
+pub fn namespaces(rules: &Rules, pods: &[Endpoint]) -> BTreeSet<Name> {
+    let concerned: BTreeSet<Selector> = rules.enforced().flat_map(selectors).collect();
+    let all: BTreeMap<&Name, &Namespace> =
+        pods.iter().map(|pod| (pod.namespace.name(), &*pod.namespace)).collect();
+    let is_free =
+        |namespace: &&Namespace| !concerned.iter().any(|one| one.may_match_namespace(namespace));
+    all.into_values().filter(is_free).map(|namespace| namespace.name().clone()).collect()
+}
+
+fn selectors(rule: &Rule) -> BTreeSet<Selector> {
+    let mut selectors = match rule.verdict {
+        Verdict::Allow => BTreeSet::new(),
+        Verdict::Deny | Verdict::Pass => members::peers([rule]),
+    };
+    selectors.insert(rule.subject.clone());
+    selectors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::read::documents;
+
+    const SHOP: &str = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop",
+        "name": "web"}, "spec": {"nodeName": "n1"}, "status": {"podIP": "10.1.2.3"}}"#;
+    const OTHER: &str = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "other",
+        "name": "web"}, "spec": {"nodeName": "n1"}, "status": {"podIP": "10.1.2.4"}}"#;
+
+    fn policy(spec: &str) -> String {
+        format!(
+            r#"{{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata":
+            {{"namespace": "shop", "name": "p"}}, "spec": {spec}}}"#
+        )
+    }
+
+    fn admin(rule: &str) -> String {
+        format!(
+            r#"{{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+            "metadata": {{"name": "p"}}, "spec": {{"tier": "Admin", "priority": 1, "subject":
+            {{"namespaces": {{"matchLabels": {{"kubernetes.io/metadata.name": "shop"}}}}}},
+            {rule}}}}}"#
+        )
+    }
+
+    fn check(policy: &str, wanted: &[&str]) {
+        let documents =
+            documents::read(&documents::objects(&[SHOP, OTHER, policy].concat()).unwrap(), true);
+        assert_eq!(documents.problems, []);
+        let found = namespaces(&documents.rules, &documents.endpoints.pods);
+        assert_eq!(found.iter().map(Name::as_str).collect::<Vec<_>>(), wanted, "{policy}");
+    }
+
+    #[test]
+    fn a_namespace_is_free_of_policies_that_neither_judge_nor_deny_its_pods() {
+        check("", &["other", "shop"]);
+        check(&policy(r#"{"podSelector": {"matchLabels": {"app": "db"}}}"#), &["other"]);
+        let from = r#""from": [{"namespaces": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}}]"#;
+        let rule = |action: &str| format!(r#""ingress": [{{"action": "{action}", {from}}}]"#);
+        check(&admin(&rule("Accept")), &["other"]);
+        check(&admin(&rule("Deny")), &[]);
+        check(&admin(&rule("Pass")), &[]);
+    }
+}

@@ -1,0 +1,310 @@
+//! What policies cost: to load, to change, for a packet, for a pod that starts, in memory. Every figure of a
+//! host with policies is taken by turns with that of a host without.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::ground::Ground;
+use crate::series::middle;
+use crate::support::cluster::Alone;
+use crate::support::cni::{Attachment, Network};
+use crate::support::node::{Node, Place};
+use crate::support::wait::{SOON, eventually};
+use crate::support::{Agent, Pod, pod};
+use crate::table::{Row, Table};
+use crate::traffic::{self, ECHO, Servers};
+use crate::usage;
+
+const FILE: &str = "/etc/humanz/policies.json";
+
+const PODS: usize = 250;
+const TURN: Duration = Duration::from_millis(80);
+const TURNS: usize = 41;
+
+pub fn measure(_: &mut Ground, table: &mut Table) {
+    let (off, on) = (Side::start(false), Side::start(true));
+    for policies in [0, 10, 1000] {
+        on.write(policies, 0);
+        settled(&off, &on, policies, table);
+    }
+    on.write(0, 0);
+    first_packets(&off, &on, table);
+    starts(&off, &on, "", table);
+    let pods: Vec<Pod> = (0..PODS).map(|number| on.add(&format!("p{number}"), number)).collect();
+    load(&on, table);
+    one_peer(&on, table);
+    starts(&off, &on, ", 250 pods and 1,000 policies", table);
+    memory(&on, table);
+    drop(pods);
+}
+
+/// A host with or without policies, and two of its pods.
+struct Side {
+    alone: Alone,
+    _agent: Agent,
+    from: Pod,
+    to: Pod,
+    _servers: Servers,
+}
+
+impl Side {
+    fn start(policies: bool) -> Side {
+        let alone = Alone::new();
+        let policy = if policies { "on" } else { "off" };
+        alone.host.shell("mkdir -p /etc/humanz").ok();
+        alone.host.write(FILE, "[]");
+        let settings = [
+            ("SUBNET_SOURCE", "static"),
+            ("SUBNET", "10.244.0.0/22"),
+            ("ETCD_HOST", ""),
+            ("IPV6_SUBNET", ""),
+            ("POLICY", policy),
+            ("POLICY_FILE", FILE),
+            ("RUST_LOG", "info,humanz::agent=debug"),
+        ];
+        let agent = Agent::start(&alone.host, &settings);
+        agent.wait_ready();
+        let (from, to) = (connect(&alone.host, "from", "web"), connect(&alone.host, "to", "db"));
+        let servers = Servers::start(&to, to.v4());
+        Side { alone, _agent: agent, from, to, _servers: servers }
+    }
+
+    fn host(&self) -> &Node {
+        &self.alone.host
+    }
+
+    fn add(&self, name: &str, number: usize) -> Pod {
+        connect(self.host(), name, &format!("app{}", number % 1000))
+    }
+
+    /// Puts so many policies of three rules each in force, and one for the pods of this bench; peers are so
+    /// many pods of other hosts.
+    fn write(&self, policies: usize, peers: usize) {
+        let own = only_from("db", &["web"]);
+        let more = (0..policies).map(|number| {
+            let peers = [1, 2, 3].map(|next| format!("app{}", (number + next) % policies.max(1)));
+            only_from(&format!("app{number}"), &peers.each_ref().map(String::as_str))
+        });
+        let peers = (0..peers).map(|number| peer(number, policies));
+        let all: Vec<Value> = [own].into_iter().chain(more).chain(peers).collect();
+        self.host().write("/etc/humanz/new", &Value::from(all).to_string());
+        let before = self.agent_log().len();
+        self.host().run(&format!("mv /etc/humanz/new {FILE}")).ok();
+        eventually("policies in force", 6 * SOON, || {
+            let log = self.agent_log();
+            match log[before..].contains("looked at") {
+                true => Ok(()),
+                false => Err("no reconcile yet".to_owned()),
+            }
+        });
+    }
+
+    fn agent_log(&self) -> String {
+        self._agent.process.log()
+    }
+
+    /// How long the last reconcile took, in milliseconds.
+    fn last_reconcile(&self) -> f64 {
+        let log = self.agent_log();
+        let line = log.lines().rev().find(|line| line.contains("looked at")).unwrap();
+        duration(line.rsplit(" in ").next().unwrap()) * 1e3
+    }
+}
+
+/// In seconds, as `{:?}` writes them.
+fn duration(text: &str) -> f64 {
+    let text = text.trim();
+    for (unit, factor) in [("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9), ("s", 1.0)] {
+        if let Some(number) = text.strip_suffix(unit) {
+            return number.parse::<f64>().unwrap() * factor;
+        }
+    }
+    panic!("{text} is no time");
+}
+
+fn connect(host: &Node, name: &str, app: &str) -> Pod {
+    pod::make_netns(host, name);
+    let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name};app={app}");
+    let attachment = Attachment { args, ..Attachment::new(name) };
+    Pod::connect(host, &Network::of(host), attachment).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+fn only_from(app: &str, from: &[&str]) -> Value {
+    let rule = |app: &&str| json!({"from": [{"podSelector": {"matchLabels": {"app": app}}}]});
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "shop", "name": app},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": app}},
+            "ingress": from.iter().map(rule).collect::<Vec<_>>(),
+        },
+    })
+}
+
+fn peer(number: usize, apps: usize) -> Value {
+    let address =
+        format!("10.{}.{}.{}", 100 + number / 60_000, number / 250 % 240, number % 250 + 2);
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "shop", "name": format!("peer{number}"),
+            "labels": {"app": format!("app{}", number % apps.max(1))}},
+        "spec": {"nodeName": "elsewhere"}, "status": {"podIPs": [{"ip": address}]},
+    })
+}
+
+fn row(what: String, target: &str, reached: String, met: Option<bool>, table: &mut Table) {
+    table.push(Row {
+        what,
+        target: target.into(),
+        humanz: reached.clone(),
+        reached,
+        met,
+        ..Row::default()
+    });
+}
+
+/// By turns; the median of the differences.
+fn difference(
+    mut without: impl FnMut() -> f64,
+    mut with: impl FnMut() -> f64,
+    turns: usize,
+) -> f64 {
+    let taken = (0..turns).map(|turn| match turn % 2 {
+        0 => {
+            let without = without();
+            with() - without
+        }
+        _ => {
+            let with = with();
+            with - without()
+        }
+    });
+    middle(taken.collect())
+}
+
+fn settled(off: &Side, on: &Side, policies: usize, table: &mut Table) {
+    let trip = |side: &Side| {
+        traffic::round_trip(&side.from, SocketAddr::new(side.to.v4(), ECHO), TURN) / 2.0
+    };
+    let more = difference(|| trip(off), || trip(on), TURNS);
+    let what = format!("a settled packet, {policies} policies");
+    row(what, "≤ +0.2 µs", format!("{more:+.2} µs"), Some(more <= 0.2), table);
+}
+
+/// Microseconds until the first packet of a connection was received by its pod.
+fn first_packet(side: &Side, server: &UdpSocket) -> f64 {
+    let to = SocketAddr::new(side.to.v4(), 9000);
+    let each = (0..200).map(|_| {
+        let client = side.from.spot().inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        let begun = Instant::now();
+        client.send_to(b"x", to).unwrap();
+        server.recv(&mut [0; 4]).unwrap();
+        begun.elapsed().as_secs_f64() * 1e6
+    });
+    middle(each.collect())
+}
+
+fn first_packets(off: &Side, on: &Side, table: &mut Table) {
+    let any: IpAddr = [0, 0, 0, 0].into();
+    let server = |side: &Side| side.to.spot().inside(|| UdpSocket::bind((any, 9000)).unwrap());
+    let (off_server, on_server) = (server(off), server(on));
+    let measure = |rules: usize| {
+        let peers: Vec<String> = (1..rules).map(|number| format!("nobody{number}")).collect();
+        let peers: Vec<&str> = peers.iter().map(String::as_str).chain(["web"]).collect();
+        on.host().write("/etc/humanz/new", &json!([only_from("db", &peers)]).to_string());
+        on.host().run(&format!("mv /etc/humanz/new {FILE}")).ok();
+        std::thread::sleep(Duration::from_millis(500));
+        difference(|| first_packet(off, &off_server), || first_packet(on, &on_server), 15)
+    };
+    for rules in [1, 10, 100] {
+        let (more, target) = (measure(rules), 2.0 + 0.06 * rules as f64);
+        let what = format!("a first packet, {rules} rules");
+        row(
+            what,
+            &format!("≤ +{target:.1} µs"),
+            format!("{more:+.2} µs"),
+            Some(more <= target),
+            table,
+        );
+    }
+}
+
+fn starts(off: &Side, on: &Side, beside: &str, table: &mut Table) {
+    let (mut adds, mut deletes) = (Vec::new(), Vec::new());
+    for number in 0..60 {
+        let turn = |side: &Side| {
+            let name = format!("start{number}");
+            pod::make_netns(side.host(), &name);
+            let args =
+                format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name};app=app1");
+            let attachment = Attachment { args, ..Attachment::new(&name) };
+            let network = Network::of(side.host());
+            let begun = Instant::now();
+            let pod = Pod::connect(side.host(), &network, attachment).unwrap();
+            let added = begun.elapsed().as_secs_f64() * 1e3;
+            let begun = Instant::now();
+            pod.delete();
+            let deleted = begun.elapsed().as_secs_f64() * 1e3;
+            side.host().run(&format!("ip netns del {name}")).ok();
+            [added, deleted]
+        };
+        let [with, without] = match number % 2 {
+            0 => [turn(on), turn(off)],
+            _ => {
+                let without = turn(off);
+                [turn(on), without]
+            }
+        };
+        adds.push(with[0] - without[0]);
+        deletes.push(with[1] - without[1]);
+    }
+    let (add, delete) = (middle(adds), middle(deletes));
+    row(
+        format!("ADD with policies{beside}"),
+        "≤ +0.6 ms",
+        format!("{add:+.2} ms"),
+        Some(add <= 0.6),
+        table,
+    );
+    row(
+        format!("DEL with policies{beside}"),
+        "unchanged",
+        format!("{delete:+.2} ms"),
+        Some(delete <= 0.1),
+        table,
+    );
+}
+
+fn load(on: &Side, table: &mut Table) {
+    let taken = (0..5).map(|_| {
+        on.write(0, 0);
+        on.write(1000, 0);
+        on.last_reconcile()
+    });
+    let milliseconds = middle(taken.collect());
+    let what = "250 pods: 1,000 policies, 3,000 rules put in force".to_owned();
+    row(what, "≤ 300 ms", format!("{milliseconds:.0} ms"), Some(milliseconds <= 300.0), table);
+}
+
+fn one_peer(on: &Side, table: &mut Table) {
+    let (mut reconciles, mut cpus) = (Vec::new(), Vec::new());
+    for number in 1..=10 {
+        let before = usage::cpu(on.host());
+        on.write(1000, number);
+        cpus.push((usage::cpu(on.host()) - before).as_secs_f64() * 1e3);
+        reconciles.push(on.last_reconcile());
+    }
+    let (reconcile, cpu) = (middle(reconciles), middle(cpus));
+    let what = "one peer more, among 1,000 policies".to_owned();
+    let reached = format!("{reconcile:.1} ms, {cpu:.1} ms of CPU with the file");
+    row(what, "≤ 1 ms", reached, Some(reconcile <= 1.0), table);
+}
+
+fn memory(on: &Side, table: &mut Table) {
+    on.write(1000, 50_000);
+    let (now, most) = usage::memory(on.host());
+    let what = "memory of the agent, 50,000 peers in a file".to_owned();
+    row(what, "< 40 MiB", format!("{now:.0} MiB ({most:.0} at most)"), Some(now < 40.0), table);
+}

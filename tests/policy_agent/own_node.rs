@@ -1,0 +1,128 @@
+//! What a pod sends to its own node is judged, by whichever address of it; what the node sends to its pods,
+//! and the names that they ask it for, is not.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::support::facts;
+use crate::support::{Agent, Node, Place, Pod, soon};
+use crate::traffic::{Flood, Server};
+use crate::{PORT, STANDALONE, add, alone, counters, serve, write_policies};
+
+/// Leads to the node, as a service does whose pod is in the node's network.
+const SERVICE: &str = "198.51.100.9";
+
+/// Pods with the label `app` of `web` may connect to `to` and nothing else.
+fn only_to(to: Value) -> Value {
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"],
+            "egress": [{"to": [to]}],
+        },
+    })
+}
+
+fn nowhere() -> Value {
+    only_to(json!({"podSelector": {"matchLabels": {"app": "nobody"}}}))
+}
+
+/// The node's own addresses that a pod may use, and the service.
+fn ways(host: &Node) -> Vec<IpAddr> {
+    let bridge = facts::addresses(host, "humanz0");
+    let bridge = bridge.iter().filter_map(|text| text.split('/').next()?.parse::<IpAddr>().ok());
+    let own = [host.v4().into(), host.v6().into(), SERVICE.parse().unwrap()];
+    bridge.chain(own).collect()
+}
+
+#[test]
+fn a_pod_reaches_its_own_node_as_its_policies_say() {
+    let alone = alone();
+    let host = &alone.host;
+    host.shell(&format!(
+        "nft add table ip services
+         nft 'add chain ip services pre {{ type nat hook prerouting priority -100; }}'
+         nft add rule ip services pre ip daddr {SERVICE} dnat to {}",
+        host.v4()
+    ))
+    .ok();
+    write_policies(host, &[]);
+    let agent = serve(host, &[]);
+    let (web, other) = (add(host, "web", "web"), add(host, "other", "other"));
+    let mut node = Server::open(host);
+    let of = |pod: &Pod, to: IpAddr| if to.is_ipv4() { pod.v4() } else { pod.v6() };
+    let ways = ways(host);
+    assert!(ways.len() >= 5, "{ways:?}");
+    for to in &ways {
+        let (web_flood, other_flood) = (Flood::start(&web, *to), Flood::start(&other, *to));
+        write_policies(host, &[]);
+        node.wait(of(&web, *to));
+        // Running connections, too.
+        let begun = Instant::now();
+        write_policies(host, &[nowhere()]);
+        node.wait_silence(of(&web, *to), begun);
+        let before = node.received(of(&web, *to));
+        let again = Flood::start(&web, *to);
+        again.go_on();
+        assert_eq!(node.received(of(&web, *to)), before, "{to}");
+        node.wait(of(&other, *to));
+        if to.is_ipv4() {
+            let block = json!({"ipBlock": {"cidr": "0.0.0.0/0"}});
+            write_policies(host, &[only_to(block)]);
+            node.wait(of(&web, *to));
+        }
+        drop((web_flood, other_flood));
+    }
+    assert!(counters(host).contains("np/shop/web/out/deny"), "{}", counters(host));
+
+    write_policies(host, &[nowhere()]);
+    names_are_answered(host, &web, &ways);
+    // A connection that the node began, from each of its addresses.
+    let mut pod = Server::open(&web);
+    for to in [web.v4(), web.v6()] {
+        let own = Flood::start(host, to);
+        soon("answers to the node", || {
+            pod.received(to);
+            own.answered() > 3
+        });
+    }
+    by_link_local_address(host, &web);
+    let problems = Agent::run(host, "status --json", STANDALONE).stdout;
+    assert!(
+        problems.contains("\"problems\":[]") || problems.contains("\"problems\": []"),
+        "{problems}"
+    );
+    agent.stop();
+}
+
+fn names_are_answered(host: &Node, pod: &Pod, ways: &[IpAddr]) {
+    let resolver = host.spot().inside(|| UdpSocket::bind("[::]:53").unwrap());
+    resolver.set_nonblocking(true).unwrap();
+    for to in ways {
+        let any: IpAddr = if to.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
+        let question = pod.spot().inside(|| UdpSocket::bind((any, 0)).unwrap());
+        soon(&format!("a question at {to}"), || {
+            question.send_to(b"who", SocketAddr::new(*to, 53)).unwrap();
+            resolver.recv_from(&mut [0; 16]).is_ok()
+        });
+    }
+}
+
+/// What has no address of the pod does not leave its port.
+fn by_link_local_address(host: &Node, pod: &Pod) {
+    let shown = host.run("ip -6 -o address show dev humanz0 scope link").ok();
+    let node: Ipv6Addr = shown.split([' ', '/']).find_map(|word| word.parse().ok()).unwrap();
+    let index = pod.run("ip -o link show dev eth0").ok();
+    let index = index.split(':').next().unwrap().parse().unwrap();
+    let server = host.spot().inside(|| UdpSocket::bind(("::", PORT + 1)).unwrap());
+    server.set_nonblocking(true).unwrap();
+    let socket = pod.spot().inside(|| UdpSocket::bind("[::]:0").unwrap());
+    for _ in 0..50 {
+        socket.send_to(b"x", SocketAddrV6::new(node, PORT + 1, 0, index)).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    assert!(server.recv_from(&mut [0; 16]).is_err(), "by {node}");
+}
