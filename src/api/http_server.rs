@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::task::spawn_local;
+use tokio::task::{spawn_local, yield_now};
 use tokio::time::{sleep, timeout};
 
 use crate::api::http::{self, HttpRequest, MAX_BYTES, ParsedRequest, Response};
@@ -46,6 +46,8 @@ where
                     let _gone = serve_client(&mut stream, &*respond, &connection).await;
                 });
                 connections.served_by(number, task.abort_handle());
+                // Its request may be there already: it is read before further clients are accepted.
+                yield_now().await;
             }
             // Out of file descriptors, most likely: that passes.
             Err(error) => {

@@ -10,6 +10,7 @@ mod hop;
 mod last;
 mod middle;
 mod path;
+mod policy;
 mod tunnel_table;
 
 pub use hop::{Hop, HopVerdict};
@@ -17,12 +18,13 @@ pub use path::{
     EchoResult, EndPlace, LocalPod, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns,
     RemoteEnd, TunnelTable,
 };
+pub use policy::{PathPolicies, PolicyDecision, PolicyEnd};
 
 /// The hops of `path`, up to the one where packets are lost, if they are.
 pub fn hops(path: &Path) -> Vec<Hop> {
     let mut hops = Vec::new();
-    let parts: [fn(&Path) -> Vec<Hop>; 5] =
-        [ends::source, middle::host, ends::destination, middle::back, last::all];
+    let parts: [fn(&Path) -> Vec<Hop>; 6] =
+        [ends::source, middle::host, policies, ends::destination, middle::back, last::all];
     for part in parts {
         for hop in part(path) {
             let lost = hop.is_lost();
@@ -33,4 +35,9 @@ pub fn hops(path: &Path) -> Vec<Hop> {
         }
     }
     hops
+}
+
+fn policies(path: &Path) -> Vec<Hop> {
+    let names = [path.from.name.as_str(), path.to.name.as_str()];
+    path.policies.iter().flat_map(|policies| policy::hops(policies, names)).collect()
 }

@@ -2,6 +2,7 @@
 
 mod find;
 mod observe;
+mod policies;
 mod print;
 
 use argh::{ArgsInfo, FromArgs};
@@ -11,14 +12,15 @@ use crate::command::call::{Call, Outcome};
 use crate::inspect::{Host, HostList};
 use crate::settings::exit::{self, Exit};
 
-/// look at each hop from FROM to TO as far as this host can see, and say where packets are lost and
-/// what to do. Either end is a pod of this host (namespace/name, or the start of its container id),
+/// look at each hop from FROM to TO as far as this host can see, and say where packets are lost, which
+/// rule of a policy decides at each end, and what to do. Either end is a pod of this host (namespace/name, or the start of its container id),
 /// an address, or for TO a URL or ADDRESS:PORT. Sends two echo requests; changes nothing
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
     name = "explain",
     example = "{command_name} default/web 10.244.2.7",
+    example = "{command_name} shop/web shop/db 5432",
     example = "{command_name} default/web https://example.org/",
     example = "{command_name} 10.244.2.7 default/web --ipv6",
     example = "{command_name} 3f2a9c 192.0.2.7:8080 --json",
@@ -34,6 +36,9 @@ pub struct Explain {
     /// who is sent to: a pod, an address, ADDRESS:PORT or a URL
     #[argh(positional)]
     to: String,
+    /// the port that is connected to, for policies and firewalls: 5432, udp/53
+    #[argh(positional)]
+    port: Option<String>,
     /// by IPv6, where both ends have it
     #[argh(switch)]
     ipv6: bool,
@@ -53,7 +58,11 @@ pub fn run(call: &mut Call<'_>, options: &Explain) -> Result<Outcome, Exit> {
     let loaded = call.load()?;
     let host = Host::inspect(&loaded.settings, HostList::Saved)?;
     let from = find::named(&options.from, &host)?;
-    let to = find::named(&options.to, &host)?;
+    let mut to = find::named(&options.to, &host)?;
+    if let Some(port) = &options.port {
+        let port = policies::port(port).map_err(|why| Exit::new(exit::SETTINGS, why))?;
+        to = to.at_port(port);
+    }
     let mut ends = find::pair(from, to, options.ipv6, &host)?;
     let is_here = |end: &PathEnd| !matches!(end.place, EndPlace::RemoteHost(_) | EndPlace::Outside);
     if !is_here(&ends.from) && !is_here(&ends.to) {

@@ -8,8 +8,8 @@ use neli::types::Buffer;
 
 use crate::net::Family;
 use crate::netlink::ctnetlink::{
-    ADDRESSES, DESTINATION, DESTINATION_PORT, GET, NUMBER, ORIGINAL, PROTOCOL, REPLY, SOURCE,
-    STATUS, header, of,
+    ADDRESSES, DESTINATION, DESTINATION_PORT, GET, ICMP_CODE, ICMP_TYPE, MARK, NUMBER, ORIGINAL,
+    PROTOCOL, PROTOCOL_STATE, REPLY, SOURCE, SOURCE_PORT, STATUS, TCP, TCP_STATE, header, of,
 };
 use crate::netlink::wire;
 use crate::netlink::{
@@ -36,7 +36,30 @@ pub struct Connection {
     pub answered_to: IpAddr,
     /// There was an answer.
     pub answered: bool,
+    /// The port that it came from, if the protocol has ports.
+    pub source_port: Option<u16>,
+    /// The port that it is answered from; another one than `port` if that was translated.
+    pub answering_port: Option<u16>,
+    /// Type and code of ICMP's first packet.
+    pub icmp: Option<(u8, u8)>,
+    pub mark: u32,
+    /// What TCP's state machine says, as an index of [`TCP_STATES`].
+    pub tcp_state: Option<u8>,
 }
+
+/// Names of TCP's states in linux/netfilter/nf_conntrack_tcp.h.
+const TCP_STATES: [&str; 10] = [
+    "not opened",
+    "opening (SYN sent)",
+    "opening (SYN answered)",
+    "established",
+    "closing (FIN sent)",
+    "closing (close wait)",
+    "closing (last ACK)",
+    "closed (time wait)",
+    "closed",
+    "opening (both SYN sent)",
+];
 
 impl fmt::Display for Connection {
     /// `TCP 10.244.1.5 → 10.96.0.1 port 443, answered by 192.0.2.7, no answer yet`.
@@ -59,6 +82,9 @@ impl fmt::Display for Connection {
         if answered_to != source {
             write!(f, ", seen there as {answered_to}")?;
         }
+        if let Some(state) = self.tcp_state.and_then(|state| TCP_STATES.get(usize::from(state))) {
+            write!(f, ", {state}")?;
+        }
         if !self.answered {
             write!(f, ", no answer yet")?;
         }
@@ -76,23 +102,41 @@ pub fn between(
     destination: IpAddr,
     most: usize,
 ) -> Result<Vec<Connection>, NetlinkError> {
-    let socket = NetlinkSocket::open(NetlinkProtocol::Netfilter)?;
-    let family = Family::of(source);
-    let header = header(family);
-    let list = Message::new("list connections", GET, NlmF::empty(), &header, Attributes::new());
-    let mut found = socket.dump(&list, |reply| {
-        let wanted = |connection: &Connection| {
-            connection.source == source
-                && [connection.destination, connection.answers].contains(&destination)
-        };
-        Ok(parse(family, reply)?.filter(wanted))
+    let mut found = of_family(Family::of(source), |connection| {
+        connection.source == source
+            && [connection.destination, connection.answers].contains(&destination)
     })?;
     found.truncate(most);
     Ok(found)
 }
 
+/// Those of a family in the calling thread's network namespace that are `wanted`.
+///
+/// # Errors
+/// As [`between`].
+pub fn of_family(
+    family: Family,
+    wanted: impl Fn(&Connection) -> bool,
+) -> Result<Vec<Connection>, NetlinkError> {
+    let socket = NetlinkSocket::open(NetlinkProtocol::Netfilter)?;
+    let header = header(family);
+    let list = Message::new("list connections", GET, NlmF::empty(), &header, Attributes::new());
+    socket.dump(&list, |reply| Ok(parse(family, reply)?.filter(&wanted)))
+}
+
 fn parse(family: Family, reply: &Reply<'_>) -> Result<Option<Connection>, NetlinkError> {
     let (_, flow) = reply.parse::<Buffer>(4)?;
+    connection(family, &flow)
+}
+
+/// The connection in attributes CTA_*, if it has both directions.
+///
+/// # Errors
+/// [`NetlinkError::Malformed`].
+pub fn connection(
+    family: Family,
+    flow: &AttributeList,
+) -> Result<Option<Connection>, NetlinkError> {
     let (Some(there), Some(back)) = (flow.nested(ORIGINAL)?, flow.nested(REPLY)?) else {
         return Ok(None);
     };
@@ -103,12 +147,21 @@ fn parse(family: Family, reply: &Reply<'_>) -> Result<Option<Connection>, Netlin
     };
     let protocol = there.nested(PROTOCOL)?;
     let protocol = protocol.as_ref();
+    let answering = back.nested(PROTOCOL)?;
+    let port = |of: Option<&AttributeList>, kind| of.and_then(|of| of.array(kind));
+    let byte = |[v4, v6]: [u16; 2]| protocol.and_then(|of| of.u8(v4).or_else(|| of.u8(v6)));
+    let tcp = flow.nested(PROTOCOL_STATE)?.map(|state| state.nested(TCP)).transpose()?.flatten();
     let status = flow.array(STATUS).map_or(0, u32::from_be_bytes);
     Ok(Some(Connection {
         protocol: protocol.and_then(|protocol| protocol.u8(NUMBER)).unwrap_or(0),
         source,
         destination,
-        port: protocol.and_then(|p| p.array(DESTINATION_PORT)).map(u16::from_be_bytes),
+        port: port(protocol, DESTINATION_PORT).map(u16::from_be_bytes),
+        source_port: port(protocol, SOURCE_PORT).map(u16::from_be_bytes),
+        answering_port: port(answering.as_ref(), SOURCE_PORT).map(u16::from_be_bytes),
+        icmp: byte(ICMP_TYPE).zip(byte(ICMP_CODE)),
+        mark: flow.array(MARK).map_or(0, u32::from_be_bytes),
+        tcp_state: tcp.and_then(|tcp| tcp.u8(TCP_STATE)),
         answers,
         answered_to,
         answered: status & SEEN_REPLY != 0,

@@ -11,6 +11,8 @@ pub const DELETE: u16 = 1 << 8 | 2;
 pub const ORIGINAL: u16 = 1;
 pub const REPLY: u16 = 2;
 pub const STATUS: u16 = 3;
+pub const PROTOCOL_STATE: u16 = 4;
+pub const MARK: u16 = 8;
 pub const ID: u16 = 12;
 pub const ZONE: u16 = 18;
 pub const FILTER: u16 = 25;
@@ -22,7 +24,14 @@ pub const SOURCE: [u16; 2] = [1, 3];
 pub const DESTINATION: [u16; 2] = [2, 4];
 /// Of the protocol.
 pub const NUMBER: u16 = 1;
+pub const SOURCE_PORT: u16 = 2;
 pub const DESTINATION_PORT: u16 = 3;
+/// For ICMP and ICMPv6.
+pub const ICMP_TYPE: [u16; 2] = [5, 8];
+pub const ICMP_CODE: [u16; 2] = [6, 9];
+/// Of the protocol's state, and in that of TCP.
+pub const TCP: u16 = 1;
+pub const TCP_STATE: u16 = 1;
 /// Of a filter: which parts of the original direction count. CTA_FILTER_F_CTA_IP_SRC, _IP_DST,
 /// _PROTO_NUM of the kernel's nf_internals.h.
 pub const FILTER_ORIGINAL: u16 = 1;

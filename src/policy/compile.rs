@@ -29,7 +29,9 @@ use crate::nft::{Action, Chain, Data, Element, Field, Ruleset, Set, Shape, Type,
 use crate::policy::compile::forms::{denial, plain};
 use crate::policy::compile::hooks::hooks;
 use crate::policy::compile::name::numbered;
-pub use crate::policy::compile::name::{EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, POLICY_TABLE};
+pub use crate::policy::compile::name::{
+    EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, POLICY_TABLE, counter,
+};
 use crate::policy::compile::program::Programs;
 use crate::policy::compile::sets::Sets;
 use crate::policy::endpoint::Endpoint;

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::net::{Family, Protocol};
+use crate::net::Protocol;
 use crate::policy::endpoint::{Endpoint, Endpoints, Node};
 use crate::policy::rule::{Direction, Peer, Rule, Rules, Tier, Verdict};
 use crate::policy::selector::Selector;
@@ -153,21 +153,13 @@ impl<'a, 'b> End<'a, 'b> {
 
     fn is_service(&self, service: &Service) -> bool {
         match (service, self.tuple.transport) {
-            (Service::Protocol(number), _) => *number == self.tuple.protocol(),
-            (Service::Ports(protocol, range), Transport::Port(own, port)) => {
-                *protocol == own && range.contains(port)
-            }
             (Service::Named(protocol, name), Transport::Port(own, port)) => {
                 let destination = self.endpoints.pod(self.tuple.destination);
                 let mut ports = destination.iter().flat_map(|pod| &pod.ports);
                 protocol.is_none_or(|protocol| protocol == own)
                     && ports.any(|it| it.name == *name && it.protocol == own && it.port == port)
             }
-            (Service::Icmp { family, kind, code }, Transport::Icmp { kind: own, code: of }) => {
-                let same_family = *family == Family::of(self.tuple.destination);
-                same_family && *kind == own && code.is_none_or(|code| code == of)
-            }
-            _ => false,
+            (service, _) => service.is_of(self.tuple),
         }
     }
 }

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::net::{Family, Protocol};
 use crate::policy::name::Name;
+use crate::policy::tuple::{Transport, Tuple};
+
+pub use crate::policy::tuple::{ICMP, ICMPV6};
 
 /// Ports from the first to the last, both included; `first <= last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -30,13 +33,25 @@ pub enum Service {
     Icmp { family: Family, kind: u8, code: Option<u8> },
 }
 
+impl Service {
+    /// `tuple` is of this service, as far as that can be said without the destination's ports.
+    pub fn is_of(&self, tuple: &Tuple) -> bool {
+        match (self, tuple.transport) {
+            (Service::Protocol(number), _) => *number == tuple.protocol(),
+            (Service::Ports(protocol, range), Transport::Port(own, port)) => {
+                *protocol == own && range.contains(port)
+            }
+            (Service::Icmp { family, kind, code }, Transport::Icmp { kind: own, code: of }) => {
+                let same_family = *family == Family::of(tuple.destination);
+                same_family && *kind == own && code.is_none_or(|code| code == of)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Of the resolver of a node, which all of its pods may ask.
 pub const DNS_PORT: u16 = 53;
-
-/// IPPROTO_ICMP.
-pub const ICMP: u8 = 1;
-/// IPPROTO_ICMPV6.
-pub const ICMPV6: u8 = 58;
 
 impl PortRange {
     /// `None` if the last is below the first.

@@ -4,7 +4,11 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::net::Protocol;
-use crate::policy::service::{ICMP, ICMPV6};
+
+/// IPPROTO_ICMP.
+pub const ICMP: u8 = 1;
+/// IPPROTO_ICMPV6.
+pub const ICMPV6: u8 = 58;
 
 /// Who opened a connection to what. A service's address never stands here: the destination is the
 /// pod behind it. Both addresses are of one family.

@@ -2,7 +2,7 @@
 
 use crate::support::disk::EXECUTABLE;
 use crate::support::node::command;
-use crate::support::{Agent, Ended, Place};
+use crate::support::{Agent, Ended, Place, soon};
 use crate::{CONFIGURATION, STANDALONE, alone, standalone, state};
 
 fn refused(ended: &Ended, code: i32, words: &[&str]) {
@@ -181,6 +181,7 @@ fn etcd_with_a_configured_ca_is_never_contacted_in_plain_text() {
 #[test]
 fn a_dry_run_prints_the_changes_of_a_start_and_makes_none() {
     let alone = alone();
+    soon("the link is up", || alone.host.run("ip link show eth0").stdout.contains("state UP"));
     let before = state(&alone.host);
     let output = Agent::run(&alone.host, "--dry-run", STANDALONE).ok();
     assert_eq!(state(&alone.host), before);

@@ -166,10 +166,11 @@ fn a_deleted_or_moved_directory_is_restored_with_its_files() {
     let host = &alone.host;
     let agent = serve(host, &[SELDOM]);
     let right = Right::of(host);
+    // The agent may put a file back while its directory is emptied.
     for spoil in [
-        "rm -r /etc/cni/net.d",
-        "rm -r /opt/cni/bin",
-        "rm -r /etc/cni /opt/cni",
+        "for try in 1 2 3 4 5; do rm -r /etc/cni/net.d && break; done",
+        "for try in 1 2 3 4 5; do rm -r /opt/cni/bin && break; done",
+        "for try in 1 2 3 4 5; do rm -r /etc/cni /opt/cni && break; done",
         "mv /etc/cni /etc/cni.old; mkdir -p /etc/cni/net.d",
         "mv /opt/cni /opt/cni.old",
     ] {

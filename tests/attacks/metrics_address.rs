@@ -5,6 +5,8 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+
 use crate::support::cluster::Alone;
 use crate::support::wait::patience;
 use crate::support::{Agent, Node, soon};
@@ -104,6 +106,27 @@ fn clients_that_hold_their_connections_do_not_delay_a_scrape() {
         }
     });
     soon("they are all gone", || open_files(&agent) <= before + 1);
+}
+
+/// More than the agent serves at once, and all there when it looks.
+#[test]
+fn requests_that_came_while_the_agent_stood_still_are_all_answered() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = serve(host);
+    agent.process.signal(Signal::SIGSTOP);
+    let mut clients: Vec<TcpStream> = (0..120).map(|_| connect(host).unwrap()).collect();
+    for client in &mut clients {
+        client.write_all(SCRAPE).unwrap();
+    }
+    agent.process.signal(Signal::SIGCONT);
+    let answers = clients.iter_mut().filter_map(|client| {
+        let mut first = [0; 12];
+        client.read_exact(&mut first).ok()?;
+        Some(first)
+    });
+    let answered = answers.filter(|first| first.ends_with(b"200")).count();
+    assert_eq!(answered, 120);
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn what_another_user_may_not_read_is_not_reported_as_absent() {
         assert_eq!(finding["severity"], "warning", "{finding:#}");
         assert!(finding["cure"].as_str().unwrap().contains(fix), "{finding:#}");
     }
-    for name in ["stray-links", "drift"] {
+    for name in ["stray-links", "change-pending"] {
         assert_eq!(named(name), None, "{looked:#}");
     }
     host.shell(

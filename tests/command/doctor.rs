@@ -99,7 +99,7 @@ fn each_fault_of_a_host_is_found() {
     check(host, "", (manager, "networkmanager", "rm -r /run/NetworkManager"));
     let small = "mkdir -p /opt/small; mount -t tmpfs -o size=64k none /opt/small";
     let log = "--plugin-log-file /opt/small/log";
-    check(host, log, (small, "disk-full", "mount -o remount,ro /opt/small"));
+    check(host, log, (small, "disk-full", "mount -o remount,bind,ro /opt/small"));
     check(host, log, ("true", "disk-read-only", "umount /opt/small"));
 
     let pod = Pod::add(host, "gone");
@@ -116,7 +116,7 @@ fn each_fault_of_a_host_is_found() {
     check(host, "", ("true", "agent-down", "true"));
     let said = run(host, "doctor", STANDALONE).stdout;
     assert_eq!(said.matches("no agent serves this host").count(), 1, "{said}");
-    check(host, "", ("ip link del humanz0", "drift", "true"));
+    check(host, "", ("ip link del humanz0", "change-pending", "true"));
     check(host, "", ("rm /opt/cni/bin/loopback", "loopback", "true"));
     let ours = "/etc/cni/net.d/05-humanz.conflist";
     let other = format!("sed -i 's/\"type\": *\"humanz\"/\"type\":\"nothere\"/' {ours}");

@@ -113,6 +113,11 @@ while (accept(my $client, $server)) {
 
 #[test]
 fn settings_come_from_root_alone() {
+    if std::fs::read_to_string("/proc/self/uid_map").unwrap().split_whitespace().last() == Some("1")
+    {
+        println!("not tried: there is no user but root in this user namespace");
+        return;
+    }
     let alone = Alone::new();
     let host = &alone.host;
     host.write("/tmp/agent.pl", FALSE_AGENT);

@@ -70,7 +70,7 @@ fn with_nothing_ever_created() {
     for netns in ["", "/run/netns/none"] {
         Call::new("DEL", &subnet(), "unknown").with("CNI_NETNS", netns).run(&host).ok();
     }
-    host.shell("mount -o remount,ro /run").ok();
+    host.shell("mount -o remount,bind,ro /run").ok();
     Call::new("DEL", &subnet(), "unknown").key("dataDir", json!("/run/none")).run(&host).ok();
 }
 

@@ -70,7 +70,8 @@ fn the_store_must_be_writable_and_have_room() {
     host.shell("mkdir /run/store; mount -t tmpfs -o ro tmpfs /run/store").ok();
     refused(status(&host, keys.clone()), 50, "/run/store");
     host.shell(
-        "mount -o remount,rw,size=64k,nr_inodes=3 /run/store; touch /run/store/a /run/store/b",
+        "umount /run/store; mount -t tmpfs -o size=64k,nr_inodes=3 tmpfs /run/store
+         touch /run/store/a /run/store/b",
     )
     .ok();
     refused(status(&host, keys.clone()), 50, "No space");

@@ -143,3 +143,25 @@ fn diff_lists_what_a_change_denies_and_allows() {
     let line = "+ allowed, was denied: other/web -> shop/db tcp/5432: NetworkPolicy shop/db";
     assert!(text.starts_with(line) && text.lines().count() == 1, "{text}");
 }
+
+#[test]
+fn policies_of_files_are_listed_and_shown_in_words() {
+    let folder = folder();
+    let (text, code) = policy(folder.path(), "ls -f cluster.json -f policy.yaml");
+    assert_eq!(code, 0, "{text}");
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[1], ["group", "group", "default/unused", "0", "in,out", "-"], "{text}");
+    assert_eq!(rows[2], ["policy", "NetworkPolicy", "shop/db", "1", "in", "-"], "{text}");
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    let (text, code) = policy(folder.path(), "show db -f cluster.json -f policy.yaml");
+    let wanted = "\
+NetworkPolicy shop/db (tier policy)
+  ingress rule 0: allow tcp/5432 from pods of namespace shop
+  ingress default: deny everything from anywhere
+  pods that it has rules for: shop/db (10.244.1.3, fd00:1::3)
+  pods of namespace shop now: 10.244.1.2, fd00:1::2, 10.244.1.3, fd00:1::3
+";
+    assert_eq!((text.as_str(), code), (wanted, 0));
+    let (text, code) = policy(folder.path(), "show none -f cluster.json");
+    assert!(code == 2 && text.contains("there is no policy none"), "{code} {text}");
+}

@@ -11,6 +11,7 @@ mod kills;
 mod leak;
 mod one_host;
 mod own_node;
+mod seen;
 mod settings;
 mod socket;
 mod start;

@@ -13,6 +13,7 @@ mod interpreter;
 mod kernel;
 mod large;
 mod network;
+mod partial;
 mod random;
 mod revocation;
 mod steps;

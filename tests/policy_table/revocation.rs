@@ -232,7 +232,7 @@ fn nothing_of_a_denied_pod_arrives_while_the_table_changes() {
         let mut changed = 0;
         let start = Instant::now();
         // Where programs run slowly, until there were enough.
-        let lasts = |time: Duration, changed| time < FLOOD || (time < 30 * FLOOD && changed <= 50);
+        let lasts = |time: Duration, changed| time < FLOOD || (time < 60 * FLOOD && changed <= 50);
         while lasts(start.elapsed(), changed) {
             let other = World::random(&mut random);
             // Rules of other pods, and of this one that allow something else.

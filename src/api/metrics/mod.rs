@@ -1,6 +1,7 @@
 //! Everything that can be measured, as Prometheus reads it.
 
 pub mod page;
+mod policies;
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -48,6 +49,7 @@ pub fn metrics(shared: &SharedState) -> String {
         bridge(&mut page, &known.settings);
         guards(&mut page);
         tunnels(&mut page);
+        policies::policies(&mut page, known.policies.as_deref());
         usage(&mut page, &uses);
         plugin(&mut page, &known.settings);
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
+use crate::checks::explain::policy::PathPolicies;
 use crate::cni::config::GuardConf;
 use crate::net::subnet::Pool;
 use crate::net::{Family, IfName, Mac, PerFamily};
@@ -36,6 +37,8 @@ pub struct Path {
     pub back: Lookup,
     /// Connections from one to the other that the kernel follows; `None` if it follows none.
     pub connections: Option<Vec<Connection>>,
+    /// What policies say; `None` if they are off.
+    pub policies: Option<PathPolicies>,
     /// What an echo said.
     pub echo: Option<EchoResult>,
 }

@@ -21,6 +21,13 @@ pub struct NamedEndpoint {
     port: Option<(u8, u16)>,
 }
 
+impl NamedEndpoint {
+    /// With this protocol and port.
+    pub fn at_port(self, port: (u8, u16)) -> NamedEndpoint {
+        NamedEndpoint { port: Some(port), ..self }
+    }
+}
+
 /// Both endpoints, of one family. Their pods are not inspected yet.
 #[derive(Debug)]
 pub struct PathEnds {

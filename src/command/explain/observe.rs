@@ -11,6 +11,7 @@ use crate::checks::explain::{
     EchoResult, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns, TunnelTable,
 };
 use crate::command::explain::find::PathEnds;
+use crate::command::explain::policies::{self, Judged};
 use crate::inspect::Host;
 use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
@@ -56,7 +57,14 @@ pub fn path(ends: PathEnds, found: &Host, echoes: bool) -> Result<Path, Exit> {
     }
     inspect(&mut from, to.address, rtnl)?;
     inspect(&mut to, from.address, rtnl)?;
-    Ok(Path { from, to, transport, host, there, back, connections, echo })
+    let judged = Judged {
+        from: &from,
+        to: &to,
+        transport,
+        connections: connections.as_deref().unwrap_or_default(),
+    };
+    let policies = policies::judge(&judged, found)?;
+    Ok(Path { from, to, transport, host, there, back, connections, policies, echo })
 }
 
 /// The frames that the guard of a port has dropped, if there is one.

@@ -1,7 +1,10 @@
-//! `policy`: what policies decide, from files alone, and the policies in etcd.
+//! `policy`: what policies decide, which hold, and those in etcd.
 
 mod diff;
 mod files;
+pub mod found;
+mod list;
+mod show;
 mod stored;
 mod test;
 
@@ -10,8 +13,8 @@ use argh::{ArgsInfo, FromArgs};
 use crate::command::call::{Call, Outcome};
 use crate::settings::exit::Exit;
 
-/// say what network policies decide, from files alone (test, diff), and change the policies in etcd (apply, rm,
-/// export)
+/// say what network policies decide, from files alone (test, diff), which policies hold on this host (ls,
+/// show), and change those in etcd (apply, rm, export)
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -39,6 +42,8 @@ enum Verb {
     Apply(stored::Apply),
     Rm(stored::Remove),
     Export(stored::Export),
+    List(list::List),
+    Show(show::Show),
 }
 
 /// Answers.
@@ -52,5 +57,7 @@ pub fn run(call: &mut Call<'_>, options: &Policy) -> Result<Outcome, Exit> {
         Verb::Apply(options) => stored::apply(call, options),
         Verb::Rm(options) => stored::remove(call, options),
         Verb::Export(options) => stored::export(call, options),
+        Verb::List(options) => list::run(call, options),
+        Verb::Show(options) => show::run(call, options),
     }
 }

@@ -16,7 +16,8 @@ pub const EPOCH_SET: &str = "epoch";
 /// Longer names are cut and get a hash.
 const NAME_MAX_BYTES: usize = 128;
 
-/// The counter of a rule: `np/shop/db/in/0`, `cnp/isolate/out/2`, `np/shop/db/in/deny`.
+/// The counter of a rule: `np/shop/db/in/0`, `cnp/isolate/out/2`, `np/shop/db/in/deny`; of one that is
+/// audited, `audit/np/shop/db/in/deny`.
 pub fn counter(rule: &Rule) -> String {
     let origin = &rule.origin;
     let source = match origin.source {
@@ -34,7 +35,8 @@ pub fn counter(rule: &Rule) -> String {
     };
     let place = origin.index.map_or_else(|| rule.verdict.to_string(), |index| index.to_string());
     let namespace: String = namespace.collect();
-    short(&format!("{source}/{namespace}{}/{direction}/{place}", origin.name))
+    let audit = if rule.audit { "audit/" } else { "" };
+    short(&format!("{audit}{source}/{namespace}{}/{direction}/{place}", origin.name))
 }
 
 /// A set of what `text` says, whose name changes with it: `net4_0123456789abcdef`.

@@ -1,0 +1,117 @@
+//! Metrics of policies: their sources, pods in quarantine, and packets by policy.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use crate::api::metrics::page::Page;
+use crate::nft::Nft;
+use crate::nft::found::Count;
+use crate::policy::Rules;
+use crate::policy::compile::{POLICY_TABLE, counter};
+use crate::policy::sources::SourceState;
+use crate::policy::view::View;
+
+/// Series of packets by policy; further ones are added up. 1,000 policies with local pods have 2,000.
+const SERIES: usize = 4000;
+
+/// Policy, direction, verdict.
+type Labels = (String, &'static str, String);
+
+/// `view`: what is known of policies; `None` where they are off.
+pub fn policies(page: &mut Page, view: Option<&View>) {
+    let rules = view.and_then(|view| Some(&view.known.as_deref()?.rules));
+    let help = "Rules of policies that hold.";
+    page.gauge("humanz_policy_rules", help, rules.map_or(0, |rules| rules.iter().len()) as f64);
+    let help = "Pods of this host in quarantine: only their node reaches them.";
+    let quarantined = view.map_or(0, |view| view.quarantined().len());
+    page.gauge("humanz_policy_quarantined_pods", help, quarantined as f64);
+    sources(page, view.map(|view| view.sources.as_slice()).unwrap_or_default());
+    let counted = || Nft::open().and_then(|nft| nft.counters(POLICY_TABLE));
+    if let Some((rules, Ok(counted))) = rules.map(|rules| (rules, counted())) {
+        packets(page, rules, &counted);
+    }
+}
+
+fn sources(page: &mut Page, sources: &[SourceState]) {
+    let help = "Whether a source of policies is followed, and what it said last holds.";
+    let mut healthy = page.gauges("humanz_policy_source_healthy", help);
+    for source in sources {
+        healthy.sample(&[("source", source.provider.name())], f64::from(source.healthy));
+    }
+    let help = "When what holds of a source was read, in seconds since 1970.";
+    let mut read = page.gauges("humanz_policy_source_read_timestamp_seconds", help);
+    for source in sources {
+        let at = source.read.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+        if let Some(at) = at {
+            read.sample(&[("source", source.provider.name())], at.as_secs_f64());
+        }
+    }
+}
+
+fn packets(page: &mut Page, rules: &Rules, counted: &BTreeMap<String, Count>) {
+    let help =
+        "Packets by the policy that judged them: of what is allowed the first of each connection.";
+    let mut samples = page.counters("humanz_policy_packets_total", help);
+    for ((policy, direction, verdict), packets) in by_policy(rules, counted) {
+        let labels =
+            [("policy", policy.as_str()), ("direction", direction), ("verdict", verdict.as_str())];
+        samples.sample(&labels, packets as f64);
+    }
+}
+
+fn by_policy(rules: &Rules, counted: &BTreeMap<String, Count>) -> BTreeMap<Labels, u64> {
+    let mut series: BTreeMap<Labels, u64> = BTreeMap::new();
+    for (name, policy) in [("unknown", "quarantine"), ("untracked", "no connection")] {
+        let packets = counted.get(name).map_or(0, |count| count.packets);
+        series.insert((policy.to_owned(), "", "deny".to_owned()), packets);
+    }
+    for rule in rules.iter() {
+        let Some(count) = counted.get(&counter(rule)) else { continue };
+        let audit = if rule.audit { "audit " } else { "" };
+        let verdict = format!("{audit}{}", rule.verdict);
+        let labels = (rule.origin.to_string(), rule.direction.name(), verdict.clone());
+        let labels = match series.len() < SERIES || series.contains_key(&labels) {
+            true => labels,
+            false => ("others".to_owned(), "", verdict),
+        };
+        *series.entry(labels).or_default() += count.packets;
+    }
+    series
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::read::documents;
+
+    fn policy(number: usize) -> String {
+        format!(
+            r#"{{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {{"namespace": "shop", "name": "p{number}"}}, "spec": {{"podSelector": {{}},
+            "ingress": [{{"ports": [{{"port": 80}}]}}, {{"ports": [{{"port": 81}}]}}]}}}}"#
+        )
+    }
+
+    fn series(policies: usize) -> BTreeMap<Labels, u64> {
+        let text: String = (0..policies).map(policy).collect();
+        let rules = documents::read(&documents::objects(&text).unwrap(), true).rules;
+        let count = Count { packets: 3, bytes: 9 };
+        by_policy(&rules, &rules.iter().map(|rule| (counter(rule), count)).collect())
+    }
+
+    #[test]
+    fn rules_of_one_policy_and_verdict_are_one_series() {
+        let found = series(1);
+        let of = |verdict: &str| {
+            found[&("NetworkPolicy shop/p0".to_owned(), "ingress", verdict.to_owned())]
+        };
+        assert_eq!((of("allow"), of("deny"), found.len()), (6, 3, 4));
+    }
+
+    #[test]
+    fn the_number_of_series_has_a_limit_and_no_packet_is_lost() {
+        let found = series(5000);
+        assert!(found.len() <= SERIES + 2, "{}", found.len());
+        assert_eq!(found.values().sum::<u64>(), 5000 * 9);
+    }
+}

@@ -1,0 +1,118 @@
+//! Pure. What policies say of the path at its two ends.
+
+use crate::checks::explain::hop::{AGENT, HERE, Hop};
+
+/// What is known of policies on the path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathPolicies {
+    /// Why this is not what an agent knows.
+    pub note: Option<String>,
+    /// What was judged: `tcp/5432`; `None`: an echo request, for want of a port.
+    pub service: Option<String>,
+    /// The table is there.
+    pub in_force: bool,
+    /// Where the connection comes from.
+    pub egress: PolicyEnd,
+    /// Where it goes to.
+    pub ingress: PolicyEnd,
+    /// Connections that the kernel follows between the two: judged in this epoch, and not yet.
+    pub live: [usize; 2],
+}
+
+/// What one end says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicyEnd {
+    /// It is no pod that policies are about.
+    NoPod,
+    /// Only its own node reaches it; why.
+    Quarantine(String),
+    Decided(PolicyDecision),
+    /// Why that cannot be known here, and the host that knows it.
+    Unknown(String, String),
+}
+
+/// The rule that decides, and what it does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyDecision {
+    pub allowed: bool,
+    /// `denied: NetworkPolicy shop/db ingress default`.
+    pub text: String,
+    /// The object to look at.
+    pub policy: Option<String>,
+    /// The rule's counter and its packets, on this host.
+    pub counter: Option<(String, u64)>,
+    /// What audited policies would do.
+    pub audit: Option<String>,
+    /// The host that decides, if that is not this one: it may know more.
+    pub host: Option<String>,
+}
+
+/// The hops of both ends, which have these names.
+pub fn hops(policies: &PathPolicies, [from, to]: [&str; 2]) -> Vec<Hop> {
+    let missing = (!policies.in_force).then(|| {
+        let seen = "the table inet humanz-policy is not there: nothing is denied now";
+        Hop::odd("policy", HERE, seen, AGENT)
+    });
+    let note = policies.note.iter().map(|note| {
+        Hop::odd("policy", HERE, note, "start the agent: policies may have changed since")
+    });
+    let ends =
+        [("policy-egress", &policies.egress, from), ("policy-ingress", &policies.ingress, to)];
+    let ends = ends.into_iter().filter_map(|(name, end, place)| hop(policies, name, end, place));
+    missing.into_iter().chain(note).chain(ends).chain(live(policies)).collect()
+}
+
+fn hop(policies: &PathPolicies, name: &'static str, end: &PolicyEnd, place: &str) -> Option<Hop> {
+    let what = policies.service.as_deref().unwrap_or("an echo request");
+    Some(match end {
+        PolicyEnd::NoPod => return None,
+        PolicyEnd::Quarantine(why) => {
+            let seen = format!("in quarantine, only its own node reaches it: {why}");
+            Hop::lost(name, place, seen, "humanz-agent status says what it waits for")
+        }
+        PolicyEnd::Unknown(why, host) => {
+            let fix = format!("run humanz-agent explain on {host}, which decides at this end");
+            Hop::odd(name, place, format!("{what}: {why}"), fix)
+        }
+        PolicyEnd::Decided(decision) => {
+            let seen = format!("{what} {}", text(decision));
+            match (decision.allowed, &policies.service) {
+                (true, _) => Hop::fine(name, place, seen),
+                (false, None) => {
+                    let fix =
+                        "give a port, to judge a connection: humanz-agent explain FROM TO PORT";
+                    Hop::odd(name, place, seen, fix)
+                }
+                (false, Some(_)) => {
+                    let policy = decision.policy.as_deref().unwrap_or_default();
+                    let fix = format!(
+                        "humanz-agent policy show '{policy}' has what it allows; a rule must allow this"
+                    );
+                    Hop::lost(name, place, seen, fix)
+                }
+            }
+        }
+    })
+}
+
+fn text(decision: &PolicyDecision) -> String {
+    let counter = decision.counter.as_ref();
+    let counter = counter.map(|(name, packets)| format!(" ({name}: {packets} packets)"));
+    let audit = decision.audit.as_ref().map(|audit| format!("; audited: {audit}"));
+    let host =
+        decision.host.as_ref().map(|host| format!("; by what this host knows: {host} decides"));
+    let parts = [counter, audit, host];
+    decision.text.clone() + &parts.into_iter().flatten().collect::<String>()
+}
+
+/// Whether running connections have been judged by the present rules.
+fn live(policies: &PathPolicies) -> Option<Hop> {
+    let [judged, waiting] = policies.live;
+    (judged + waiting > 0).then(|| {
+        let seen = format!(
+            "running connections: {judged} allowed by the present rules, {waiting} judged with \
+             the next packet"
+        );
+        Hop::fine("policy-live", HERE, seen)
+    })
+}

@@ -1,0 +1,230 @@
+//! What policies say of a path, as this host knows it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use anyhow::Context;
+
+use crate::checks::explain::{EndPlace, PathEnd, PathPolicies, PolicyDecision, PolicyEnd};
+use crate::command::policy::found::{self, Counters};
+use crate::inspect::Host;
+use crate::net::Protocol;
+use crate::netlink::connections::Connection;
+use crate::nft::{Data, Nft, Value, Verdict};
+use crate::policy::compile::{POLICY_TABLE, address, counter};
+use crate::policy::partial::{Answer, Knowledge};
+use crate::policy::view::View;
+use crate::policy::{Direction, Endpoint, Reason, Transport, Tuple};
+use crate::settings::exit::Exit;
+
+/// The path that is judged.
+pub struct Judged<'a> {
+    pub from: &'a PathEnd,
+    pub to: &'a PathEnd,
+    /// Protocol and port.
+    pub transport: Option<(u8, u16)>,
+    /// Those that the kernel follows between the two.
+    pub connections: &'a [Connection],
+}
+
+struct Judge<'a> {
+    path: &'a Judged<'a>,
+    host: &'a Host,
+    view: &'a View,
+    pods: Vec<Endpoint>,
+    counters: Counters,
+    tuple: Tuple,
+    own: BTreeSet<IpAddr>,
+}
+
+/// `None` if policies are off.
+///
+/// # Errors
+/// The kernel's, or what keeps policies from being known.
+pub fn judge(path: &Judged<'_>, host: &Host) -> Result<Option<PathPolicies>, Exit> {
+    if host.settings.policy.is_none() {
+        return Ok(None);
+    }
+    let (view, note) = found::view(&host.settings)?;
+    let nft = &host.kernel.nft;
+    let in_force = nft.tables().context("list tables")?.iter().any(|name| name == POLICY_TABLE);
+    let judge = Judge {
+        path,
+        host,
+        view: &view,
+        pods: view.endpoints(),
+        counters: found::counters(true)?.unwrap_or_default(),
+        tuple: tuple(path),
+        own: host.addresses()?.iter().map(|found| found.address.ip()).collect(),
+    };
+    let end = |end, direction| judge.end(end, direction, in_force);
+    Ok(Some(PathPolicies {
+        egress: end(path.from, Direction::Egress)?,
+        ingress: end(path.to, Direction::Ingress)?,
+        note,
+        service: path.transport.map(|_| service(&judge.tuple)),
+        in_force,
+        live: live(path, nft, in_force)?,
+    }))
+}
+
+/// The connection: behind all translation, where one is followed that shows where that leads.
+fn tuple(path: &Judged<'_>) -> Tuple {
+    let (source, to) = (path.from.address, path.to.address);
+    let Some((protocol, port)) = path.transport else {
+        let kind = if source.is_ipv4() { 8 } else { 128 };
+        return Tuple { source, destination: to, transport: Transport::Icmp { kind, code: 0 } };
+    };
+    let followed =
+        path.connections.iter().find(|it| (it.protocol, it.port) == (protocol, Some(port)));
+    let (destination, port) = match followed {
+        Some(it) => (it.answers, it.answering_port.unwrap_or(port)),
+        None => (to, port),
+    };
+    let transport = match Protocol::of_number(protocol) {
+        Some(protocol) => Transport::Port(protocol, port),
+        None => Transport::Other(protocol),
+    };
+    Tuple { source, destination, transport }
+}
+
+fn service(tuple: &Tuple) -> String {
+    match tuple.transport {
+        Transport::Port(protocol, port) => format!("{protocol}/{port}"),
+        _ => format!("protocol {}", tuple.protocol()),
+    }
+}
+
+impl Judge<'_> {
+    fn end(&self, end: &PathEnd, direction: Direction, in_force: bool) -> Result<PolicyEnd, Exit> {
+        let host = match &end.place {
+            EndPlace::Pod(pod) if pod.network == self.host.settings.cni.name => None,
+            EndPlace::RemoteHost(remote) if remote.subnet.is_some() => Some(remote.host.clone()),
+            _ => return Ok(PolicyEnd::NoPod),
+        };
+        if direction == Direction::Ingress && matches!(self.path.from.place, EndPlace::ThisHost) {
+            let text = format!("allowed: {}", Reason::OwnNode);
+            return Ok(PolicyEnd::Decided(PolicyDecision {
+                allowed: true,
+                text,
+                ..PolicyDecision::default()
+            }));
+        }
+        if host.is_none() {
+            let quarantined = self.view.quarantined();
+            let found = quarantined.iter().find(|it| it.addresses.contains(&end.address));
+            if let Some(found) = found {
+                return Ok(PolicyEnd::Quarantine(found.reason.to_string()));
+            }
+        }
+        let members = self.view.known.as_deref();
+        let Some(known) = members else {
+            return Ok(PolicyEnd::Quarantine("no policies have been read yet".to_owned()));
+        };
+        let knowledge = Knowledge {
+            rules: &known.rules,
+            pods: &self.pods,
+            subnets: &self.view.subnets,
+            members: &known.members,
+            own: &self.own,
+        };
+        let decision = match (knowledge.end(&self.tuple, direction), host) {
+            (Answer::Known(decision), host) => PolicyDecision { host, ..self.text(&decision) },
+            (depends @ Answer::DependsOn(_), host) => {
+                let host = host.unwrap_or_else(|| self.view.host.to_string());
+                return Ok(PolicyEnd::Unknown(depends.to_string(), host));
+            }
+        };
+        match decision.host.is_none() && in_force {
+            true => self.as_in_table(end.address, direction, decision),
+            false => Ok(PolicyEnd::Decided(decision)),
+        }
+    }
+
+    fn text(&self, decision: &crate::policy::Decision<'_>) -> PolicyDecision {
+        let rule = match decision.reason {
+            Reason::Rule(rule) => Some(rule),
+            _ => None,
+        };
+        let counted = rule.map(counter);
+        let counted = counted.and_then(|name| self.counters.get_key_value(&name));
+        PolicyDecision {
+            allowed: decision.allowed,
+            text: decision.to_string(),
+            policy: rule.map(|rule| rule.origin.to_string()),
+            counter: counted.map(|(name, packets)| (name.clone(), *packets)),
+            audit: decision.audit.map(|rule| format!("{} by {rule}", rule.verdict)),
+            host: None,
+        }
+    }
+
+    /// What the kernel has of a pod may be older than what is known: a pod that started while the agent
+    /// was away is in quarantine, or open.
+    fn as_in_table(
+        &self,
+        end: IpAddr,
+        direction: Direction,
+        decision: PolicyDecision,
+    ) -> Result<PolicyEnd, Exit> {
+        let wanted = match direction {
+            Direction::Ingress => "in",
+            Direction::Egress => "out",
+        };
+        let places = address::places(end);
+        let place = places.iter().find(|(set, _)| set.name.starts_with(wanted));
+        let Some((set, _)) = place else { return Ok(PolicyEnd::Decided(decision)) };
+        let found = self.host.kernel.nft.element(POLICY_TABLE, set, &[Value::address(end)]);
+        let open = Data::Verdict(Verdict::Return);
+        Ok(match found.context("look up a pod in the table of policies")? {
+            None => PolicyEnd::Quarantine("the table does not have its address yet".to_owned()),
+            Some(found) if found.data == Some(open) && !decision.allowed => {
+                let text =
+                    "allowed: its policies are not in force until the agent is back".to_owned();
+                PolicyEnd::Decided(PolicyDecision {
+                    allowed: true,
+                    text,
+                    counter: None,
+                    ..decision
+                })
+            }
+            Some(_) => PolicyEnd::Decided(decision),
+        })
+    }
+}
+
+/// Followed connections that the present rules have judged, and others.
+fn live(path: &Judged<'_>, nft: &Nft, in_force: bool) -> Result<[usize; 2], Exit> {
+    if !in_force || path.connections.is_empty() {
+        return Ok([0, 0]);
+    }
+    let epoch = nft.elements(POLICY_TABLE, &address::epoch()).context("read the epoch")?;
+    let bits = crate::policy::compile::MarkBits::DEFAULT.bits();
+    let is_judged = |connection: &&Connection| {
+        let mark = [Value::Bits(connection.mark & bits)];
+        epoch.iter().any(|element| element.key == mark)
+    };
+    let of_port = |connection: &&Connection| {
+        path.transport.is_none_or(|(protocol, port)| {
+            (connection.protocol, connection.port) == (protocol, Some(port))
+        })
+    };
+    let live = path.connections.iter().filter(of_port);
+    let (judged, waiting): (Vec<&Connection>, Vec<&Connection>) = live.partition(is_judged);
+    Ok([judged.len(), waiting.len()])
+}
+
+/// Protocol and port in `5432`, `udp/53` or `53/udp`.
+///
+/// # Errors
+/// There are none.
+pub fn port(text: &str) -> Result<(u8, u16), String> {
+    let (port, protocol) = match text.split_once('/') {
+        Some((a, b)) if a.parse::<u16>().is_err() => (b, a),
+        Some((port, protocol)) => (port, protocol),
+        None => (text, "tcp"),
+    };
+    let wrong = || format!("{text:?} is no port: 5432, udp/53");
+    let protocol: Protocol = protocol.parse().map_err(|_| wrong())?;
+    let port = port.parse().ok().filter(|port| *port > 0).ok_or_else(wrong)?;
+    Ok((protocol.number(), port))
+}

@@ -1,0 +1,152 @@
+//! `policy show`: the rules of a policy in words, its pods, and what its peers are now.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use argh::{ArgsInfo, FromArgs};
+use serde_json::{Value, json};
+
+use crate::command::call::{Call, Outcome};
+use crate::command::policy::files;
+use crate::command::policy::found::{self, Counters, Found, packets};
+use crate::command::policy::list::{object, tier};
+use crate::policy::compile::counter;
+use crate::policy::list::{PolicyObject, policies, words};
+use crate::policy::{Peer, Rule, Selector};
+use crate::settings::exit::{self, Exit};
+
+/// show a policy: its rules in words, the pods of this host that it has rules for, and which addresses
+/// its peers have now. Asks the agent; without one shows what held last
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "show",
+    example = "{command_name} shop/db",
+    example = "{command_name} shop/db --counters",
+    example = "{command_name} 'NetworkPolicy shop/db' -f policies.yaml",
+    error_code(0, "the policy is shown"),
+    error_code(1, "no agent answers, or something is wrong with a file"),
+    error_code(2, "there is no such policy, policies are off, or a file cannot be read"),
+    error_code(69, "this user may not ask the agent")
+)]
+pub struct Show {
+    /// its name: db, shop/db, or with its kind
+    #[argh(positional)]
+    name: String,
+    /// a file of objects instead, again for more; -: standard input
+    #[argh(option, short = 'f')]
+    file: Vec<String>,
+    /// packets that each rule matched on this host
+    #[argh(switch)]
+    counters: bool,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// Addresses of a peer that are listed; JSON has all.
+const ADDRESSES: usize = 8;
+
+/// Answers.
+///
+/// # Errors
+/// There is no such policy, or policies cannot be known.
+pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
+    let found = found::find(call, &options.file, true)?;
+    let counters = found::counters(options.counters)?;
+    let mut all = policies(&found.rules);
+    all.retain(|policy| policy.has_name(&options.name));
+    if all.is_empty() {
+        let why = format!("there is no policy {} (humanz-agent policy ls)", options.name);
+        return Err(Exit::new(exit::SETTINGS, why));
+    }
+    let mut text = files::faults(&found.problems);
+    text += &found.note.iter().map(|note| format!("! {note}\n")).collect::<String>();
+    for policy in &all {
+        text += &screen(policy, &found, counters.as_ref());
+    }
+    let fine = found.problems.is_empty() && found.note.is_none();
+    let whole = |policy: &PolicyObject<'_>| whole(policy, &found, counters.as_ref());
+    let json = json!({
+        "policies": all.iter().map(whole).collect::<Vec<_>>(),
+        "note": found.note,
+        "problems": found.problems,
+    });
+    call.answer(options.json, fine, json, &text)
+}
+
+fn screen(policy: &PolicyObject<'_>, found: &Found, counters: Option<&Counters>) -> String {
+    let source = found.source(&policy.origin).map(|source| format!(", from {source}"));
+    let tier = tier(policy.tier);
+    let mut text = format!("{} (tier {tier}{})\n", policy.origin, source.unwrap_or_default());
+    for rule in &policy.rules {
+        let counted = counters.map(|counters| {
+            format!(" [{}: {} packets]", counter(rule), packets(counters, [*rule]))
+        });
+        let counted = counted.unwrap_or_default();
+        text += &format!("  {}: {}{counted}\n", place(rule), words(rule));
+    }
+    let pods: Vec<String> = policy
+        .applies_to(&found.pods)
+        .iter()
+        .map(|pod| format!("{pod} ({})", addresses(&pod.addresses)))
+        .collect();
+    let pods = if pods.is_empty() { "none".to_owned() } else { pods.join(", ") };
+    text += &format!("  pods that it has rules for: {pods}\n");
+    for selector in selectors(policy) {
+        let members = members(found, selector);
+        text += &format!("  {selector} now: {}\n", addresses(&members));
+    }
+    text
+}
+
+fn place(rule: &Rule) -> String {
+    match rule.origin.index {
+        Some(index) => format!("{} rule {index}", rule.direction),
+        None => format!("{} default", rule.direction),
+    }
+}
+
+fn selectors<'a>(policy: &PolicyObject<'a>) -> BTreeSet<&'a Selector> {
+    let peers = policy.rules.iter().flat_map(|rule| rule.peers.iter().flatten());
+    let selected = |peer: &'a Peer| match peer {
+        Peer::Selected(selector) => Some(selector),
+        Peer::Network { .. } => None,
+    };
+    peers.filter_map(selected).collect()
+}
+
+fn members(found: &Found, selector: &Selector) -> Vec<IpAddr> {
+    let members = found.members.get(selector).into_iter().flatten();
+    members.flat_map(|member| &member.addresses).copied().collect()
+}
+
+fn addresses(all: &[IpAddr]) -> String {
+    let shown: Vec<String> = all.iter().take(ADDRESSES).map(ToString::to_string).collect();
+    match all.len() {
+        0 => "nothing".to_owned(),
+        count if count > ADDRESSES => {
+            format!("{} and {} more", shown.join(", "), count - ADDRESSES)
+        }
+        _ => shown.join(", "),
+    }
+}
+
+fn whole(policy: &PolicyObject<'_>, found: &Found, counters: Option<&Counters>) -> Value {
+    let rule = |rule: &&Rule| {
+        json!({
+            "direction": rule.direction.to_string(),
+            "rule": place(rule),
+            "verdict": rule.verdict.to_string(),
+            "audit": rule.audit,
+            "words": words(rule),
+            "counter": counter(rule),
+            "packets": counters.map(|counters| packets(counters, [*rule])),
+        })
+    };
+    let peer = |selector: &Selector| json!({"peer": selector.to_string(), "addresses": members(found, selector)});
+    let mut value = object(policy, found, counters);
+    value["rules"] = policy.rules.iter().map(rule).collect();
+    value["peers"] = selectors(policy).into_iter().map(peer).collect();
+    value
+}

@@ -1,0 +1,228 @@
+//! Pure. What one host can say of a connection: of its own pods everything, of other hosts' pods what
+//! its members tell.
+//!
+//! As [`crate::policy::evaluate`], with a third answer: where the verdict depends on what this host
+//! does not know, it says so.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use crate::net::Protocol;
+use crate::policy::endpoint::Endpoint;
+use crate::policy::evaluate::{Decision, Reason};
+use crate::policy::members::Members;
+use crate::policy::rule::{Direction, Peer, Rule, Rules, Tier, Verdict};
+use crate::policy::selector::Selector;
+use crate::policy::service::{DNS_PORT, Service};
+use crate::policy::tuple::{Transport, Tuple};
+
+/// What a host knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Knowledge<'a> {
+    pub rules: &'a Rules,
+    /// This host's pods, with their addresses.
+    pub pods: &'a [Endpoint],
+    /// Where only this host's pods have addresses.
+    pub subnets: &'a [IpNetwork],
+    /// Of pods and nodes of other hosts; what a selector without an entry finds is not known.
+    pub members: &'a Members,
+    /// This host's own.
+    pub own: &'a BTreeSet<IpAddr>,
+}
+
+/// What can be said of one end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer<'a> {
+    Known(Decision<'a>),
+    /// It depends on whether this rule matches.
+    DependsOn(&'a Rule),
+}
+
+impl<'a> Knowledge<'a> {
+    /// What the end in `direction` says, which is a pod of any host.
+    pub fn end(&self, tuple: &Tuple, direction: Direction) -> Answer<'a> {
+        let (own, peer) = match direction {
+            Direction::Ingress => (tuple.destination, tuple.source),
+            Direction::Egress => (tuple.source, tuple.destination),
+        };
+        let is_here = self.pod(own).is_some();
+        let decided = |reason| Answer::Known(Decision { allowed: true, reason, audit: None });
+        if direction == Direction::Ingress && is_here && self.own.contains(&peer) {
+            return decided(Reason::OwnNode);
+        }
+        let dns = [Protocol::Udp, Protocol::Tcp].map(|it| Transport::Port(it, DNS_PORT));
+        if direction == Direction::Egress
+            && is_here
+            && self.own.contains(&peer)
+            && dns.contains(&tuple.transport)
+        {
+            return decided(Reason::OwnResolver);
+        }
+        let end = End { known: self, tuple, direction, subject: own, peer };
+        let itself = own == peer;
+        let last = if itself { Tier::Admin } else { Tier::Baseline };
+        let none = if itself { Reason::Itself } else { Reason::NoRule };
+        let audit = match end.first(self.rules.audited(), last, Reason::NoRule) {
+            Answer::Known(Decision { reason: Reason::Rule(rule), .. }) => Some(rule),
+            _ => None,
+        };
+        match end.first(self.rules.enforced(), last, none) {
+            Answer::Known(decision) => Answer::Known(Decision { audit, ..decision }),
+            depends => depends,
+        }
+    }
+
+    fn pod(&self, address: IpAddr) -> Option<&'a Endpoint> {
+        self.pods.iter().find(|pod| pod.addresses.contains(&address))
+    }
+
+    /// Whether `selector` finds what has `address`, if that is known.
+    fn selects(&self, selector: &Selector, address: IpAddr) -> Option<bool> {
+        if let Some(pod) = self.pod(address) {
+            return Some(selector.matches_pod(pod));
+        }
+        let found = self.members.get(selector);
+        if matches!(selector, Selector::Nodes(_)) && self.own.contains(&address) {
+            let mut addresses = found?.iter().flat_map(|member| &member.addresses);
+            return Some(addresses.any(|address| self.own.contains(address)));
+        }
+        if self.subnets.iter().any(|subnet| subnet.contains(address)) {
+            return Some(false);
+        }
+        let found = found?;
+        Some(found.iter().any(|member| member.addresses.contains(&address)))
+    }
+
+    /// Whether the port that `service` names is that of `tuple`, if that is known.
+    fn has_port(&self, service: &Service, tuple: &Tuple) -> Option<bool> {
+        let (Service::Named(protocol, name), Transport::Port(own, port)) =
+            (service, tuple.transport)
+        else {
+            return Some(false);
+        };
+        if protocol.is_some_and(|protocol| protocol != own) {
+            return Some(false);
+        }
+        let destination = tuple.destination;
+        let ports = match self.pod(destination) {
+            Some(pod) => Some(&pod.ports),
+            None if self.subnets.iter().any(|subnet| subnet.contains(destination)) => None,
+            None => {
+                let mut all = self.members.values().flatten();
+                let member = all.find(|member| member.addresses.contains(&destination));
+                match member {
+                    Some(member) => Some(&member.ports),
+                    None if self.members.contains_key(&Selector::every_pod()) => None,
+                    None => return None,
+                }
+            }
+        };
+        let is_it = |it: &crate::policy::NamedPort| {
+            it.name == *name && it.protocol == own && it.port == port
+        };
+        Some(ports.is_some_and(|ports| ports.iter().any(is_it)))
+    }
+}
+
+struct End<'a, 'b> {
+    known: &'b Knowledge<'a>,
+    tuple: &'b Tuple,
+    direction: Direction,
+    subject: IpAddr,
+    peer: IpAddr,
+}
+
+impl<'a> End<'a, '_> {
+    /// The first of `rules` that decides, of tiers up to `last`; `none` if no rule does.
+    fn first(
+        &self,
+        rules: impl Iterator<Item = &'a Rule>,
+        last: Tier,
+        none: Reason<'a>,
+    ) -> Answer<'a> {
+        let mut passed = None;
+        let mut doubtful: Vec<&'a Rule> = Vec::new();
+        for rule in rules.take_while(|rule| rule.tier <= last) {
+            if passed == Some(rule.tier) {
+                continue;
+            }
+            match (self.matches(rule), rule.verdict) {
+                (Some(false), _) => {}
+                (Some(true), Verdict::Pass) => passed = Some(rule.tier),
+                (Some(true), verdict) => {
+                    return certain(&doubtful, verdict != Verdict::Deny, Reason::Rule(rule));
+                }
+                (None, Verdict::Pass) => return Answer::DependsOn(rule),
+                (None, _) => doubtful.push(rule),
+            }
+        }
+        certain(&doubtful, true, none)
+    }
+
+    /// `None`: that is not known here.
+    fn matches(&self, rule: &Rule) -> Option<bool> {
+        if rule.direction != self.direction {
+            return Some(false);
+        }
+        let services =
+            rule.services.as_ref().map(|all| any(all.iter().map(|it| self.is_service(it))));
+        let peers = rule.peers.as_ref().map(|all| any(all.iter().map(|it| self.is_peer(it))));
+        let subject = self.known.selects(&rule.subject, self.subject);
+        let conditions = [services.unwrap_or(Some(true)), peers.unwrap_or(Some(true)), subject];
+        match conditions {
+            _ if conditions.contains(&Some(false)) => Some(false),
+            _ if conditions.contains(&None) => None,
+            _ => Some(true),
+        }
+    }
+
+    fn is_peer(&self, peer: &Peer) -> Option<bool> {
+        match peer {
+            Peer::Network { .. } => Some(peer.contains(self.peer)),
+            Peer::Selected(selector) => self.known.selects(selector, self.peer),
+        }
+    }
+
+    fn is_service(&self, service: &Service) -> Option<bool> {
+        match service {
+            Service::Named(..) => self.known.has_port(service, self.tuple),
+            other => Some(other.is_of(self.tuple)),
+        }
+    }
+}
+
+/// True if one is, unknown if one may be.
+fn any(all: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    let mut found = Some(false);
+    for one in all {
+        match one {
+            Some(true) => return Some(true),
+            Some(false) => {}
+            None => found = None,
+        }
+    }
+    found
+}
+
+/// The verdict, unless one of those rules that may match first says otherwise.
+fn certain<'a>(doubtful: &[&'a Rule], allowed: bool, reason: Reason<'a>) -> Answer<'a> {
+    let differs = |rule: &&&Rule| (rule.verdict != Verdict::Deny) != allowed;
+    match doubtful.iter().find(differs) {
+        Some(rule) => Answer::DependsOn(rule),
+        None => Answer::Known(Decision { allowed, reason, audit: None }),
+    }
+}
+
+impl fmt::Display for Answer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Answer::Known(decision) => decision.fmt(f),
+            Answer::DependsOn(rule) => {
+                write!(f, "not known here: it depends on whether {rule} matches")
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What the agent shows of policies: lists, counters, the rule that decides, and what holds without it.
+
+use serde_json::{Value, json};
+
+use crate::support::cluster::Alone;
+use crate::support::{Agent, Ended, Place, Pod, soon};
+use crate::traffic::{Flood, Server};
+use crate::{PORT, STANDALONE, add, alone, only_from, serve, write_policies};
+
+fn run(alone: &Alone, words: &str) -> Ended {
+    Agent::run(&alone.host, words, STANDALONE)
+}
+
+fn object(alone: &Alone, words: &str) -> (Value, bool) {
+    let ended = run(alone, &format!("{words} --json"));
+    let value = serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{words}: {ended}"));
+    (value, ended.succeeded())
+}
+
+fn hop<'a>(value: &'a Value, name: &str) -> &'a Value {
+    let mut hops = value["hops"].as_array().unwrap().iter();
+    hops.find(|hop| hop["hop"] == name).unwrap_or_else(|| panic!("no {name}: {value:#}"))
+}
+
+#[test]
+fn lists_counters_and_the_rule_that_decides_are_those_of_the_kernel_with_and_without_an_agent() {
+    let alone = alone();
+    let host = &alone.host;
+    let mut audited = only_from("db", &["mon"]);
+    audited["metadata"]["name"] = json!("trial");
+    audited["metadata"]["annotations"] = json!({"humanz.io/audit": "true"});
+    write_policies(host, &[only_from("db", &["web"]), audited]);
+    let agent = serve(host, &[]);
+    let [db, web, other]: [Pod; 3] = ["db", "web", "other"].map(|name| add(host, name, name));
+    let mut server = Server::open(&db);
+    let (allowed, denied) = (Flood::start(&web, db.v4()), Flood::start(&other, db.v4()));
+    server.wait(web.v4());
+    denied.go_on();
+    soon("replies", || {
+        server.received(web.v4());
+        allowed.answered() > 0
+    });
+
+    let listed = run(&alone, "policy ls --counters");
+    assert!(listed.succeeded(), "{listed}");
+    assert!(listed.stdout.lines().all(|line| line.chars().count() <= 80), "{listed}");
+    assert!(listed.stdout.contains("shop/trial (audit)"), "{listed}");
+    let (listed, _) = object(&alone, "policy ls --counters");
+    let policy = &listed["policies"][0];
+    assert_eq!((&policy["name"], &policy["pods"]), (&json!("db"), &json!(["shop/db"])));
+    assert_eq!((&policy["source"], &policy["directions"]), (&json!("file"), &json!(["ingress"])));
+    assert!(policy["packets"]["allowed"].as_u64() > Some(0), "{policy}");
+    assert!(policy["packets"]["denied"].as_u64() > Some(20), "{policy}");
+
+    let (shown, _) = object(&alone, "policy show shop/db --counters");
+    let [rule, default] = &shown["policies"][0]["rules"].as_array().unwrap()[..] else {
+        panic!("{shown:#}")
+    };
+    assert_eq!(rule["words"], "allow everything from pods app=web of namespace shop");
+    assert!(rule["packets"].as_u64() > Some(0) && default["packets"].as_u64() > Some(20));
+    let peers = &shown["policies"][0]["peers"][0]["addresses"];
+    assert_eq!(peers, &json!([web.v4(), web.v6()]));
+    assert!(!run(&alone, "policy show none").succeeded());
+
+    let page = "curl -s --unix-socket /run/humanz/agent.sock http://localhost/metrics";
+    let metrics = host.run(page).ok();
+    let denied = "policy=\"NetworkPolicy shop/db\",direction=\"ingress\",verdict=\"deny\"";
+    for line in [
+        "humanz_policy_quarantined_pods 0",
+        "humanz_policy_source_healthy{source=\"file\"} 1",
+        &format!("humanz_policy_packets_total{{{denied}}} "),
+    ] {
+        assert!(metrics.lines().any(|found| found.starts_with(line)), "{line}: {metrics}");
+    }
+
+    let explain =
+        |from: &str| object(&alone, &format!("explain --quiet {from} shop/db udp/{PORT}"));
+    let check = || {
+        let (value, fine) = explain("shop/other");
+        assert!(!fine && value["lost"] == "policy-ingress", "{value:#}");
+        let seen = hop(&value, "policy-ingress")["seen"].as_str().unwrap();
+        assert!(
+            seen.contains("denied: NetworkPolicy shop/db ingress default (np/shop/db"),
+            "{seen}"
+        );
+        let seen = hop(&value, "policy-egress")["seen"].as_str().unwrap();
+        assert!(seen.contains("allowed: no rule matches"), "{seen}");
+        let (value, _) = explain("shop/web");
+        let ingress = hop(&value, "policy-ingress");
+        assert_eq!(ingress["verdict"], "ok", "{value:#}");
+        let seen = ingress["seen"].as_str().unwrap();
+        assert!(seen.contains("allowed: NetworkPolicy shop/db ingress rule 0"), "{seen}");
+        assert!(seen.contains("audited: deny by NetworkPolicy shop/trial"), "{seen}");
+        let live = hop(&value, "policy-live")["seen"].as_str().unwrap();
+        assert!(live.contains("1 allowed by the present rules"), "{live}");
+    };
+    check();
+
+    agent.stop();
+    let (listed, fine) = object(&alone, "policy ls");
+    assert!(!fine && listed["note"].as_str().unwrap().contains("what held last"), "{listed:#}");
+    assert_eq!(listed["policies"][0]["pods"], json!(["shop/db"]));
+    check();
+    // What the kernel has counts, not what should be there.
+    host.shell(&format!("nft delete element inet humanz-policy in4 '{{ {} }}'", db.v4())).ok();
+    let (value, _) = explain("shop/web");
+    assert_eq!(value["lost"], "policy-ingress", "{value:#}");
+    let seen = hop(&value, "policy-ingress")["seen"].as_str().unwrap();
+    assert!(seen.contains("in quarantine"), "{seen}");
+}
