@@ -142,6 +142,28 @@ impl Etcd {
         }
     }
 
+    /// The keys by which `host` publishes members of groups, each with the revision of its last change.
+    pub async fn members_of(&self, host: &NodeName) -> Result<Vec<(String, i64)>, EtcdError> {
+        let (own, announced) = (self.roots.members_of(host), self.roots.announcements_range());
+        let mut found = Vec::new();
+        let is_its = |key: &[u8]| {
+            key.starts_with(own.as_bytes())
+                || self.roots.announced(key).is_some_and(|(_, announcing)| announcing == *host)
+        };
+        for range in [&own, &announced] {
+            let take = |raw: Raw<'_>| {
+                if let Ok(key) = std::str::from_utf8(raw.key)
+                    && is_its(raw.key)
+                {
+                    found.push((key.to_owned(), raw.modified));
+                }
+                true
+            };
+            self.read_range(range, 0, take).await?;
+        }
+        Ok(found)
+    }
+
     /// Revision of the network settings; 0: none.
     pub async fn config_modified(&self) -> Result<i64, EtcdError> {
         self.modified("read the network settings", &Key::Config).await

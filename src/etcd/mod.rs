@@ -42,6 +42,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use tokio::sync::watch as latest;
 
+use crate::lease::records::NodeName;
 use crate::lease::transaction::Transaction;
 use crate::lease::{EtcdError, HostAttributes, Roots, Snapshot};
 use crate::net::{PerFamily, Problem};
@@ -92,6 +93,18 @@ pub fn spawn(
 /// No member answers, or reading is not permitted.
 pub fn read(settings: &EtcdSettings, roots: &Roots) -> Result<Snapshot, String> {
     once(settings, roots, async |etcd| etcd.read().await)
+}
+
+/// The keys by which `host` publishes members of groups, each with the revision of its last change.
+///
+/// # Errors
+/// No member answers, or reading is not permitted.
+pub fn members_of(
+    settings: &EtcdSettings,
+    roots: &Roots,
+    host: &NodeName,
+) -> Result<Vec<(String, i64)>, String> {
+    once(settings, roots, async |etcd| etcd.members_of(host).await)
 }
 
 /// Commits one transaction; false if a condition did not hold. `what` is for errors.

@@ -31,11 +31,18 @@ pub fn run(
     for _ in 0..TRIES {
         let found = etcd::read(server, roots).map_err(unreachable)?;
         let keys = leave::keys(&found, &own).map_err(|error| Exit::new(exit::FAILURE, error))?;
-        let transaction = leave::transaction(&found, &keys, roots);
-        let commit = || etcd::commit(server, roots, "release the subnet", &transaction);
-        if dry || keys.is_empty() || commit().map_err(unreachable)? {
-            let line = |key| Line::removed(Object::Key(roots.key(key)));
-            let lines: Vec<Line> = keys.iter().map(line).collect();
+        // A role made for earlier versions may not read them, and no host writes them then.
+        let members = etcd::members_of(server, roots, &own.name).unwrap_or_default();
+        let transactions = leave::transactions(&found, &own.name, &keys, &members, roots);
+        let mut done = true;
+        for transaction in transactions.iter().filter(|transaction| !dry && transaction.deletes()) {
+            let commit = || etcd::commit(server, roots, "release the subnet", transaction);
+            done = done && commit().map_err(unreachable)?;
+        }
+        if done {
+            let of_members = members.into_iter().map(|(key, _)| key);
+            let keys = keys.iter().map(|key| roots.key(key)).chain(of_members);
+            let lines: Vec<Line> = keys.map(|key| Line::removed(Object::Key(key))).collect();
             applier.apply_together(&lines, || Ok::<(), anyhow::Error>(()));
             return Ok(());
         }

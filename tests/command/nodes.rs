@@ -155,12 +155,30 @@ fn a_stopped_host_is_removed_and_a_live_one_is_not() {
     agents[1].kill();
     h2.shell("rm -r /var/lib/humanz").ok();
     wait_silent(&cluster, "h2");
+    // What it published of groups: more than one transaction deletes.
+    let groups: Vec<_> = (0..120).map(|group| format!("0a{group}")).collect();
+    for group in &groups {
+        for host in ["h1", "h2"] {
+            cluster.etcd.put(&format!("/humanz/v1-members/{host}/{group}"), "{}");
+            cluster.etcd.put(&format!("/humanz/v1-groups/{group}/{host}"), "1");
+        }
+    }
     let planned = run(h1, "nodes rm h2 --dry-run", POOLS).ok();
+    assert!(planned.contains("- etcd key /humanz/v1-members/h2/0a7\n"), "{planned}");
     assert!(planned.contains("host h2 would be removed from etcd"), "{planned}");
     assert!(!planned.contains('!'), "{planned}");
     let removed = run(h1, "nodes rm h2", POOLS).ok();
-    assert_eq!(removed.lines().count(), 5, "two claims, host and node, a word: {removed}");
-    assert!(everything().iter().all(|(key, value)| !key.ends_with("/h2") && value != "h2"));
+    let lines = removed.lines().count();
+    assert_eq!(lines, 5 + 2 * groups.len(), "two claims, host and node, groups, a word: {removed}");
+    let is_its = |key: &str| key.ends_with("/h2") || key.contains("/h2/");
+    assert!(everything().iter().all(|(key, value)| !is_its(key) && value != "h2"));
+    for prefix in ["/humanz/v1-members/h1/", "/humanz/v1-groups/"] {
+        assert_eq!(cluster.etcd.list(prefix).len(), groups.len(), "of h1 below {prefix}");
+    }
+    // What was left behind, as by an earlier version.
+    cluster.etcd.put("/humanz/v1-members/h2/0a", "{}");
+    run(h1, "nodes rm h2", POOLS).ok();
+    assert_eq!(cluster.etcd.get("/humanz/v1-members/h2/0a"), None);
     eventually("h1 has no route to it", Duration::from_secs(30), || {
         let routes =
             h1.run("ip route show proto 104").ok() + &h1.run("ip -6 route show proto 104").ok();

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::start::InNetns;
 use crate::support::cni::Network;
 use crate::support::process::lock;
-use crate::support::wait::SOON;
+use crate::support::wait::{SOON, patience};
 use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, pod};
 use crate::traffic::Flood;
 use crate::{FILE, PORT, STANDALONE, add, alone, attachment, only_from, serve, write_policies};
@@ -132,6 +132,16 @@ fn nothing_of_a_denied_pod_arrives_whatever_changes() {
     let (db, web) = (add(host, "db", "db"), add(host, "web", "web"));
     let other = add(host, "other", "other");
     let counter = Counter::open(&db);
+    // What is sent before both ends know each other's MAC may be lost.
+    for (from, to) in [(web.v4(), db.v4()), (web.v6(), db.v6())] {
+        let _first = Flood::start(&web, to);
+        eventually("the first packets", SOON, || match counter.of(from) {
+            0..10 => Err("none".to_owned()),
+            _ => Ok(()),
+        });
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    lock(&counter.received).clear();
     let floods = [db.v4(), db.v6()].map(|to| [Flood::start(&web, to), Flood::start(&other, to)]);
     let begun = Instant::now();
     let (mut made, mut damaged) = (0, 0);
@@ -181,12 +191,12 @@ fn nothing_of_a_denied_pod_arrives_whatever_changes() {
 }
 
 /// Pods that start, one after the other, at an address to which `other` and `web` send all the time.
-fn starts(host: &Node, count: u64, names: &str, floods: [&Pod; 2], in_force: bool) -> Duration {
+fn starts(host: &Node, count: u64, names: &str, floods: [&Pod; 2], in_force: bool) {
     let address = "10.244.1.77";
     let to: IpAddr = address.parse().unwrap();
     let [other, web] = floods;
     let (denied, _allowed) = (Flood::start(other, to), Flood::start(web, to));
-    let mut longest = Duration::ZERO;
+    let mut reached = Vec::new();
     for number in 0..count {
         let name = format!("{names}{number}");
         pod::make_netns(host, &name);
@@ -200,17 +210,24 @@ fn starts(host: &Node, count: u64, names: &str, floods: [&Pod; 2], in_force: boo
                 0 => Err("none".to_owned()),
                 _ => Ok(()),
             });
-            longest = longest.max(begun.elapsed());
+            reached.push(begun.elapsed());
         } else {
             denied.go_on();
             assert_eq!(counter.of(web.v4()), 0, "{name}: before its release");
         }
         assert_eq!(counter.of(other.v4()), 0, "{name}");
         db.delete();
-        host.run(&format!("ip netns del {name}"));
     }
+    reached.sort_unstable();
     println!("{count} starts {names}: {} denied packets, 0 arrived", denied.sent());
-    longest
+    if let Some(median) = reached.get(reached.len() / 2) {
+        println!(
+            "reachable for allowed peers {median:?} after ADD began, {:?} at most",
+            reached.last()
+        );
+        // Not only after another second.
+        assert!(*median < Duration::from_millis(800) * patience(), "{reached:?}");
+    }
 }
 
 #[test]
@@ -223,8 +240,7 @@ fn nothing_arrives_at_pods_that_start_with_and_without_an_agent_and_etcd() {
     let agent = Agent::start(host, &settings);
     agent.wait_ready();
     let (web, other) = (add(host, "web", "web"), add(host, "other", "other"));
-    let longest = starts(host, count, "up", [&other, &web], true);
-    println!("reachable for its allowed peers {longest:?} after ADD began, at most");
+    starts(host, count, "up", [&other, &web], true);
     cluster.etcd.kill();
     starts(host, count, "cut", [&other, &web], true);
     agent.kill();

@@ -52,7 +52,9 @@ impl World {
         self.notify_watches();
     }
 
-    /// The stolen host writes the subnet of `host` into its own keys, and its name into the claim.
+    /// The stolen host writes the subnet of `host` into its own keys, and its name into the claim; then it
+    /// overwrites one key of the host after the other, each of which is put back: the values of all of them
+    /// are later than its own.
     pub fn steal(&mut self, host: usize) {
         let Some(subnet) = self.victim(host) else { return };
         let stolen: NodeName = STOLEN.parse().expect("a name");
@@ -62,6 +64,24 @@ impl World {
         self.write_foreign(&node, &record("m-stolen", subnet).to_json());
         self.write_foreign(&own, &subnet.to_string());
         self.write_foreign(&claim, STOLEN);
+        self.notify_watches();
+        for (step, target) in [Target::Claim, Target::Host, Target::Node].into_iter().enumerate() {
+            self.after(2_000 * (step as u64 + 1), Scheduled::Wear(host, target));
+        }
+    }
+
+    /// One key of `host` gets another value, if all were put back.
+    pub fn wear(&mut self, host: usize, target: Target) {
+        let Some(subnet) = self.victim(host) else { return };
+        let name = self.hosts[host].name(self.flaw);
+        let (key, value) = match target {
+            Target::Claim => (Key::Claim(subnet), STOLEN.to_owned()),
+            Target::Host => (Key::Host(name), "10.0.0.96/28".to_owned()),
+            _ => (Key::Node(name), "{}".to_owned()),
+        };
+        let key = self.store.roots.key(&key);
+        self.hosts[host].doubtful |= target == Target::Host;
+        self.write_foreign(&key, &value);
         self.notify_watches();
     }
 
@@ -85,7 +105,9 @@ impl World {
         transaction.writes.iter().any(key)
     }
 
-    /// The subnet of a host whose keys are all as it wrote them.
+    /// The subnet of a host whose keys are all as it wrote them. Once its claim or its host key was deleted,
+    /// nothing but their values proves its right: who may delete keys of others can then take the subnet, one
+    /// write after the other.
     fn victim(&self, host: usize) -> Option<IpNetwork> {
         let subnet = self.hosts[host].uses.filter(|_| self.up && !self.hosts[host].left)?;
         let (found, name) = (self.store.read(), self.hosts[host].name(self.flaw));
@@ -93,6 +115,12 @@ impl World {
         let claim = found.claims.get(&subnet).is_some_and(|stored| stored.value == name);
         let has = |node: &NodeRecord| node.subnets.v4 == Some(subnet);
         let node = found.nodes.get(&name).is_some_and(|stored| has(&stored.value));
+        let created = |host: &NodeName| found.hosts.get(host).map(|stored| stored.created);
+        let is_proven = created(&name) == found.claims.get(&subnet).map(|stored| stored.created);
+        let is_stolen = found.hosts.get(STOLEN).is_some_and(|stored| stored.value == subnet);
+        if is_stolen && !is_proven {
+            return None;
+        }
         let alive = self.store.roots.key(&Key::Alive(name));
         (key && claim && node && !self.foreign.contains(&alive)).then_some(subnet)
     }

@@ -14,7 +14,7 @@ use ipnetwork::IpNetwork;
 use super::flaw::Flaw;
 use super::host::{AgentState, Host, network, roots};
 use super::judge::{Verdict, Wrong};
-use super::overwritten::as_read;
+use super::overwritten::{Target, as_read};
 use super::random::Random;
 use super::script::{Act, Script};
 use super::store::Store;
@@ -41,6 +41,8 @@ pub(super) enum Scheduled {
     PythonReads(usize),
     PythonWrites(usize, i64),
     Leaves(usize),
+    /// The stolen host overwrites another key.
+    Wear(usize, Target),
     /// A foreign alive key expires.
     Forgotten(String),
     /// The second half of [`Flaw::PutThenGet`].
@@ -167,6 +169,7 @@ impl World {
             Scheduled::PythonReads(python) => self.python_reads(python),
             Scheduled::PythonWrites(python, number) => self.python_writes(python, number),
             Scheduled::Leaves(host) => self.leaves(host),
+            Scheduled::Wear(host, target) => self.wear(host, target),
             Scheduled::Forgotten(key) => self.forget(&key),
             Scheduled::Reads(host, life, sequence) if self.lives(host, life) => {
                 let drawn = Event::TicketAllocated(self.store.counter);

@@ -31,8 +31,9 @@ impl Agent {
             Update::Trouble(None) => {
                 log::info!("{store} agrees with this host again");
                 self.state.etcd.trouble = None;
-                self.note_store();
+                // No problem is left only once pods can start.
                 self.follow_dispute();
+                self.note_store();
             }
             Update::Trouble(Some(error)) => {
                 if let (None, Registry::Leased(leased)) = (&self.state.subnets, &mut self.registry)

@@ -51,23 +51,33 @@ pub fn run(call: &mut Call<'_>, options: &RemoveNode) -> Result<Outcome, Exit> {
     for _ in 0..TRIES {
         let found = etcd::read(server, roots).map_err(unreachable)?;
         let keys = leave::all(&found, &host);
-        if keys.is_empty() {
+        // A role made for earlier versions may not read them, and no host writes them then.
+        let members = etcd::members_of(server, roots, &host);
+        let members = members.inspect_err(|error| log::warn!("{error}")).unwrap_or_default();
+        if keys.is_empty() && members.is_empty() {
             return Err(unknown(&found, &host));
         }
         let in_the_way = if options.force { None } else { in_the_way(&found, roots, &host) };
-        let keys_named = || keys.iter().map(|key| roots.key(key)).collect();
+        let keys_named = || {
+            let of_members = members.iter().map(|(key, _)| key.clone());
+            keys.iter().map(|key| roots.key(key)).chain(of_members).collect()
+        };
         match in_the_way {
             Some(_) if options.dry_run => return answer(call, options, keys_named(), in_the_way),
             Some(why) => return Err(refused(&why)),
             None => {}
         }
-        let mut transaction = leave::transaction(&found, &keys, roots);
+        let mut transactions = leave::transactions(&found, &host, &keys, &members, roots);
         // What is not there now must not appear: a host that comes back is none that is gone.
         for key in [Key::Host(host.clone()), Key::Node(host.clone()), Key::Alive(host.clone())] {
-            transaction.unchanged(roots.key(&key), found.modified(roots, &key));
+            transactions[0].unchanged(roots.key(&key), found.modified(roots, &key));
         }
-        let commit = || etcd::commit(server, roots, "remove a host", &transaction);
-        if options.dry_run || commit().map_err(unreachable)? {
+        let mut done = true;
+        for transaction in transactions.iter().filter(|_| !options.dry_run) {
+            let commit = || etcd::commit(server, roots, "remove a host", transaction);
+            done = done && commit().map_err(unreachable)?;
+        }
+        if done {
             return answer(call, options, keys_named(), None);
         }
     }

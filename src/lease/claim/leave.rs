@@ -58,6 +58,39 @@ pub fn transaction(found: &Snapshot, keys: &[Key], roots: &Roots) -> Transaction
     transaction
 }
 
+/// Most keys of members that one transaction deletes, besides those of the host: etcd allows 128 operations.
+const AT_ONCE: usize = 50;
+
+/// Deletes `keys` of `host` if all of them are as `found`, and then `members`, what it published of members of
+/// groups (each key with the revision of its last change). A host that comes back meanwhile keeps the rest.
+pub fn transactions(
+    found: &Snapshot,
+    host: &NodeName,
+    keys: &[Key],
+    members: &[(String, i64)],
+    roots: &Roots,
+) -> Vec<Transaction> {
+    let (first, rest) = members.split_at(members.len().min(AT_ONCE));
+    let with = |mut transaction: Transaction, members: &[(String, i64)]| {
+        for (key, modified) in members {
+            transaction.unchanged(key, *modified);
+            transaction.delete(key);
+        }
+        transaction
+    };
+    let gone = || {
+        let mut transaction = Transaction::default();
+        let keys = [Key::Host(host.clone()), Key::Node(host.clone()), Key::Alive(host.clone())];
+        for key in &keys {
+            transaction.unchanged(roots.key(key), 0);
+        }
+        transaction
+    };
+    let first = with(transaction(found, keys, roots), first);
+    let rest = rest.chunks(AT_ONCE).map(|members| with(gone(), members));
+    [first].into_iter().chain(rest).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +142,16 @@ mod tests {
         let node = node("m1");
         let pairs = [HOST, CLAIM, OTHER, ("/humanz/v1/nodes/h1", &node)];
         check(&pairs, Ok(&[CLAIM.0, HOST.0, "/humanz/v1/nodes/h1"]));
+    }
+
+    #[test]
+    fn members_of_groups_are_deleted_in_transactions_that_etcd_takes() {
+        let roots = Roots { hosts: "/h".into(), counter: "/c".into(), humanz: "/z".into() };
+        let members: Vec<_> = (0..120).map(|n| (format!("/z-members/h1/{n}"), n)).collect();
+        let host = "h1".parse().unwrap();
+        let made = transactions(&Snapshot::default(), &host, &[], &members, &roots);
+        let sizes: Vec<_> = made.iter().map(|t| (t.writes.len(), t.conditions.len())).collect();
+        assert_eq!(sizes, [(50, 50), (50, 53), (20, 23)], "a host that is back keeps the rest");
     }
 
     #[test]
