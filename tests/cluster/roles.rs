@@ -391,7 +391,7 @@ fn policies_of_an_operator_hold_and_a_stolen_host_changes_none() {
     eventually(
         "no policies",
         Duration::from_secs(20),
-        || if ping() { Ok(()) } else { Err("lost") },
+        || if ping() { Ok(()) } else { Err("lost".to_owned()) },
     );
     let refused = Agent::run(h3, "policy apply -f /etc/deny.json", &stolen);
     assert!(refused.stderr.contains("permission denied"), "{refused:?}");
@@ -400,7 +400,7 @@ fn policies_of_an_operator_hold_and_a_stolen_host_changes_none() {
     eventually(
         "the policy",
         Duration::from_secs(20),
-        || if ping() { Err("passes") } else { Ok(()) },
+        || if ping() { Err("passes".to_owned()) } else { Ok(()) },
     );
     let refused = Agent::run(h3, "policy rm NetworkPolicy default/all", &stolen);
     assert!(refused.stderr.contains("permission denied"), "{refused:?}");
@@ -408,5 +408,5 @@ fn policies_of_an_operator_hold_and_a_stolen_host_changes_none() {
     assert!(exported.contains(r#""podSelector""#), "{exported}");
     assert!(!ping());
     Agent::run(h1, "policy rm NetworkPolicy default/all", &root).ok();
-    eventually("none again", Duration::from_secs(20), || if ping() { Ok(()) } else { Err("lost") });
+    eventually("none again", Duration::from_secs(20), || if ping() { Ok(()) } else { Err("lost".to_owned()) });
 }

@@ -9,25 +9,22 @@ use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, local, soon};
 use crate::traffic::{Flood, Server};
 use crate::{add, only_from};
 
-/// Where the policies are.
-pub const RANGE: &str = "/humanz/v1-policies/";
-
-pub const FROM_ETCD: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("POLICY", "on")];
+const FROM_ETCD: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("POLICY", "on")];
 
 /// An object of humanz in the tenant `default`.
-pub fn own(kind: &str, name: &str, spec: Value) -> Value {
+fn own(kind: &str, name: &str, spec: Value) -> Value {
     json!({"apiVersion": "humanz.io/v1", "kind": kind,
         "metadata": {"tenant": "default", "name": name}, "spec": spec})
 }
 
 /// `humanz-agent policy VERB` on `host`, with `objects` as its file.
-pub fn policy(host: &Node, verb: &str, objects: &[Value]) -> crate::support::process::Ended {
+fn policy(host: &Node, verb: &str, objects: &[Value]) -> crate::support::process::Ended {
     host.write("/etc/objects.json", &json!(objects).to_string());
     let file = if objects.is_empty() { "" } else { " -f /etc/objects.json" };
     Agent::run(host, &format!("policy {verb}{file}"), FROM_ETCD)
 }
 
-pub fn apply(host: &Node, objects: &[Value]) {
+fn apply(host: &Node, objects: &[Value]) {
     policy(host, "apply", objects).ok();
 }
 
