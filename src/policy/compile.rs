@@ -32,7 +32,7 @@ use crate::policy::compile::name::numbered;
 pub use crate::policy::compile::name::{
     EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, POLICY_TABLE, counter,
 };
-use crate::policy::compile::program::Programs;
+use crate::policy::compile::program::{PodVerdict, Programs};
 use crate::policy::compile::sets::Sets;
 use crate::policy::endpoint::Endpoint;
 use crate::policy::members::Members;
@@ -80,7 +80,7 @@ pub fn compile(host: &HostPolicy<'_>) -> PolicyTable {
         let verdict = |direction| programs.verdict(direction, pod, &mut sets);
         Direction::BOTH.map(verdict)
     });
-    let verdicts: Vec<[Verdict; 2]> = verdicts.collect();
+    let verdicts: Vec<[PodVerdict; 2]> = verdicts.collect();
     let pods = by_address(host.pods, &verdicts);
     for family in &families {
         pod_sets(*family, &pods).into_iter().for_each(|set| sets.insert(set));
@@ -189,8 +189,11 @@ impl PolicyTable {
 
 /// The verdicts of each address: to it, then from it. Two pods with one address are a mistake, which
 /// puts both in quarantine.
-fn by_address(pods: &[Endpoint], verdicts: &[[Verdict; 2]]) -> BTreeMap<IpAddr, [Verdict; 2]> {
-    let mut owned: BTreeMap<IpAddr, Option<[Verdict; 2]>> = BTreeMap::new();
+fn by_address(
+    pods: &[Endpoint],
+    verdicts: &[[PodVerdict; 2]],
+) -> BTreeMap<IpAddr, [PodVerdict; 2]> {
+    let mut owned: BTreeMap<IpAddr, Option<[PodVerdict; 2]>> = BTreeMap::new();
     for (pod, verdicts) in pods.iter().zip(verdicts) {
         for address in BTreeSet::from_iter(&pod.addresses) {
             owned
@@ -204,18 +207,18 @@ fn by_address(pods: &[Endpoint], verdicts: &[[Verdict; 2]]) -> BTreeMap<IpAddr, 
 }
 
 /// The verdict maps of a family, its pods without rules, and each pod with itself.
-fn pod_sets(family: Family, pods: &BTreeMap<IpAddr, [Verdict; 2]>) -> Vec<Set> {
+fn pod_sets(family: Family, pods: &BTreeMap<IpAddr, [PodVerdict; 2]>) -> Vec<Set> {
     let kind = Type::address(family);
     let pods = || pods.iter().filter(|(address, _)| Family::of(**address) == family);
     let map = |direction: usize, name: &str| {
-        let element = |(address, verdicts): (&IpAddr, &[Verdict; 2])| Element {
-            data: Some(Data::Verdict(verdicts[direction].clone())),
+        let element = |(address, verdicts): (&IpAddr, &[PodVerdict; 2])| Element {
+            data: Some(Data::Verdict(verdicts[direction].verdict.clone())),
             ..Element::key([Value::address(*address)])
         };
         let elements = pods().map(element).collect();
         Set { name: numbered(name, family), shape: Shape::verdicts([kind]), elements }
     };
-    let open = pods().filter(|(_, verdicts)| verdicts.iter().all(|it| *it == Verdict::Return));
+    let open = pods().filter(|(_, verdicts)| verdicts.iter().all(|it| !it.decides));
     let open = open.map(|(address, _)| Element::key([Value::address(*address)])).collect();
     let itself = pods()
         .map(|(address, _)| Element::key([Value::address(*address), Value::address(*address)]));

@@ -187,6 +187,7 @@ fn nothing_of_a_denied_pod_arrives_whatever_changes() {
         "{changes} changes, {kills} kills, {damaged} damages, {made} pods in {took:?}: {denied:?} denied packets, \
          0 arrived; {arrived:?} allowed ones arrived of at least {sent:?}"
     );
+    agent.wait_ready();
     agent.stop();
 }
 

@@ -52,6 +52,10 @@ fn lists_counters_and_the_rule_that_decides_are_those_of_the_kernel_with_and_wit
     assert!(policy["packets"]["allowed"].as_u64() > Some(0), "{policy}");
     assert!(policy["packets"]["denied"].as_u64() > Some(20), "{policy}");
 
+    let trial = &listed["policies"][1];
+    assert_eq!((&trial["name"], &trial["audit"]), (&json!("trial"), &json!(true)));
+    assert!(trial["packets"]["denied"].as_u64() > Some(20), "{trial}");
+
     let (shown, _) = object(&alone, "policy show shop/db --counters");
     let [rule, default] = &shown["policies"][0]["rules"].as_array().unwrap()[..] else {
         panic!("{shown:#}")

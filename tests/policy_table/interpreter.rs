@@ -12,12 +12,14 @@ use humanz::policy::{Transport, Tuple};
 use super::world::own_addresses;
 
 /// A packet that a host forwards, that is for it, or that it sends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Packet {
     pub hook: Hook,
     pub source: IpAddr,
     pub destination: IpAddr,
     pub connection: Option<Connection>,
+    /// The counters that counted it.
+    pub counted: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +41,7 @@ impl Packet {
     pub fn first(tuple: Tuple) -> Packet {
         let connection = Some(Connection { tuple, mark: 0 });
         let (source, destination) = (tuple.source, tuple.destination);
-        Packet { hook: Hook::FORWARD, source, destination, connection }
+        Packet { hook: Hook::FORWARD, source, destination, connection, counted: Vec::new() }
     }
 
     /// As the host with this place meets it.
@@ -90,7 +92,11 @@ impl Packet {
             return Next::Rule;
         }
         match &rule.action {
-            Action::Verdict(verdict) | Action::Count(_, verdict) => self.verdict(ruleset, verdict),
+            Action::Verdict(verdict) => self.verdict(ruleset, verdict),
+            Action::Count(counter, verdict) => {
+                self.counted.push(counter.clone());
+                self.verdict(ruleset, verdict)
+            }
             Action::VerdictMap(fields, map) => match self.looked_up(ruleset, fields, map) {
                 Some(Some(Data::Verdict(verdict))) => self.verdict(ruleset, &verdict),
                 Some(other) => panic!("{map} holds {other:?}"),

@@ -7,7 +7,7 @@ use humanz::policy::partial::{Answer, Knowledge};
 use humanz::policy::{Direction, Members, evaluate};
 
 use super::random::Random;
-use super::world::{HOSTS, NODES, World, subnets};
+use super::world::{HOSTS, World, subnets};
 
 const WORLDS: u64 = 4000;
 const CONNECTIONS: usize = 50;
@@ -24,7 +24,7 @@ fn one_host_is_right_or_says_that_it_does_not_know() {
         let members: Members =
             world.members.clone().into_iter().filter(|_| keeps(&mut random)).collect();
         let pods = world.local(0);
-        let own: BTreeSet<IpAddr> = NODES[0].iter().map(|text| text.parse().unwrap()).collect();
+        let own: BTreeSet<IpAddr> = world.endpoints.nodes[0].addresses.iter().copied().collect();
         let here = Knowledge {
             rules: &world.rules,
             pods: &pods,

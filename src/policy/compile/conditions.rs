@@ -39,7 +39,7 @@ impl<'a> Reader<'a, '_> {
                 alternatives.push([end.matches.clone(), service].concat());
             }
         }
-        if self.rule.verdict != Verdict::Allow {
+        if self.rule.verdict != Verdict::Allow && !self.rule.audit {
             alternatives.iter().flatten().for_each(|condition| self.note_denial(condition));
         }
         alternatives

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::net::{Family, hash};
 use crate::nft::{self, Action, Chain, Field, Match};
 use crate::policy::compile::conditions::Reader;
-use crate::policy::compile::forms::{denial, plain};
+use crate::policy::compile::forms::{audited_denial, denial, plain};
 use crate::policy::compile::name::{self, numbered};
 use crate::policy::compile::sets::Sets;
 use crate::policy::endpoint::{Endpoint, NamedPort};
@@ -23,9 +23,17 @@ pub struct Programs<'a> {
     families: &'a [Family],
     log_group: u16,
     /// Verdicts by the places of the rules, and the ports that they ask for by name.
-    known: BTreeMap<(Direction, Vec<usize>, Vec<&'a NamedPort>), nft::Verdict>,
+    known: BTreeMap<(Direction, Vec<usize>, Vec<&'a NamedPort>), PodVerdict>,
     chains: BTreeMap<String, Chain>,
     counters: BTreeSet<String>,
+}
+
+/// What a verdict map holds for a pod's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodVerdict {
+    pub verdict: nft::Verdict,
+    /// Some rule may deny; rules that are only audited never do.
+    pub decides: bool,
 }
 
 /// A rule's conditions, in one of its forms.
@@ -36,7 +44,7 @@ struct Line<'a> {
 
 impl<'a> Programs<'a> {
     pub fn new(rules: &'a Rules, families: &'a [Family], log_group: u16) -> Programs<'a> {
-        let rules: Vec<&Rule> = rules.enforced().collect();
+        let rules: Vec<&Rule> = rules.iter().collect();
         let mut by_subject: BTreeMap<&Selector, Vec<usize>> = BTreeMap::new();
         for (place, rule) in rules.iter().enumerate() {
             by_subject.entry(&rule.subject).or_default().push(place);
@@ -63,14 +71,14 @@ impl<'a> Programs<'a> {
         direction: Direction,
         pod: &'a Endpoint,
         sets: &mut Sets<'_>,
-    ) -> nft::Verdict {
+    ) -> PodVerdict {
         let subjects = self.by_subject.iter().filter(|(subject, _)| subject.matches_pod(pod));
         let places = subjects.flat_map(|(_, places)| places).copied();
         let mut places: Vec<usize> =
             places.filter(|place| self.rules[*place].direction == direction).collect();
         places.sort_unstable();
         if places.is_empty() {
-            return nft::Verdict::Return;
+            return PodVerdict { verdict: nft::Verdict::Return, decides: false };
         }
         let rules: Vec<&Rule> = places.iter().map(|place| self.rules[*place]).collect();
         let ports = if direction == Direction::Ingress { asked_for(&rules, pod) } else { vec![] };
@@ -79,10 +87,34 @@ impl<'a> Programs<'a> {
             return verdict.clone();
         }
         let ports: Vec<NamedPort> = key.2.iter().map(|port| (*port).clone()).collect();
-        let first = self.program(direction, &rules, &ports, sets);
+        let (audited, enforced): (Vec<&Rule>, Vec<&Rule>) =
+            rules.into_iter().partition(|rule| rule.audit);
+        let enforced = self.program(direction, &enforced, &ports, sets);
+        let decides = enforced.is_some();
+        let audited = self.program(direction, &audited, &ports, sets);
+        let first = match audited {
+            None => enforced,
+            Some(audited) => Some(self.after_audit(audited, enforced)),
+        };
         let verdict = first.map_or(nft::Verdict::Return, nft::Verdict::Goto);
+        let verdict = PodVerdict { verdict, decides };
         self.known.insert(key, verdict.clone());
         verdict
+    }
+
+    /// The chain that calls `audited`, which always returns, and then goes to `enforced`.
+    fn after_audit(&mut self, audited: String, enforced: Option<String>) -> String {
+        let name = format!(
+            "both_{:016x}",
+            hash::stable(&[&audited, enforced.as_deref().unwrap_or_default()])
+        );
+        let jump = Action::Verdict(nft::Verdict::Jump(audited));
+        let then = enforced.map(|enforced| {
+            plain("what decides", Vec::new(), Action::Verdict(nft::Verdict::Goto(enforced)))
+        });
+        let rules = [plain("audit", Vec::new(), jump)].into_iter().chain(then).collect();
+        self.chains.insert(name.clone(), Chain { name: name.clone(), base: None, rules });
+        name
     }
 
     /// Makes a program; gives the name of its first chain, if any rule can match.
@@ -143,6 +175,9 @@ impl<'a> Programs<'a> {
             None => nft::Verdict::Return,
         };
         match line.rule.verdict {
+            Verdict::Deny if line.rule.audit => {
+                audited_denial(&comment, self.log_group, matches, counter).into()
+            }
             Verdict::Deny => denial(&comment, self.log_group, matches, counter).into(),
             Verdict::Allow => {
                 vec![plain(&comment, matches, Action::Count(counter, nft::Verdict::Return))]
