@@ -388,25 +388,23 @@ fn policies_of_an_operator_hold_and_a_stolen_host_changes_none() {
         let line = format!("ping -n -c 1 -W 1 {}", pods[1].v4());
         pods[0].run(&line).stdout.contains(" 0% packet loss")
     };
-    eventually(
-        "no policies",
-        Duration::from_secs(20),
-        || if ping() { Ok(()) } else { Err("lost".to_owned()) },
-    );
+    eventually("no policies", Duration::from_secs(20), || {
+        if ping() { Ok(()) } else { Err("lost".to_owned()) }
+    });
     let refused = Agent::run(h3, "policy apply -f /etc/deny.json", &stolen);
     assert!(refused.stderr.contains("permission denied"), "{refused:?}");
     assert!(ping());
     Agent::run(h1, "policy apply -f /etc/deny.json", &root).ok();
-    eventually(
-        "the policy",
-        Duration::from_secs(20),
-        || if ping() { Err("passes".to_owned()) } else { Ok(()) },
-    );
+    eventually("the policy", Duration::from_secs(20), || {
+        if ping() { Err("passes".to_owned()) } else { Ok(()) }
+    });
     let refused = Agent::run(h3, "policy rm NetworkPolicy default/all", &stolen);
     assert!(refused.stderr.contains("permission denied"), "{refused:?}");
     let exported = Agent::run(h3, "policy export", &stolen).ok();
     assert!(exported.contains(r#""podSelector""#), "{exported}");
     assert!(!ping());
     Agent::run(h1, "policy rm NetworkPolicy default/all", &root).ok();
-    eventually("none again", Duration::from_secs(20), || if ping() { Ok(()) } else { Err("lost".to_owned()) });
+    eventually("none again", Duration::from_secs(20), || {
+        if ping() { Ok(()) } else { Err("lost".to_owned()) }
+    });
 }
