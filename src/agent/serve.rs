@@ -5,6 +5,7 @@ mod agent;
 mod disputed;
 mod files;
 mod folders;
+mod members;
 mod policy;
 mod pools;
 mod publish;
@@ -54,6 +55,7 @@ impl Agent {
             self.answer_pods();
             self.keep_policies(false);
             let reconciled = self.reconcile().is_some();
+            self.exchange_members();
             self.publish();
             if reconciled && let Some(lost) = self.lost_folder() {
                 self.registry.save();
@@ -101,6 +103,7 @@ impl Agent {
             can_look.then_some(self.state.resync_at),
             self.files.due().filter(|_| can_look),
             self.state.policy_file_due,
+            self.state.pods_due.map(|(due, _)| due),
             self.state.kept_policies.due(),
             self.state.quarantine_due,
             self.state.disputed.look_at,
@@ -138,7 +141,10 @@ impl Agent {
 
     fn handle(&mut self, trigger: Trigger) -> Result<(), Exit> {
         let (scope, why) = match trigger {
-            Trigger::Kernel(scope) => (scope, TriggerReason::KERNEL),
+            Trigger::Kernel(scope) => {
+                self.note_pods(scope);
+                (scope, TriggerReason::KERNEL)
+            }
             Trigger::Names(resolved) => {
                 self.apply_names(resolved);
                 (Scope::ROUTES.and(Scope::FIREWALL), TriggerReason::NAMES)
@@ -158,6 +164,7 @@ impl Agent {
                 return Ok(());
             }
             Trigger::Policy(update) => (self.take_policies(update), TriggerReason::POLICIES),
+            Trigger::Members(exchanged) => (self.take_members(exchanged), TriggerReason::POLICIES),
             Trigger::Pod(asked) => {
                 self.state.asked.push(asked);
                 return Ok(());

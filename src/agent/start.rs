@@ -54,7 +54,7 @@ pub fn serve(
     let publish = move |update| trigger::send(&on_update, Trigger::Registry(update));
     let registry = Registry::connect(&settings, &name, &kernel, &shared, publish)?;
     let heartbeat = shared.expect("names", names::LIMIT);
-    let (on_names, on_pods) = (triggers.clone(), triggers.clone());
+    let (on_names, on_pods, on_members) = (triggers.clone(), triggers.clone(), triggers.clone());
     let on_names = move |names| trigger::send(&on_names, Trigger::Names(names));
     let names = Names::spawn(heartbeat, registry.resolved(), on_names).context("start a thread")?;
     let mut state = AgentState::new(registry.fixed(), registry.resolved());
@@ -62,7 +62,7 @@ pub fn serve(
         .problems
         .set(ProblemSource::Settings, refused.iter().flat_map(RefusedSettings::problems));
     state.refused = refused;
-    state.policies = serve::kept_policies(&settings, &kernel);
+    (state.policies, state.published) = serve::kept_policies(&settings, &kernel);
     if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");
     }
@@ -84,7 +84,10 @@ pub fn serve(
         state,
         own_writes,
         on_pods: Some(on_pods),
-        policies: Following::new(move |update| trigger::send(&triggers, Trigger::Policy(update))),
+        policies: Following::new(
+            move |update| trigger::send(&triggers, Trigger::Policy(update)),
+            move |members| trigger::send(&on_members, Trigger::Members(members)),
+        ),
     };
     if once { agent.once() } else { agent.serve() }
 }

@@ -12,6 +12,7 @@ use crate::agent::new_pods::PodRequest;
 use crate::etcd;
 use crate::lease::Resolved;
 use crate::policy::Update;
+use crate::sources::Exchanged;
 
 /// A message of another thread that may make the loop reconcile.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub enum Trigger {
     Signal(Signal),
     /// A source of policies says something else.
     Policy(Update),
+    /// Other hosts say something else of their members of groups.
+    Members(Exchanged),
     /// The plugin asks for a new pod's policies.
     Pod(PodRequest),
 }

@@ -106,7 +106,7 @@ impl Etcd {
 
     /// Reads `range` at `revision` (0: now) while `take` returns true; gives the revision and the id of the
     /// cluster.
-    async fn read_range(
+    pub async fn read_range(
         &self,
         range: &str,
         revision: i64,

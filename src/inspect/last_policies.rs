@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::inspect::policy_file;
 use crate::net::node_name::NodeName;
 use crate::os::files::{self, FileError};
-use crate::policy::local::HostKnowledge;
+use crate::policy::local::{HostKnowledge, Published};
 use crate::policy::sources::Policies;
 use crate::policy::{Provider, Snapshot};
 use crate::settings::Settings;
@@ -25,6 +26,8 @@ const SCHEMA: u32 = 1;
 struct Kept<T> {
     schema: u32,
     snapshots: T,
+    #[serde(default)]
+    published: Published,
 }
 
 /// The file while newer policies than its own are in force.
@@ -37,8 +40,11 @@ pub const OUTDATED: &str = "policy.json.outdated";
 pub fn keep(
     state_dir: &Path,
     snapshots: &BTreeMap<Provider, Snapshot>,
+    published: &Published,
 ) -> Result<usize, FileError> {
-    let text = serde_json::to_vec(&Kept { schema: SCHEMA, snapshots }).unwrap_or_default();
+    let text =
+        serde_json::to_vec(&Kept { schema: SCHEMA, snapshots, published: published.clone() })
+            .unwrap_or_default();
     files::replace(&state_dir.join(FILE), &text, 0o600)?;
     files::remove(&state_dir.join(OUTDATED))?;
     Ok(text.len())
@@ -55,11 +61,14 @@ pub fn outdate(state_dir: &Path) -> io::Result<()> {
     }
 }
 
+/// Snapshots, and what other hosts know of this one's pods.
+pub type KeptPolicies = (BTreeMap<Provider, Snapshot>, Published);
+
 /// What was kept; nothing if it cannot be used. `or_outdated`: also what is older than what was in force
 /// last.
-pub fn kept(state_dir: &Path, or_outdated: bool) -> BTreeMap<Provider, Snapshot> {
+pub fn kept(state_dir: &Path, or_outdated: bool) -> KeptPolicies {
     let kept = read(&state_dir.join(FILE));
-    if kept.is_empty() && or_outdated { read(&state_dir.join(OUTDATED)) } else { kept }
+    if kept.0.is_empty() && or_outdated { read(&state_dir.join(OUTDATED)) } else { kept }
 }
 
 /// When they were kept.
@@ -75,33 +84,35 @@ pub fn at_start(settings: &Settings, host: &NodeName) -> Option<HostKnowledge> {
     if [FILE, OUTDATED].iter().any(|name| files::is_denied(&settings.state_dir.join(name))) {
         return None;
     }
-    let kept = kept(&settings.state_dir, true);
+    let (kept, found) = kept(&settings.state_dir, true);
     let mut policies = Policies::kept(kept, &policy.providers(&settings.source));
     if let Some(file) = &policy.file {
         let update = policy_file::read(file, host, !policies.has(Provider::File));
         policies.take(update, SystemTime::now());
     }
-    Some(HostKnowledge { host: host.clone(), known: policies.snapshot().cloned() })
+    let published = policy.providers(&settings.source).contains(&Provider::Members);
+    let published = published.then(|| Arc::new(found));
+    Some(HostKnowledge { host: host.clone(), known: policies.snapshot().cloned(), published })
 }
 
-fn read(path: &Path) -> BTreeMap<Provider, Snapshot> {
+fn read(path: &Path) -> KeptPolicies {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => return BTreeMap::new(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Default::default(),
         Err(error) => {
             log::error!("read {}: {error}", path.display());
-            return BTreeMap::new();
+            return Default::default();
         }
     };
     match serde_json::from_slice::<Kept<_>>(&bytes) {
-        Ok(kept) if kept.schema == SCHEMA => kept.snapshots,
+        Ok(kept) if kept.schema == SCHEMA => (kept.snapshots, kept.published),
         Ok(kept) => {
             log::error!("{}: schema {} is not {SCHEMA}", path.display(), kept.schema);
-            BTreeMap::new()
+            Default::default()
         }
         Err(error) => {
             log::error!("{}: {error}", path.display());
-            BTreeMap::new()
+            Default::default()
         }
     }
 }

@@ -27,7 +27,8 @@ pub fn last(
 ) -> Result<Option<View>, Exit> {
     let Some(policy) = &settings.policy else { return Ok(None) };
     let providers = policy.providers(&settings.source);
-    let policies = Policies::kept(last_policies::kept(&settings.state_dir, true), &providers);
+    let (kept, _) = last_policies::kept(&settings.state_dir, true);
+    let policies = Policies::kept(kept, &providers);
     let read = last_policies::written(&settings.state_dir);
     let dated = |state: SourceState| SourceState { read: read.filter(|_| state.holds), ..state };
     let network = &settings.cni.name;

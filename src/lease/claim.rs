@@ -181,6 +181,9 @@ fn standing(
 
 /// Writes the keys by which this host holds `lease`; `None` if all of them are right.
 ///
+/// A claim in the name of this host whose subnet another host has was overwritten: that host puts it back, and its
+/// creation is the proof of whose it is.
+///
 /// Conditions: this host's keys, its claims, its alive key and the network settings are as `found`; if
 /// the subnet is new to the host, no other host key has its value: hosts of the Python agent have no claims. Other
 /// hosts may claim other subnets at the same time.
@@ -205,7 +208,8 @@ fn write(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<Transaction>
         }
     }
     let surplus = found.claims.iter().filter(|(subnet, claim)| {
-        claim.value == *name && !lease.subnets.iter().any(|held| held == *subnet)
+        let is_held = lease.subnets.iter().any(|held| held == *subnet);
+        claim.value == *name && !is_held && !owners::is_of_another(found, name, **subnet)
     });
     let most = if own.leaves_claims { 0 } else { MOST_SURPLUS };
     for (subnet, _) in surplus.take(most) {

@@ -59,7 +59,8 @@ pub enum RoleChange {
 /// The role of the host `name`, which has or shall have `subnets`.
 pub fn of_host(roots: &Roots, name: &NodeName, subnets: &[IpNetwork]) -> HostRole {
     let range = |access, key| Permission { access, key, is_prefix: true };
-    let read = [roots.hosts_range(), roots.humanz_range(), roots.reports_range()];
+    let read =
+        [roots.hosts_range(), roots.humanz_range(), roots.reports_range(), roots.policies_range()];
     let read = read.map(|key| range(RangeAccess::Read, key)).into_iter();
     // What others announce is a hint where to look; what is there stands below the name of its host.
     let groups = [
@@ -240,6 +241,7 @@ mod tests {
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/hosts/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-probes/",
+                "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-policies/",
                 "etcdctl role grant-permission humanz-h9 write /humanz/hosts/h9",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/nodes/h9",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/alive/h9",

@@ -14,7 +14,9 @@ use crate::policy::compile::{HostPolicy, MarkBits, PolicyTable, compile};
 use crate::policy::endpoint::Endpoint;
 use crate::policy::labels::Labels;
 use crate::policy::name::Name;
+use crate::policy::selector::Selector;
 use crate::policy::snapshot::Snapshot;
+use crate::policy::sources::denied;
 use crate::policy::unconcerned;
 
 /// The netlink group that reports of drops go to.
@@ -29,7 +31,12 @@ pub struct HostKnowledge {
     pub host: NodeName,
     /// `None` before any source has said anything.
     pub known: Option<Arc<Snapshot>>,
+    /// What other hosts were told of this one's pods; `None` where nobody is.
+    pub published: Option<Arc<Published>>,
 }
+
+/// The containers of which other hosts know that they have an address, as a member of some group.
+pub type Published = BTreeMap<IpAddr, String>;
 
 impl HostKnowledge {
     /// The table of a host with these pods; without any source all of them are in quarantine.
@@ -37,7 +44,7 @@ impl HostKnowledge {
         let here = self
             .known
             .as_deref()
-            .map(|known| known.clone().on_host(pods.endpoints(known, &self.host), subnets));
+            .map(|known| known.clone().on_host(self.endpoints(known, pods), subnets));
         let here = here.unwrap_or_default();
         compile(&HostPolicy {
             rules: &here.rules,
@@ -59,8 +66,23 @@ impl HostKnowledge {
 
     /// The addresses of `pods` that are in no quarantine.
     pub fn addresses(&self, pods: &Pods) -> BTreeSet<IpAddr> {
-        let known = self.known.as_deref().map(|known| pods.endpoints(known, &self.host));
+        let known = self.known.as_deref().map(|known| self.endpoints(known, pods));
         known.into_iter().flatten().flat_map(|pod| pod.addresses).collect()
+    }
+
+    /// Those of `pods` whose policies are in force on other hosts, too: none whose address another host may
+    /// take for its former pod's, and none that a rule denies by a group in which nobody knows it yet.
+    fn endpoints(&self, known: &Snapshot, pods: &Pods) -> Vec<Endpoint> {
+        let Some(published) = &self.published else { return pods.endpoints(known, &self.host) };
+        let denied: BTreeSet<Selector> = denied(known).collect();
+        let is_published = |(pod, endpoint): &(&LocalPod, Endpoint)| {
+            pod.addresses.iter().all(|address| match published.get(address) {
+                Some(owner) => *owner == pod.container_id,
+                None => !denied.iter().any(|selector| selector.matches_pod(endpoint)),
+            })
+        };
+        let found = pods.described(known, &self.host).filter(is_published);
+        found.map(|(_, endpoint)| endpoint).collect()
     }
 }
 
@@ -94,17 +116,28 @@ impl Pods {
     /// as their runtime describes them. A pod that nobody knows is not among them: it stays in quarantine, as one
     /// does whose source still knows an earlier pod of its name.
     pub fn endpoints(&self, known: &Snapshot, host: &NodeName) -> Vec<Endpoint> {
+        self.described(known, host).map(|(_, endpoint)| endpoint).collect()
+    }
+
+    fn described<'a>(
+        &'a self,
+        known: &'a Snapshot,
+        host: &'a NodeName,
+    ) -> impl Iterator<Item = (&'a LocalPod, Endpoint)> {
         let by_name: BTreeMap<(&Name, &Name), &Endpoint> =
             known.pods.iter().map(|pod| ((pod.namespace.name(), &pod.name), pod)).collect();
-        let endpoint = |pod: &LocalPod| {
+        let endpoint = move |pod: &'a LocalPod| {
             let (namespace, name) = names(pod)?;
             let addresses = pod.addresses.clone();
+            if known.standalone.as_ref().is_some_and(|cluster| cluster.is_closed(&namespace)) {
+                return None;
+            }
             if let Some(known) = by_name.get(&(&namespace, &name)) {
                 let is_other = |uid: &str| known.uid.as_deref().is_some_and(|known| known != uid);
                 if pod.uid.as_deref().is_some_and(is_other) {
                     return None;
                 }
-                return Some(Endpoint { addresses, ..(*known).clone() });
+                return Some((pod, Endpoint { addresses, ..(*known).clone() }));
             }
             let cluster = known.standalone.as_ref()?;
             let words = |words: &BTreeMap<String, String>| -> Labels {
@@ -116,9 +149,17 @@ impl Pods {
             let (annotations, labels) = (words(&pod.annotations), words(&pod.labels));
             let (endpoint, _) =
                 cluster.standalone((namespace, name), &annotations, labels, host.clone());
-            Some(Endpoint { addresses, ..endpoint })
+            Some((pod, Endpoint { addresses, ..endpoint }))
         };
-        self.iter().filter_map(endpoint).collect()
+        self.iter().filter_map(endpoint)
+    }
+
+    /// The container of each address.
+    pub fn owners(&self) -> impl Iterator<Item = (IpAddr, &str)> {
+        let owner = |pod: &'_ LocalPod| pod.addresses.clone();
+        self.0.values().flat_map(move |pod| {
+            owner(pod).into_iter().map(|address| (address, pod.container_id.as_str()))
+        })
     }
 }
 

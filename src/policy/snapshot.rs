@@ -23,6 +23,8 @@ use crate::policy::selector::Selector;
 pub enum Provider {
     Kubernetes,
     Etcd,
+    /// What other hosts say of their pods, through etcd.
+    Members,
     /// `POLICY_FILE`.
     File,
 }
@@ -59,6 +61,7 @@ impl Provider {
         match self {
             Provider::Kubernetes => "kubernetes",
             Provider::Etcd => "etcd",
+            Provider::Members => "members",
             Provider::File => "file",
         }
     }
@@ -68,9 +71,12 @@ impl Snapshot {
     /// What all sources say together.
     pub fn merged<'a>(all: impl IntoIterator<Item = &'a Snapshot>) -> Snapshot {
         let (mut rules, mut pods, mut members) = (Vec::new(), BTreeMap::new(), Members::new());
-        let mut standalone = None;
+        let mut standalone: Option<Cluster> = None;
         for one in all {
-            standalone = standalone.or_else(|| one.standalone.clone());
+            standalone = match (standalone, &one.standalone) {
+                (Some(cluster), Some(other)) => Some(cluster.and(other)),
+                (cluster, other) => cluster.or_else(|| other.clone()),
+            };
             rules.extend(one.rules.iter().cloned());
             for pod in &one.pods {
                 pods.entry((pod.namespace.name(), &pod.name)).or_insert(pod);

@@ -7,16 +7,23 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use crate::net::{Problem, ProblemKind};
-use crate::policy::rule::{Origin, Rules};
+use crate::policy::members::Members;
+use crate::policy::read::cluster::Cluster;
+use crate::policy::rule::{Origin, Peer, Rules, Verdict};
+use crate::policy::selector::Selector;
 use crate::policy::snapshot::{Provider, Snapshot, Update};
 
 /// What every source said last.
 #[derive(Debug, Default)]
 pub struct Policies {
+    /// The sources that there are.
+    wanted: BTreeSet<Provider>,
     snapshots: BTreeMap<Provider, Snapshot>,
     problems: BTreeMap<Provider, Vec<Problem>>,
     states: BTreeMap<Provider, SourceState>,
     merged: Option<Arc<Snapshot>>,
+    /// Once everything has been known, what is known holds.
+    is_whole: bool,
 }
 
 /// How a source is.
@@ -37,14 +44,22 @@ pub struct SourceState {
 
 impl Policies {
     /// What was kept from an earlier life, of the sources that there are still.
-    pub fn kept(mut snapshots: BTreeMap<Provider, Snapshot>, of: &[Provider]) -> Policies {
-        snapshots.retain(|provider, _| of.contains(provider));
+    pub fn kept(snapshots: BTreeMap<Provider, Snapshot>, of: &[Provider]) -> Policies {
         let mut policies = Policies { snapshots, ..Policies::default() };
+        policies.want(of);
         for (provider, snapshot) in &policies.snapshots {
             policies.states.insert(*provider, SourceState::holding(*provider, &snapshot.rules));
         }
-        policies.merge();
+        policies.is_whole = policies.sources_are_known();
         policies
+    }
+
+    /// There are these sources alone.
+    pub fn want(&mut self, sources: &[Provider]) {
+        self.wanted = sources.iter().copied().collect();
+        self.snapshots.retain(|provider, _| self.wanted.contains(provider));
+        self.problems.retain(|provider, _| self.wanted.contains(provider));
+        self.merge();
     }
 
     /// Takes over what a source says at this time; true if that changes what holds.
@@ -58,6 +73,28 @@ impl Policies {
         self.snapshots.insert(update.provider, snapshot);
         self.merge();
         true
+    }
+
+    /// Takes over the members on other hosts; true if that changes what holds. Those of `unread` selectors,
+    /// which are needed and have not been read in this life, stay as they were.
+    pub fn take_members(
+        &mut self,
+        mut members: Members,
+        unread: &BTreeSet<Selector>,
+        problems: Vec<Problem>,
+    ) -> bool {
+        let before = self.snapshots.remove(&Provider::Members).unwrap_or_default();
+        for (selector, found) in &before.members {
+            if unread.contains(selector) {
+                members.entry(selector.clone()).or_insert_with(|| found.clone());
+            }
+        }
+        let is_new = before.members != members;
+        self.snapshots.insert(Provider::Members, Snapshot { members, ..Snapshot::default() });
+        self.problems.insert(Provider::Members, problems);
+        let was_whole = self.is_whole;
+        self.merge();
+        is_new || self.is_whole != was_whole
     }
 
     fn note(&mut self, update: &Update, at: SystemTime) {
@@ -83,17 +120,49 @@ impl Policies {
         let state = |provider: &Provider| {
             self.states.get(provider).cloned().unwrap_or_else(|| SourceState::silent(*provider))
         };
-        providers.iter().map(state).collect()
+        // Members are no policies.
+        providers.iter().filter(|it| **it != Provider::Members).map(state).collect()
     }
 
     fn merge(&mut self) {
         let all = || Arc::new(Snapshot::merged(self.snapshots.values()));
         self.merged = (!self.snapshots.is_empty()).then(all);
+        let is_whole = || self.sources_are_known() && self.denied_are_known();
+        self.is_whole = self.merged.is_some() && (self.is_whole || is_whole());
     }
 
-    /// What all of them say; `None` before the first one has said anything.
+    fn sources_are_known(&self) -> bool {
+        let mut sources = self.wanted.iter().filter(|wanted| **wanted != Provider::Members);
+        self.merged.is_some() && sources.all(|wanted| self.snapshots.contains_key(wanted))
+    }
+
+    /// A rule that denies a group does that before its members start to send.
+    fn denied_are_known(&self) -> bool {
+        let Some(members) = self.snapshots.get(&Provider::Members) else {
+            return !self.wanted.contains(&Provider::Members) || self.denied().is_empty();
+        };
+        self.denied().iter().all(|selector| members.members.contains_key(selector))
+    }
+
+    /// The selectors of rules that do not allow.
+    fn denied(&self) -> BTreeSet<Selector> {
+        self.merged.iter().flat_map(|known| denied(known)).collect()
+    }
+
+    /// What all of them say; `None` before each has said something.
     pub fn snapshot(&self) -> Option<&Arc<Snapshot>> {
-        self.merged.as_ref()
+        self.merged.as_ref().filter(|_| self.is_whole)
+    }
+
+    /// What the sources say, perhaps without the members on other hosts that this needs.
+    pub fn of_sources(&self) -> Option<&Arc<Snapshot>> {
+        self.merged.as_ref().filter(|_| self.is_whole || self.sources_are_known())
+    }
+
+    /// There is something in what `provider` says.
+    pub fn has_some(&self, provider: Provider) -> bool {
+        let nothing = Snapshot { standalone: Some(Cluster::new(true)), ..Snapshot::default() };
+        self.snapshots.get(&provider).is_some_and(|said| *said != nothing)
     }
 
     pub fn has(&self, provider: Provider) -> bool {
@@ -108,6 +177,15 @@ impl Policies {
     pub fn problems(&self) -> impl Iterator<Item = Problem> {
         self.problems.values().flatten().cloned()
     }
+}
+
+/// The selectors of rules that do not allow: a host that does not know their members lets too much pass.
+pub fn denied(known: &Snapshot) -> impl Iterator<Item = Selector> {
+    let rules = known.rules.enforced().filter(|rule| rule.verdict != Verdict::Allow);
+    rules.flat_map(|rule| rule.peers.iter().flatten()).filter_map(|peer| match peer {
+        Peer::Selected(selector) => Some(selector.clone()),
+        Peer::Network { .. } => None,
+    })
 }
 
 impl SourceState {

@@ -136,12 +136,12 @@ impl PolicySettings {
     /// Where policies come from on a host with this source of subnets.
     pub fn providers(&self, source: &Source) -> Vec<Provider> {
         let file = self.file.is_some().then_some(Provider::File);
-        let cluster = match source {
-            Source::Kubernetes(_) => Some(Provider::Kubernetes),
-            Source::Etcd { .. } => Some(Provider::Etcd),
-            Source::Static(_) => None,
+        let cluster: &[Provider] = match source {
+            Source::Kubernetes(_) => &[Provider::Kubernetes],
+            Source::Etcd { .. } => &[Provider::Etcd, Provider::Members],
+            Source::Static(_) => &[],
         };
-        file.into_iter().chain(cluster).collect()
+        file.into_iter().chain(cluster.iter().copied()).collect()
     }
 }
 

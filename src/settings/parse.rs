@@ -172,13 +172,13 @@ impl Parser<'_> {
         if !is_on? {
             return Some(None);
         }
-        match (self.text("SUBNET_SOURCE") == "kubernetes", settings.file.is_some()) {
-            (false, false) => {
-                let why = "POLICY=on needs a file of policies, except with SUBNET_SOURCE=kubernetes, \
-                           where they come from the API";
+        match (self.text("SUBNET_SOURCE").as_ref(), settings.file.is_some()) {
+            ("static", false) => {
+                let why = "with SUBNET_SOURCE=static POLICY=on needs a file of policies: there is \
+                           nothing else to take them from";
                 self.fault("POLICY_FILE", why);
             }
-            (true, true) => {
+            ("kubernetes", true) => {
                 let why = "with SUBNET_SOURCE=kubernetes policies come from the API alone: create \
                            them there, and leave this empty";
                 self.fault("POLICY_FILE", why);

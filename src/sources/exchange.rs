@@ -22,6 +22,7 @@ use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::event_loop::{self, EventLoop};
 use crate::os::random;
+use crate::policy::local::Published;
 use crate::policy::{Members, Selector};
 use crate::sources::publication::Publication;
 use crate::sources::shared::{GroupId, Hosts, SharedFault, read};
@@ -72,13 +73,25 @@ pub struct ExchangeInputs {
     pub hosts: Arc<Hosts>,
     /// The revision of this host's record in etcd: nothing is written once another machine has it.
     pub record: Option<i64>,
+    /// The containers of the addresses in `own`, for [`Exchanged::Published`].
+    pub owners: Arc<Published>,
+}
+
+/// What became of the inputs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Exchanged {
+    Heard(HeardMembers),
+    /// etcd has the members of these containers, and no others, for this host.
+    Published(Arc<Published>),
 }
 
 /// What other hosts say.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Exchanged {
+pub struct HeardMembers {
     /// The members on other hosts of every group that is needed, once they have been read.
     pub members: Members,
+    /// Needed, and not read yet.
+    pub unread: BTreeSet<Selector>,
     pub problems: Vec<Problem>,
 }
 
@@ -96,16 +109,16 @@ pub struct Exchange {
 /// The thread or its event loop cannot be created.
 pub fn exchange(
     start: ExchangeStart,
-    mut publish: impl FnMut(Exchanged) + Send + 'static,
+    publish: impl Fn(Exchanged) + Send + 'static,
 ) -> io::Result<Exchange> {
     let (inputs, receiver) = latest::channel(ExchangeInputs::default());
     let event_loop = EventLoop::spawn("members", async move |stopped| {
         let etcd = Etcd::new(start.etcd.clone(), start.roots.clone());
-        let mut reader = Reader::new(&etcd, &start, receiver.clone(), &mut publish);
+        let mut reader = Reader::new(&etcd, &start, receiver.clone(), &publish);
         tokio::select! {
             _ = stopped => {}
             never = reader.run() => match never {},
-            never = write(&etcd, &start, receiver) => match never {},
+            never = write(&etcd, &start, receiver, &publish) => match never {},
         }
     })?;
     Ok(Exchange { inputs, _event_loop: event_loop })
@@ -123,17 +136,22 @@ async fn write(
     etcd: &Etcd,
     start: &ExchangeStart,
     mut inputs: latest::Receiver<ExchangeInputs>,
+    publish: &impl Fn(Exchanged),
 ) -> Infallible {
-    let mut failures = 0;
+    let (mut failures, mut published) = (0, None);
     loop {
-        let (own, record) = {
+        let (own, record, owners) = {
             let inputs = inputs.borrow_and_update();
-            (inputs.own.clone(), inputs.record)
+            (inputs.own.clone(), inputs.record, Arc::clone(&inputs.owners))
         };
         let result = match record {
             Some(record) => publish_own(etcd, start, &own, record).await,
             None => Ok(()),
         };
+        if record.is_some() && result.is_ok() && published.as_ref() != Some(&owners) {
+            publish(Exchanged::Published(Arc::clone(&owners)));
+            published = Some(owners);
+        }
         failures = if result.is_ok() { 0 } else { failures + 1 };
         if let Err(error) = &result {
             log::debug!("publish members of groups: {error}");
@@ -186,10 +204,10 @@ struct Reader<'a, P> {
     /// Groups that have been read.
     known: BTreeSet<GroupId>,
     trouble: Option<String>,
-    published: Exchanged,
+    published: HeardMembers,
 }
 
-impl<'a, P: FnMut(Exchanged)> Reader<'a, P> {
+impl<'a, P: Fn(Exchanged)> Reader<'a, P> {
     fn new(
         etcd: &'a Etcd,
         start: &'a ExchangeStart,
@@ -271,7 +289,7 @@ impl<'a, P: FnMut(Exchanged)> Reader<'a, P> {
                     while let Ok(more) = tokio::time::timeout_at(until, watch.next()).await {
                         keys.append(&mut more?);
                     }
-                    let places = keys.iter().filter_map(|key| self.place(key)).collect();
+                    let places = keys.iter().filter_map(|put| self.place(&put.key)).collect();
                     self.read(places).await?;
                     self.publish();
                 }
@@ -322,7 +340,9 @@ impl<'a, P: FnMut(Exchanged)> Reader<'a, P> {
 
     fn publish(&mut self) {
         let (groups, hosts) = (self.groups(), Arc::clone(&self.inputs.borrow().hosts));
-        let mut exchanged = Exchanged::default();
+        let unread = groups.iter().filter(|(group, _)| !self.known.contains(group));
+        let unread = unread.map(|(_, selector)| selector.clone()).collect();
+        let mut exchanged = HeardMembers { unread, ..HeardMembers::default() };
         for (group, selector) in groups.iter().filter(|(group, _)| self.known.contains(group)) {
             let found = exchanged.members.entry(selector.clone()).or_default();
             let first = (group.clone(), "0".parse().expect("a name"));
@@ -343,7 +363,7 @@ impl<'a, P: FnMut(Exchanged)> Reader<'a, P> {
         }
         if exchanged != self.published {
             self.published = exchanged.clone();
-            (self.publish)(exchanged);
+            (self.publish)(Exchanged::Heard(exchanged));
         }
     }
 }

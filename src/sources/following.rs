@@ -1,34 +1,94 @@
-//! Follows the Kubernetes API while policies of it are wanted.
+//! Follows the Kubernetes API or etcd while policies of it are wanted.
 
 use std::sync::Arc;
 
+use crate::net::node_name::NodeName;
 use crate::os::event_loop::EventLoop;
 use crate::policy::Update;
-use crate::sources::kubernetes::{Start, spawn};
+use crate::sources::exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, exchange};
+use crate::sources::inputs::{ExchangedFrom, hosts};
+use crate::sources::kubernetes::{self, Start};
+use crate::sources::policies::{PoliciesStart, policies};
+use crate::sources::shared::Hosts;
 
-/// What follows the API, and what it was started with.
+/// What to follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Followed {
+    Kubernetes(Start),
+    /// Policies, and members of groups, for this host.
+    Etcd(PoliciesStart, NodeName),
+}
+
+/// What follows them, and what it was started with.
 pub struct Following {
     publish: Arc<dyn Fn(Update) + Send + Sync>,
-    running: Option<(Start, EventLoop)>,
+    publish_members: Arc<dyn Fn(Exchanged) + Send + Sync>,
+    running: Option<Running>,
+}
+
+struct Running {
+    of: Followed,
+    _source: Option<EventLoop>,
+    exchange: Option<Exchange>,
+    /// What was exchanged last.
+    exchanged: Option<(ExchangedFrom, Arc<Hosts>)>,
 }
 
 impl Following {
-    /// Nothing is followed yet. `publish`: see [`spawn`].
-    pub fn new(publish: impl Fn(Update) + Send + Sync + 'static) -> Following {
-        Following { publish: Arc::new(publish), running: None }
+    /// Nothing is followed yet. Both are called from other threads and must not block for long.
+    pub fn new(
+        publish: impl Fn(Update) + Send + Sync + 'static,
+        publish_members: impl Fn(Exchanged) + Send + Sync + 'static,
+    ) -> Following {
+        let (publish, publish_members) = (Arc::new(publish), Arc::new(publish_members));
+        Following { publish, publish_members, running: None }
     }
 
-    /// Follows `wanted` alone. Nothing that was heard is revoked by that.
-    pub fn set(&mut self, wanted: Option<Start>) {
-        if self.running.as_ref().map(|(start, _)| start) == wanted.as_ref() {
+    /// Follows `wanted` alone. Nothing that was heard is revoked by that. `had_some`: policies of etcd are in
+    /// force.
+    pub fn set(&mut self, wanted: Option<Followed>, had_some: bool) {
+        if self.running.as_ref().map(|running| &running.of) == wanted.as_ref() {
             return;
         }
         self.running = None;
-        let Some(start) = wanted else { return };
+        let Some(of) = wanted else { return };
         let publish = Arc::clone(&self.publish);
-        match spawn(start.clone(), move |update| publish(update)) {
-            Ok(event_loop) => self.running = Some((start, event_loop)),
-            Err(error) => log::error!("follow policies of the Kubernetes API: {error}"),
+        let publish = move |update| publish(update);
+        let (source, exchange) = match of.clone() {
+            Followed::Kubernetes(start) => (kubernetes::spawn(start, publish), None),
+            Followed::Etcd(start, host) => {
+                let PoliciesStart { etcd, roots } = start.clone();
+                let members = Arc::clone(&self.publish_members);
+                let start_exchange = ExchangeStart { etcd, roots, host };
+                let exchange = exchange(start_exchange, move |exchanged| members(exchanged));
+                (policies(start, had_some, publish), Some(exchange))
+            }
+        };
+        let failed = |error| log::error!("follow policies: {error}");
+        let source = source.map_err(failed).ok();
+        let exchange = exchange.and_then(|started| started.map_err(failed).ok());
+        self.running = Some(Running { of, _source: source, exchange, exchanged: None });
+    }
+
+    /// Other hosts hear of this one's members, and are heard.
+    pub fn exchanges(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.exchange.is_some())
+    }
+
+    /// Says what follows from `from`, if that has changed.
+    pub fn exchange(&mut self, from: &ExchangedFrom) {
+        let Some(running) = &mut self.running else { return };
+        let (Followed::Etcd(_, own), Some(exchange)) = (&running.of, &running.exchange) else {
+            return;
+        };
+        if running.exchanged.as_ref().is_some_and(|(last, _)| last.is_same(from)) {
+            return;
         }
+        let hosts = match &running.exchanged {
+            Some((last, hosts)) if Arc::ptr_eq(&last.peers, &from.peers) => Arc::clone(hosts),
+            _ => Arc::new(hosts(&from.peers)),
+        };
+        exchange.set(ExchangeInputs::of(from, own, Arc::clone(&hosts)));
+        running.exchanged = Some((from.clone(), hosts));
     }
 }

@@ -3,24 +3,36 @@
 //!
 //! An unreachable store is tried again forever, and nothing that was published is revoked.
 //!
-//! - `kubernetes`, `following`: policies, namespaces, nodes and pods of the Kubernetes API
+//! - `kubernetes`: policies, namespaces, nodes and pods of the Kubernetes API
+//! - `policies`: policies and groups in etcd
 //! - `exchange`, `ranges`: members of groups on other hosts, through etcd
-//! - `item`, `cluster_state`, `find`: what is kept of their objects, and what they say, pure
-//! - `publication`, `shared`: keys and values of members, pure
+//! - `following`: starts and ends them
+//! - `item`, `cluster_state`, `find`: what is kept of objects of the API, and what they say, pure
+//! - `stored`, `change`, `references`: keys and values of policies in etcd, pure
+//! - `publication`, `shared`, `inputs`: keys and values of members, and what a host says and needs, pure
 
+mod change;
 mod cluster_state;
 mod exchange;
 mod find;
 mod following;
+mod inputs;
 mod item;
 mod kubernetes;
+mod policies;
 mod publication;
 mod ranges;
+mod references;
 mod shared;
+mod stored;
 
+pub use change::{Change, Effect, Planned};
 pub use cluster_state::{ClusterState, PodScope};
-pub use exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, exchange};
-pub use following::Following;
+pub use exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, HeardMembers, exchange};
+pub use following::{Followed, Following};
+pub use inputs::{ExchangedFrom, hosts};
 pub use item::Item;
 pub use kubernetes::{Start, read, spawn};
+pub use policies::{PoliciesStart, policies, read_policies};
 pub use shared::{GroupId, HostAddresses, Hosts};
+pub use stored::{KINDS, Kind, MARK, Stored, StoredName, VALUE_LIMIT};

@@ -1,6 +1,8 @@
 //! Values that hosts share beside their records: some ranges of keys, read and watched on request.
 
-use etcd_client::{Event, GetOptions, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchStream};
+use etcd_client::{
+    Event, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchStream,
+};
 
 use crate::etcd::failure::reason;
 use crate::etcd::{Etcd, Member, after, canceled};
@@ -62,7 +64,6 @@ impl Etcd {
                 .with_range(after(range))
                 .with_start_revision(revision)
                 .with_progress_notify()
-                .with_fragment()
                 .with_watch_id(id)
         };
         let request = async |mut member: Member| {
@@ -79,6 +80,22 @@ impl Etcd {
     }
 }
 
+/// A key that was put or deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub key: Vec<u8>,
+    /// `None`: it was deleted.
+    pub value: Option<Vec<u8>>,
+}
+
+impl Change {
+    /// A deleted key has version 0.
+    fn of(pair: &KeyValue) -> Change {
+        let value = (pair.version() != 0).then(|| pair.value().to_vec());
+        Change { key: pair.key().to_vec(), value }
+    }
+}
+
 /// A watch of ranges. It is never resumed: when it ends, everything is read again.
 pub struct RangeWatch {
     stream: WatchStream,
@@ -86,17 +103,17 @@ pub struct RangeWatch {
 }
 
 impl RangeWatch {
-    /// The keys that were put or deleted; none: a sign of life. Cancel-safe.
+    /// What was put or deleted, whole transactions; nothing: a sign of life. Cancel-safe.
     ///
     /// # Errors
     /// The watch ended or was refused.
-    pub async fn next(&mut self) -> Result<Vec<Vec<u8>>, EtcdError> {
+    pub async fn next(&mut self) -> Result<Vec<Change>, EtcdError> {
         let ended = |why: String| format!("watch: etcd {}: {why}", self.endpoint);
         match self.stream.message().await {
             Ok(Some(answer)) if answer.canceled() => Err(canceled(&answer, ended)),
             Ok(Some(answer)) => {
                 let pairs = answer.events().iter().filter_map(Event::kv);
-                Ok(pairs.map(|pair| pair.key().to_vec()).collect())
+                Ok(pairs.map(Change::of).collect())
             }
             Ok(None) => Err(EtcdError::Unreachable(ended("the stream ended".to_owned()))),
             Err(error) => Err(EtcdError::Unreachable(ended(reason(&error)))),

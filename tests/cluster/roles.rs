@@ -188,6 +188,9 @@ fn writes_no_key_of_others(login: Login) {
         "/humanz/v1-probes/h1",
         "/humanz/v1-members/h1/0a",
         "/humanz/v1-members/h30/0a",
+        "/humanz/v1-policies/NetworkPolicy/shop/db",
+        "/humanz/v1-policies/Group/default/web",
+        "/humanz/v1-policies/applied",
         "/humanz/v1/networks/x",
         "/x",
     ];
@@ -364,4 +367,44 @@ fn a_start_with_an_unusable_certificate_serves_what_was_served() {
         local::status_when(host, "etcd", |status| status["etcd"]["connected"].is_string());
         agent.stop();
     }
+}
+
+/// Policies hold on hosts whose role lets them read these, and nothing else makes one.
+#[test]
+fn policies_of_an_operator_hold_and_a_stolen_host_changes_none() {
+    let scene = Scene::new(Login::Password, &[("POLICY", "on")]);
+    let [h1, h2, h3] = &scene.cluster.hosts[..] else { panic!("three hosts") };
+    let deny = r#"{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "default", "name": "all"},
+        "spec": {"podSelector": {}, "ingress": []}}"#;
+    h1.write("/etc/deny.json", deny);
+    h1.write("/etc/root", "secret");
+    let root = [("ETCD_USER", "root"), ("ETCD_PASSWORD_FILE", "/etc/root"), ("POLICY", "on")];
+    let stolen =
+        [("ETCD_USER", "h3"), ("ETCD_PASSWORD_FILE", "/etc/humanz/password"), ("POLICY", "on")];
+    h3.write("/etc/deny.json", deny);
+    let pods = [Pod::add(h1, "a"), Pod::add(h2, "b")];
+    let ping = || {
+        let line = format!("ping -n -c 1 -W 1 {}", pods[1].v4());
+        pods[0].run(&line).stdout.contains(" 0% packet loss")
+    };
+    eventually("no policies", Duration::from_secs(20), || {
+        if ping() { Ok(()) } else { Err("lost".to_owned()) }
+    });
+    let refused = Agent::run(h3, "policy apply -f /etc/deny.json", &stolen);
+    assert!(refused.stderr.contains("permission denied"), "{refused:?}");
+    assert!(ping());
+    Agent::run(h1, "policy apply -f /etc/deny.json", &root).ok();
+    eventually("the policy", Duration::from_secs(20), || {
+        if ping() { Err("passes".to_owned()) } else { Ok(()) }
+    });
+    let refused = Agent::run(h3, "policy rm NetworkPolicy default/all", &stolen);
+    assert!(refused.stderr.contains("permission denied"), "{refused:?}");
+    let exported = Agent::run(h3, "policy export", &stolen).ok();
+    assert!(exported.contains(r#""podSelector""#), "{exported}");
+    assert!(!ping());
+    Agent::run(h1, "policy rm NetworkPolicy default/all", &root).ok();
+    eventually("none again", Duration::from_secs(20), || {
+        if ping() { Ok(()) } else { Err("lost".to_owned()) }
+    });
 }

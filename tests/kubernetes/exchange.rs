@@ -9,7 +9,8 @@ use humanz::etcd::EtcdSettings;
 use humanz::lease::Roots;
 use humanz::policy::{Member, Members, Selector};
 use humanz::sources::{
-    Exchange, ExchangeInputs, ExchangeStart, Exchanged, GroupId, HostAddresses, Hosts, exchange,
+    Exchange, ExchangeInputs, ExchangeStart, Exchanged, GroupId, HeardMembers, HostAddresses,
+    Hosts, exchange,
 };
 
 use crate::support::process::lock;
@@ -47,7 +48,7 @@ struct Peer {
     name: String,
     exchange: Exchange,
     inputs: Mutex<ExchangeInputs>,
-    heard: Arc<Mutex<Vec<Exchanged>>>,
+    heard: Arc<Mutex<Vec<HeardMembers>>>,
 }
 
 impl Scene {
@@ -81,7 +82,11 @@ impl Scene {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let publish = {
             let heard = Arc::clone(&heard);
-            move |exchanged| lock(&heard).push(exchanged)
+            move |exchanged| {
+                if let Exchanged::Heard(members) = exchanged {
+                    lock(&heard).push(members);
+                }
+            }
         };
         let exchange = host.with_namespace(|namespace| {
             namespace.on_its_network(|| exchange(start, publish).unwrap())
@@ -118,7 +123,7 @@ impl Peer {
         self.change(|inputs| inputs.needed = selectors.iter().cloned().collect());
     }
 
-    fn last(&self) -> Exchanged {
+    fn last(&self) -> HeardMembers {
         lock(&self.heard).last().cloned().unwrap_or_default()
     }
 

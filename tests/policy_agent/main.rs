@@ -5,6 +5,7 @@
 
 use humanz_test_support as support;
 
+mod etcd;
 mod hosts;
 mod kills;
 mod leak;

@@ -12,7 +12,6 @@ fn settings_that_would_lead_past_policies_are_refused_with_the_reason() {
         (&[("POD_GUARD", "off")], "by the bridge, past every policy"),
         (&[("FLOWTABLE", "true")], "pass by the forward chains"),
         (&[("POLICY_FILE", "")], "needs a file"),
-        (&[("POLICY_FILE", ""), ("SUBNET_SOURCE", "etcd"), ("ETCD_HOST", "e")], "needs a file"),
         (&[("SUBNET_SOURCE", "kubernetes")], "from the API alone"),
         (&[("POLICY_ON_AGENT_DOWN", "never")], "quarantine, fail or open"),
     ] {

@@ -37,6 +37,8 @@ impl World {
         let key = self.store.roots.key(&key);
         match self.foreign_value(target) {
             Some(value) => self.write_foreign(&key, &value),
+            // The last proof against a host that has written the subnet into its own keys.
+            None if self.is_stolen(subnet) && target != Target::Alive => return,
             None => {
                 self.store.delete_now(std::slice::from_ref(&key));
                 self.foreign.insert(key.clone());
@@ -117,12 +119,16 @@ impl World {
         let node = found.nodes.get(&name).is_some_and(|stored| has(&stored.value));
         let created = |host: &NodeName| found.hosts.get(host).map(|stored| stored.created);
         let is_proven = created(&name) == found.claims.get(&subnet).map(|stored| stored.created);
-        let is_stolen = found.hosts.get(STOLEN).is_some_and(|stored| stored.value == subnet);
-        if is_stolen && !is_proven {
+        if self.is_stolen(subnet) && !is_proven {
             return None;
         }
         let alive = self.store.roots.key(&Key::Alive(name));
         (key && claim && node && !self.foreign.contains(&alive)).then_some(subnet)
+    }
+
+    fn is_stolen(&self, subnet: IpNetwork) -> bool {
+        let found = self.store.read();
+        found.hosts.get(STOLEN).is_some_and(|stored| stored.value == subnet)
     }
 
     fn write_foreign(&mut self, key: &str, value: &str) {

@@ -42,6 +42,6 @@ pub struct Agent {
     pub own_writes: Arc<OwnWrites>,
     /// For the thread that hears questions about new pods, until it is started.
     pub on_pods: Option<Sender<Trigger>>,
-    /// Policies of the Kubernetes API.
+    /// Policies of the Kubernetes API or etcd, and members of groups.
     pub policies: Following,
 }

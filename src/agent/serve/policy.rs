@@ -14,12 +14,12 @@ use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
 use crate::inspect::{Kernel, last_policies, policy_file};
 use crate::policy::ask::Answer;
 use crate::policy::compile::POLICY_TABLE;
-use crate::policy::local::HostKnowledge;
+use crate::policy::local::{HostKnowledge, Published};
 use crate::policy::sources::Policies;
 use crate::policy::view::{Quarantined, View};
 use crate::policy::{Provider, Update};
 use crate::settings::{Settings, Source};
-use crate::sources::{PodScope, Start};
+use crate::sources::{Followed, PodScope, PoliciesStart, Start};
 
 /// Wait after a change of the file: what is written in several steps is read once.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -30,23 +30,31 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// What held before the agent stopped, of the sources in `settings`. If the agent was killed before it
 /// had written a change, that is older than the table: then the table stays as it is until a source has
 /// said something. Where there is none, the host was started again, and older policies are better than none.
-pub fn kept_policies(settings: &Settings, kernel: &Kernel) -> Policies {
-    let Some(policy) = &settings.policy else { return Policies::default() };
+pub fn kept_policies(settings: &Settings, kernel: &Kernel) -> (Policies, Arc<Published>) {
+    let Some(policy) = &settings.policy else { return Default::default() };
     let has_table = kernel.nft.tables().is_ok_and(|all| all.iter().any(|it| it == POLICY_TABLE));
-    let kept = last_policies::kept(&settings.state_dir, !has_table);
-    Policies::kept(kept, &policy.providers(&settings.source))
+    let (kept, published) = last_policies::kept(&settings.state_dir, !has_table);
+    (Policies::kept(kept, &policy.providers(&settings.source)), Arc::new(published))
 }
 
 impl Agent {
-    /// Starts and ends what follows the Kubernetes API, as the settings say.
+    /// Starts and ends what follows the Kubernetes API or etcd, as the settings say.
     pub(super) fn follow_policies(&mut self) {
         let wanted = match &self.settings.source {
-            Source::Kubernetes(api) if self.settings.policy.is_some() => {
-                Some(Start { api: api.clone(), host: self.name.clone(), pods: PodScope::All })
+            _ if self.settings.policy.is_none() => None,
+            Source::Kubernetes(api) => Some(Followed::Kubernetes(Start {
+                api: api.clone(),
+                host: self.name.clone(),
+                pods: PodScope::All,
+            })),
+            Source::Etcd { server, roots } => {
+                let start = PoliciesStart { etcd: server.clone(), roots: roots.clone() };
+                Some(Followed::Etcd(start, self.name.clone()))
             }
-            _ => None,
+            Source::Static(_) => None,
         };
-        self.policies.set(wanted);
+        let had_some = self.state.policies.has_some(Provider::Etcd);
+        self.policies.set(wanted, had_some);
     }
 
     /// Where to look because of `update`.
@@ -55,18 +63,7 @@ impl Agent {
             return Scope::default();
         }
         let changed = self.state.policies.take(update, SystemTime::now());
-        if changed && self.state.kept_policies.changed() {
-            let outdated = last_policies::outdate(&self.settings.state_dir);
-            outdated.unwrap_or_else(|error| log::error!("mark the kept policies: {error}"));
-        }
-        self.state.policy_view = None;
-        self.shared.problems.set(ProblemSource::Policies, self.state.policies.problems());
-        match (changed, self.state.ready) {
-            (false, _) => Scope::default(),
-            // The start may have waited for it.
-            (true, false) => Scope::ALL,
-            (true, true) => Scope::POLICY,
-        }
+        self.note_policies(changed)
     }
 
     pub(super) fn note_policy_file(&mut self, files: &BTreeSet<PathBuf>) {
@@ -116,7 +113,8 @@ impl Agent {
         if self.state.kept_policies.due().is_none_or(|due| due > now && !at_end) {
             return;
         }
-        let kept = last_policies::keep(&self.settings.state_dir, self.state.policies.snapshots());
+        let (policies, published) = (self.state.policies.snapshots(), &*self.state.published);
+        let kept = last_policies::keep(&self.settings.state_dir, policies, published);
         match kept {
             Ok(bytes) => self.state.kept_policies.written(bytes, now),
             Err(error) => {
@@ -127,7 +125,9 @@ impl Agent {
     }
 
     pub(super) fn policy_input(&self) -> HostKnowledge {
-        HostKnowledge { host: self.name.clone(), known: self.state.policies.snapshot().cloned() }
+        let known = self.state.policies.snapshot().cloned();
+        let published = self.policies.exchanges().then(|| Arc::clone(&self.state.published));
+        HostKnowledge { host: self.name.clone(), known, published }
     }
 
     /// What is known of policies, for all who ask; what keeps pods in quarantine becomes a problem.
@@ -211,6 +211,9 @@ impl Agent {
             let is_known = asked.pod.addresses.iter().all(|address| known.contains(address));
             asked.answer(&match (is_in_force, is_known) {
                 (true, true) => Answer { in_force: true, why: String::new() },
+                (true, false) if self.policies.exchanges() => {
+                    quarantine("other hosts do not know yet whose its address is")
+                }
                 (true, false) => quarantine("the source of policies does not know the pod yet"),
                 (false, _) if policies.known.is_none() => {
                     quarantine("no policies have been read yet")

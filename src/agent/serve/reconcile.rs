@@ -19,6 +19,7 @@ impl Agent {
     pub(super) fn reconcile(&mut self) -> Option<Applier> {
         self.follow_policies();
         self.read_policy_file();
+        self.look_at_released();
         self.look_at_quarantine();
         let now = Instant::now();
         if now >= self.state.resync_at {

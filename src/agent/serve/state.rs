@@ -17,6 +17,7 @@ use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
 use crate::policy::keeping::Keeping;
+use crate::policy::local::Published;
 use crate::policy::sources::Policies;
 use crate::policy::view::View;
 use crate::settings::{Settings, Texts};
@@ -73,6 +74,8 @@ pub struct AgentState {
     pub(super) stop: bool,
     /// What each source of policies said last.
     pub policies: Policies,
+    /// What other hosts know of this one's pods.
+    pub published: Arc<Published>,
     /// What of it is kept for the next start.
     pub(super) kept_policies: Keeping,
     /// All that is known of them, as it was published last; `None`: something has changed.
@@ -81,6 +84,8 @@ pub struct AgentState {
     pub(super) quarantine_due: Option<Instant>,
     /// When to read POLICY_FILE.
     pub(super) policy_file_due: Option<Instant>,
+    /// When to read the store again for a pod that went, and the wait until then.
+    pub(super) pods_due: Option<(Instant, Duration)>,
     /// New pods, whose plugins wait.
     pub(super) asked: Vec<PodRequest>,
     /// The agent leaves once the host is as it should be, or with the first failure.
@@ -131,10 +136,12 @@ impl AgentState {
             writable: BTreeSet::new(),
             stop: false,
             policies: Policies::default(),
+            published: Arc::default(),
             kept_policies: Keeping::new(now),
             policy_view: None,
             quarantine_due: None,
             policy_file_due: Some(now),
+            pods_due: None,
             asked: Vec::new(),
             once: false,
         }

@@ -1,10 +1,11 @@
-//! `policy`: what policies decide, from files alone.
+//! `policy`: what policies decide, which hold, and those in etcd.
 
 mod diff;
 mod files;
 pub mod found;
 mod list;
 mod show;
+mod stored;
 mod test;
 
 use argh::{ArgsInfo, FromArgs};
@@ -12,7 +13,8 @@ use argh::{ArgsInfo, FromArgs};
 use crate::command::call::{Call, Outcome};
 use crate::settings::exit::Exit;
 
-/// say what network policies decide, from files alone: nothing of this host is read or changed
+/// say what network policies decide, from files alone (test, diff), which policies hold on this host (ls,
+/// show), and change those in etcd (apply, rm, export)
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -21,6 +23,8 @@ use crate::settings::exit::Exit;
     example = "{command_name} test -f cluster.json --from shop/web --to shop/db:5432",
     example = "{command_name} test -f cluster.json -f new.yaml --from shop/web --to 192.0.2.7",
     example = "{command_name} diff -f cluster.json --new new.yaml",
+    example = "{command_name} apply -f policies.yaml --dry-run",
+    example = "{command_name} export > policies.json",
     error_code(0, "the connection is allowed; nothing would change"),
     error_code(1, "the connection is denied; something would change"),
     error_code(2, "a file cannot be read, or an end is not known")
@@ -35,6 +39,9 @@ pub struct Policy {
 enum Verb {
     Test(test::Test),
     Diff(diff::Diff),
+    Apply(stored::Apply),
+    Rm(stored::Remove),
+    Export(stored::Export),
     List(list::List),
     Show(show::Show),
 }
@@ -47,6 +54,9 @@ pub fn run(call: &mut Call<'_>, options: &Policy) -> Result<Outcome, Exit> {
     match &options.verb {
         Verb::Test(options) => test::run(call, options),
         Verb::Diff(options) => diff::run(call, options),
+        Verb::Apply(options) => stored::apply(call, options),
+        Verb::Rm(options) => stored::remove(call, options),
+        Verb::Export(options) => stored::export(call, options),
         Verb::List(options) => list::run(call, options),
         Verb::Show(options) => show::run(call, options),
     }

@@ -4,7 +4,7 @@ use ipnetwork::IpNetwork;
 
 use crate::lease::choose;
 use crate::lease::identity::Claimant;
-use crate::lease::records::{Key, NodeName};
+use crate::lease::records::{Key, NodeName, NodeRecord};
 use crate::lease::right::right;
 use crate::lease::snapshot::Snapshot;
 use crate::net::subnet::{self, Pool};
@@ -58,6 +58,14 @@ fn subnets_of<'a>(found: &'a Snapshot, host: &NodeName) -> impl Iterator<Item = 
     let key = found.hosts.get(host).map(|stored| stored.value);
     let recorded = found.nodes.get(host).into_iter();
     key.into_iter().chain(recorded.flat_map(|node| node.value.subnets.iter().copied()))
+}
+
+/// Another host than `own` has `subnet` in its host key or its node record.
+pub fn is_of_another(found: &Snapshot, own: &NodeName, subnet: IpNetwork) -> bool {
+    let key = found.hosts.iter().filter(|(_, stored)| stored.value == subnet).map(|(host, _)| host);
+    let has = |node: &NodeRecord| node.subnets.iter().any(|had| *had == subnet);
+    let node = found.nodes.iter().filter(|(_, stored)| has(&stored.value)).map(|(host, _)| host);
+    key.chain(node).any(|host| host != own)
 }
 
 /// The hosts and the subnets in their keys that count without a claim: those that lie in

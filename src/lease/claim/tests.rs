@@ -198,6 +198,16 @@ fn a_surplus_claim_is_given_back() {
 }
 
 #[test]
+fn a_claim_of_another_host_that_somebody_gave_this_name_is_left_to_its_owner() {
+    let node = node("m1", "10.0.9.0/24");
+    let own_keys =
+        [("/h/h1", "10.0.9.0/24"), ("/z/subnets/4/10.0.9.0-24", "h1"), ("/z/nodes/h1", &*node)];
+    let overwritten = [("/h/h2", "10.0.7.0/24"), ("/z/subnets/4/10.0.7.0-24", "h1"), OWN_ALIVE];
+    let keys: Vec<_> = own_keys.into_iter().chain(overwritten).collect();
+    assert!(matches!(next(&found(&keys), &own()), Step::Held(_)), "it deletes the proof of h2");
+}
+
+#[test]
 fn many_surplus_claims_are_given_back_in_transactions_that_etcd_takes() {
     let claims: Vec<String> =
         (10..210).map(|third| format!("/z/subnets/4/10.0.{third}.0-24")).collect();

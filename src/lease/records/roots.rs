@@ -79,6 +79,11 @@ impl Roots {
         format!("{}-members/{host}/{group}", self.humanz)
     }
 
+    /// The range of the policies, which operators write and hosts read; outside the watched ranges, too.
+    pub fn policies_range(&self) -> String {
+        format!("{}-policies/", self.humanz)
+    }
+
     /// The range in which all hosts announce changes of members.
     pub fn announcements_range(&self) -> String {
         format!("{}-groups/", self.humanz)
@@ -222,7 +227,9 @@ mod tests {
         for other in ["/humanz/v1-groups/0a", "/humanz/v1-groups/0a/b/c", "/humanz/v1/nodes/h1"] {
             assert_eq!(roots().announced(other.as_bytes()), None, "{other}");
         }
-        for key in [members, announced] {
+        let policies = roots().policies_range();
+        assert_eq!(policies, "/humanz/v1-policies/");
+        for key in [members, announced, policies] {
             assert_eq!(roots().parse(key.as_bytes()), Ok(None));
         }
         for followed in [roots().hosts_range(), roots().humanz_range(), roots().claims_range()] {

@@ -1,6 +1,6 @@
 //! Pure. Pods, namespaces and nodes of the Kubernetes API as endpoints.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,9 @@ pub struct Cluster {
     namespaces: BTreeMap<Name, Arc<Namespace>>,
     /// Rules for the pods of namespaces.
     pub rules: BTreeMap<Name, NamespaceRule>,
+    /// Namespaces of which something was not understood: their pods stay in quarantine.
+    #[serde(default)]
+    closed: BTreeSet<Name>,
     free: bool,
 }
 
@@ -30,6 +33,27 @@ impl Cluster {
     /// `free`: pods may choose their group where their namespace has no rule.
     pub fn new(free: bool) -> Cluster {
         Cluster { free, ..Cluster::default() }
+    }
+
+    /// With what `other` says of namespaces that are not known here.
+    pub fn and(mut self, other: &Cluster) -> Cluster {
+        for (name, namespace) in &other.namespaces {
+            self.namespaces.entry(name.clone()).or_insert_with(|| Arc::clone(namespace));
+        }
+        for (name, rule) in &other.rules {
+            self.rules.entry(name.clone()).or_insert_with(|| rule.clone());
+        }
+        self.closed.extend(other.closed.iter().cloned());
+        self
+    }
+
+    /// What is said of the pods of this namespace is not understood.
+    pub fn close(&mut self, namespace: Name) {
+        self.closed.insert(namespace);
+    }
+
+    pub fn is_closed(&self, namespace: &Name) -> bool {
+        self.closed.contains(namespace)
     }
 
     /// Takes the labels of a namespace.

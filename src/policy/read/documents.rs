@@ -115,7 +115,10 @@ impl Reader {
             return Ok(());
         }
         match kind(object) {
-            ("v1", "Namespace") => self.cluster.namespace(object),
+            ("v1", "Namespace") => {
+                let read = self.cluster.namespace(object);
+                read.inspect_err(|_| self.close(object))
+            }
             ("v1", "Pod") => {
                 let problems = self.cluster.pod(object, &mut self.endpoints)?;
                 self.parsed.problems.extend(problems);
@@ -144,12 +147,19 @@ impl Reader {
             "Group" => self.groups.insert(Scoped { tenant, name }, spec.clone()),
             "GroupPolicy" => self.policies.insert(Scoped { tenant, name }, spec.clone()),
             "NamespaceRule" => {
-                self.cluster.rules.insert(name, NamespaceRule::read(spec)?);
+                let rule = NamespaceRule::read(spec).inspect_err(|_| self.close(object))?;
+                self.cluster.rules.insert(name, rule);
                 None
             }
             other => return Err(root.fault(format!("kind {} is not known", quoted(other)))),
         };
         Ok(())
+    }
+
+    /// The pods of the namespace that `object` is about stay in quarantine.
+    fn close(&mut self, object: &Value) {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        name.parse().into_iter().for_each(|name| self.cluster.close(name));
     }
 
     fn problem(&mut self, object: &Value, fault: &Fault) {

@@ -49,6 +49,11 @@ impl<'a> Field<'a> {
         self.get(name).ok_or_else(|| self.fault(format!("{name} is missing")))
     }
 
+    /// The value itself.
+    pub fn value(&self) -> &'a Value {
+        self.value
+    }
+
     pub fn is_text(&self) -> bool {
         self.value.is_string()
     }

@@ -1,0 +1,90 @@
+//! Members of groups: what this host says of its pods, and what other hosts say of theirs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::agent::active_problems::ProblemSource;
+use crate::agent::serve::agent::Agent;
+use crate::agent::trigger::{Scope, TriggerReason};
+use crate::inspect::last_policies;
+use crate::sources::{Exchanged, ExchangedFrom, HeardMembers};
+
+/// First wait for the release of an address whose pod's link went; the fourfold each further time …
+const RELEASED: Duration = Duration::from_millis(30);
+
+/// … up to this.
+const RELEASED_LIMIT: Duration = Duration::from_secs(2);
+
+impl Agent {
+    /// Where to look because of what other hosts say.
+    pub(super) fn take_members(&mut self, exchanged: Exchanged) -> Scope {
+        if !self.policies.exchanges() {
+            return Scope::default();
+        }
+        match exchanged {
+            Exchanged::Heard(HeardMembers { members, unread, problems }) => {
+                let changed = self.state.policies.take_members(members, &unread, problems);
+                self.note_policies(changed)
+            }
+            Exchanged::Published(published) => {
+                let changed = self.state.published != published;
+                self.state.published = published;
+                self.note_policies(changed)
+            }
+        }
+    }
+
+    /// Where to look after policies or members have `changed`, or not.
+    pub(super) fn note_policies(&mut self, changed: bool) -> Scope {
+        if changed && self.state.kept_policies.changed() {
+            let outdated = last_policies::outdate(&self.settings.state_dir);
+            outdated.unwrap_or_else(|error| log::error!("mark the kept policies: {error}"));
+        }
+        self.state.policy_view = None;
+        self.shared.problems.set(ProblemSource::Policies, self.state.policies.problems());
+        match (changed, self.state.ready) {
+            (false, _) => Scope::default(),
+            // The start may have waited for it.
+            (true, false) => Scope::ALL,
+            (true, true) => Scope::POLICY,
+        }
+    }
+
+    /// DEL removes a pod's link before it releases the address: the store is read again a little later.
+    pub(super) fn note_pods(&mut self, scope: Scope) {
+        if scope == Scope::POLICY && self.settings.policy.is_some() {
+            self.state.pods_due = Some((Instant::now() + RELEASED, RELEASED));
+        }
+    }
+
+    /// Reads the store again if that is due.
+    pub(super) fn look_at_released(&mut self) {
+        let now = Instant::now();
+        let Some((_, waited)) = self.state.pods_due.filter(|(due, _)| *due <= now) else { return };
+        let next = waited * 4;
+        self.state.pods_due = (next < RELEASED_LIMIT).then_some((now + next, next));
+        self.state.scope = self.state.scope.and(Scope::POLICY);
+        self.state.reasons.and(TriggerReason::PODS);
+        self.state.reconcile_at = now;
+    }
+
+    /// Gives the exchange what has changed of this host's pods, policies and peers.
+    pub(super) fn exchange_members(&mut self) {
+        if !self.policies.exchanges() || self.state.once {
+            return;
+        }
+        let state = &self.state;
+        let (Some(known), Some(pods)) = (state.policies.of_sources(), &state.cache.policy.pods)
+        else {
+            return;
+        };
+        let (Some(snapshot), Some(peers)) = (&state.snapshot, &state.peers) else { return };
+        self.policies.exchange(&ExchangedFrom {
+            known: Arc::clone(known),
+            pods: pods.clone(),
+            hosts: Arc::clone(snapshot),
+            peers: Arc::clone(peers),
+            is_certain: state.in_sync,
+        });
+    }
+}

@@ -1,0 +1,268 @@
+//! Pure. Changes of the policies in etcd, each as one transaction.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use crate::lease::transaction::{Transaction, Write};
+use crate::net::Problem;
+use crate::policy::read::documents;
+use crate::sources::references::dangling;
+use crate::sources::stored::{MARK, OBJECTS_LIMIT, Stored, StoredName, VALUE_LIMIT};
+
+/// Writes in one transaction: nested ones, because etcd limits each to 128 (`--max-txn-ops`), and one inside
+/// another to what is left.
+const TOGETHER: usize = 60;
+
+/// Bytes in one request. Source: etcd's `--max-request-bytes`, 1.5 MiB.
+const BYTES: usize = 1_400_000;
+
+/// What is to be put and removed.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    pub put: BTreeMap<StoredName, Value>,
+    pub remove: Vec<StoredName>,
+}
+
+/// What a change does to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Added,
+    Replaced,
+    Removed,
+    /// It is there as it should be.
+    Unchanged,
+}
+
+/// A change that may be made.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    pub effects: Vec<(StoredName, Effect)>,
+    pub transaction: Transaction,
+    /// What was wrong before, and stays so.
+    pub problems: Vec<Problem>,
+}
+
+impl Change {
+    /// Puts `objects`, each of which stands once among them.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub fn put(objects: Vec<Value>) -> Result<Change, Vec<String>> {
+        let (mut put, mut faults) = (BTreeMap::new(), Vec::new());
+        for object in objects {
+            match StoredName::of(&object) {
+                Err(why) => faults.push(why),
+                Ok(name) => {
+                    if put.insert(name.clone(), bare(object)).is_some() {
+                        faults.push(format!("{name} is there twice"));
+                    }
+                }
+            }
+        }
+        if faults.is_empty() { Ok(Change { put, remove: Vec::new() }) } else { Err(faults) }
+    }
+
+    /// The transaction for this, with `stored` below `range` at `revision` now.
+    ///
+    /// # Errors
+    /// Everything that would be wrong then and is not now, or why it is too much.
+    pub fn plan(
+        &self,
+        stored: &Stored,
+        range: &str,
+        revision: i64,
+    ) -> Result<Planned, Vec<String>> {
+        let (before, _) = stored.objects(range);
+        let mut after = before.clone();
+        after.extend(self.put.clone());
+        let mut faults = Vec::new();
+        for name in &self.remove {
+            if after.remove(name).is_none() {
+                faults.push(format!("{name} is not there"));
+            }
+        }
+        faults.extend(self.faults(&before, &after));
+        if after.len() > OBJECTS_LIMIT {
+            faults.push(format!("{} objects: {OBJECTS_LIMIT} is the limit", after.len()));
+        }
+        let effects = self.effects(&before);
+        let transaction = self.transaction(&effects, range, revision, &mut faults);
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        Ok(Planned { effects, transaction, problems: stored.read(range).problems })
+    }
+
+    fn faults(
+        &self,
+        before: &BTreeMap<StoredName, Value>,
+        after: &BTreeMap<StoredName, Value>,
+    ) -> Vec<String> {
+        let read = |objects: &BTreeMap<StoredName, Value>| {
+            let objects: Vec<Value> = objects.values().cloned().collect();
+            let problems = documents::read(&objects, true).problems.into_iter();
+            problems.map(|problem| format!("{}: {problem}", problem.subject)).collect::<Vec<_>>()
+        };
+        let had = read(before);
+        let mut faults: Vec<String> =
+            read(after).into_iter().filter(|fault| !had.contains(fault)).collect();
+        // A group that misses a policy is closed, and its reader says so.
+        let missing = dangling(before);
+        let new = dangling(after).into_iter().filter(|one| !missing.contains(one));
+        let new = new.filter(|(name, _)| name.kind.name != "Group");
+        faults.extend(new.map(|(name, why)| format!("{name}: {why}")));
+        faults
+    }
+
+    fn effects(&self, before: &BTreeMap<StoredName, Value>) -> Vec<(StoredName, Effect)> {
+        let put = self.put.iter().map(|(name, object)| {
+            let effect = match before.get(name) {
+                None => Effect::Added,
+                Some(found) if found == object => Effect::Unchanged,
+                Some(_) => Effect::Replaced,
+            };
+            (name.clone(), effect)
+        });
+        put.chain(self.remove.iter().map(|name| (name.clone(), Effect::Removed))).collect()
+    }
+
+    fn transaction(
+        &self,
+        effects: &[(StoredName, Effect)],
+        range: &str,
+        revision: i64,
+        faults: &mut Vec<String>,
+    ) -> Transaction {
+        let (mut writes, mut bytes) = (Vec::new(), 0);
+        for (name, effect) in effects {
+            let key = format!("{range}{}", name.path());
+            bytes += key.len();
+            match (effect, self.put.get(name)) {
+                (Effect::Unchanged, _) => {}
+                (_, Some(object)) => {
+                    let value = object.to_string();
+                    if value.len() > VALUE_LIMIT {
+                        faults.push(format!("{name}: more than {VALUE_LIMIT} bytes"));
+                    }
+                    bytes += value.len();
+                    writes.push(Write::Put { key, value, lease: 0 });
+                }
+                (_, None) => writes.push(Write::Delete { key }),
+            }
+        }
+        if writes.len() > TOGETHER * TOGETHER || bytes > BYTES {
+            let why = format!("{} changes with {bytes} bytes", writes.len());
+            faults.push(format!("{why} are too much for one transaction: apply them in parts"));
+        }
+        let mut transaction = Transaction::default();
+        transaction.range_unchanged(range, revision);
+        for some in writes.chunks(TOGETHER) {
+            let inner = Transaction { conditions: Vec::new(), writes: some.to_vec() };
+            transaction.writes.push(Write::Try(inner));
+        }
+        // Every change writes it: what was read before is not the state any more.
+        transaction.put(format!("{range}{MARK}"), "");
+        transaction
+    }
+}
+
+/// What is kept of an object: no status, and nothing that a server adds.
+fn bare(mut object: Value) -> Value {
+    const KEPT: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
+    const NAMES: [&str; 5] = ["name", "namespace", "tenant", "labels", "annotations"];
+    let keep = |value: Option<&mut Map<String, Value>>, kept: &[&str]| {
+        if let Some(fields) = value {
+            fields.retain(|field, value| kept.contains(&field.as_str()) && !value.is_null());
+        }
+    };
+    keep(object["metadata"].as_object_mut(), &NAMES);
+    keep(object.as_object_mut(), &KEPT);
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const RANGE: &str = "/h-policies/";
+
+    fn own(kind: &str, name: &str, spec: &Value) -> Value {
+        json!({"apiVersion": "humanz.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec})
+    }
+
+    fn stored(objects: &[Value]) -> Stored {
+        let mut stored = Stored::default();
+        for object in objects {
+            let path = StoredName::of(object).unwrap().path();
+            stored.set(path.as_bytes(), Some(object.to_string().into_bytes()));
+        }
+        stored
+    }
+
+    fn faults(there: &[Value], put: &[Value], remove: &[&Value]) -> String {
+        let change = match Change::put(put.to_vec()) {
+            Err(faults) => return faults.join("; "),
+            Ok(put) => put,
+        };
+        let remove = remove.iter().map(|object| StoredName::of(object).unwrap()).collect();
+        let planned = Change { remove, ..change }.plan(&stored(there), RANGE, 7);
+        planned.err().unwrap_or_default().join("; ")
+    }
+
+    #[test]
+    fn a_change_that_leaves_a_name_without_its_object_is_refused() {
+        let group = |policies: Value| own("Group", "web", &json!({"policies": policies}));
+        let from = |peer: &str| {
+            let peer = json!({"group": peer});
+            let rule = json!({"direction": "in", "action": "allow", "peer": peer});
+            own("GroupPolicy", "front", &json!({"rules": [rule]}))
+        };
+        assert!(
+            faults(&[], &[group(json!(["front"]))], &[])
+                .contains("policy default/front does not exist")
+        );
+        assert!(faults(&[], &[from("web")], &[]).contains("Group default/web does not exist"));
+        let both = [group(json!(["front"])), from("web")];
+        assert_eq!(faults(&[], &both, &[]), "");
+        assert!(
+            faults(&both, &[], &[&both[0]])
+                .contains("GroupPolicy default/front: Group default/web")
+        );
+        assert!(faults(&both, &[], &[&both[1]]).contains("does not exist"));
+        assert_eq!(faults(&both, &[], &[&both[0], &both[1]]), "");
+        let rule = own("NamespaceRule", "shop", &json!({"group": "gone"}));
+        assert!(faults(&both, &[rule], &[]).contains("Group default/gone does not exist"));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_and_what_was_wrong_before_stands_in_no_way() {
+        let bad = own("Group", "bad", &json!({"default": "perhaps"}));
+        assert!(faults(&[], std::slice::from_ref(&bad), &[]).contains("perhaps"));
+        assert_eq!(
+            faults(std::slice::from_ref(&bad), &[own("Group", "good", &json!({}))], &[]),
+            ""
+        );
+        assert!(
+            faults(&[], &[json!({"kind": "Secret", "apiVersion": "v1"})], &[]).contains("Secret")
+        );
+        assert!(faults(&[], &[json!("text")], &[]).contains("not kept"));
+        let twice = own("Group", "x", &json!({}));
+        assert!(faults(&[], &[twice.clone(), twice.clone()], &[]).contains("twice"));
+        assert!(faults(&[], &[], &[&twice]).contains("is not there"));
+    }
+
+    #[test]
+    fn a_transaction_is_within_what_etcd_takes_and_changes_only_what_differs() {
+        let groups: Vec<Value> =
+            (0..1000).map(|number| own("Group", &format!("g{number}"), &json!({}))).collect();
+        let change = Change::put(groups.clone()).unwrap();
+        let planned = change.plan(&stored(&groups[..999]), RANGE, 7).unwrap();
+        let count = |effect| planned.effects.iter().filter(|(_, found)| *found == effect).count();
+        assert_eq!((count(Effect::Added), count(Effect::Unchanged)), (1, 999));
+        let all = change.plan(&Stored::default(), RANGE, 0).unwrap().transaction;
+        assert_eq!(all.writes.len(), 1000usize.div_ceil(TOGETHER) + 1);
+        assert!(all.writes.len() <= 64);
+    }
+}

@@ -1,0 +1,74 @@
+//! Pure. What a host says of its own pods, and what it needs to know of others'.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::lease::{self, Peers};
+use crate::net::node_name::NodeName;
+use crate::net::subnet;
+use crate::policy::local::Pods;
+use crate::policy::sources::denied;
+use crate::policy::{Endpoints, Labels, Node, Snapshot, members};
+use crate::sources::exchange::ExchangeInputs;
+use crate::sources::find::needed;
+use crate::sources::shared::{HostAddresses, Hosts};
+
+/// What inputs of the exchange are computed from.
+#[derive(Clone, Debug)]
+pub struct ExchangedFrom {
+    pub known: Arc<Snapshot>,
+    /// All of this host.
+    pub pods: Pods,
+    pub hosts: Arc<lease::Snapshot>,
+    pub peers: Arc<Peers>,
+    /// Etcd has said in this life what it has of hosts.
+    pub is_certain: bool,
+}
+
+impl ExchangedFrom {
+    pub(super) fn is_same(&self, other: &ExchangedFrom) -> bool {
+        Arc::ptr_eq(&self.known, &other.known)
+            && Arc::ptr_eq(&self.hosts, &other.hosts)
+            && Arc::ptr_eq(&self.peers, &other.peers)
+            && self.is_certain == other.is_certain
+            && self.pods == other.pods
+    }
+}
+
+impl ExchangeInputs {
+    /// What the host `own` says and needs.
+    pub fn of(from: &ExchangedFrom, own: &NodeName, hosts: Arc<Hosts>) -> Self {
+        let ExchangedFrom { known, pods, .. } = from;
+        let endpoints = pods.endpoints(known, own);
+        let in_use = members::peers(known.rules.iter());
+        let mut needed: BTreeSet<_> = needed(known.rules.iter(), &endpoints);
+        needed.extend(denied(known));
+        let record = from.hosts.nodes.get(own);
+        let addresses = record.map(|record| {
+            let gateways = record.value.subnets.iter().map(|subnet| subnet::gateway(*subnet));
+            record.value.addresses.iter().copied().chain(gateways).collect()
+        });
+        let node = Node {
+            name: own.clone(),
+            labels: Labels::new(),
+            addresses: addresses.unwrap_or_default(),
+        };
+        let found = members::find(&in_use, &Endpoints { pods: endpoints, nodes: vec![node] });
+        let members = found.values().flatten().flat_map(|member| &member.addresses);
+        let published: BTreeSet<IpAddr> = members.copied().collect();
+        let owners = pods.owners().filter(|(address, _)| published.contains(address));
+        let owners = owners.map(|(address, container)| (address, container.to_owned())).collect();
+        let record = record.filter(|_| from.is_certain).map(|record| record.modified);
+        ExchangeInputs { own: found, needed, hosts, record, owners: Arc::new(owners) }
+    }
+}
+
+/// What `peers` may say.
+pub fn hosts(peers: &Peers) -> Hosts {
+    let host = |(name, peer): (&NodeName, &crate::lease::peers::Peer)| {
+        let subnets = peer.subnets.iter().copied().collect();
+        (name.clone(), HostAddresses { subnets, nodes: peer.addresses.iter().copied().collect() })
+    };
+    peers.by_name.iter().map(host).collect()
+}

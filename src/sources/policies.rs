@@ -1,0 +1,202 @@
+//! Follows the policies in etcd.
+
+use std::convert::Infallible;
+use std::io;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::etcd::{Etcd, EtcdSettings};
+use crate::lease::EtcdError;
+use crate::lease::records::Roots;
+use crate::lease::snapshot::Raw;
+use crate::net::{Object, Problem, ProblemKind};
+use crate::os::event_loop::{self, EventLoop};
+use crate::os::random;
+use crate::policy::{Members, Provider, Snapshot, Update};
+use crate::sources::stored::{BYTES_LIMIT, OBJECTS_LIMIT, Stored};
+
+/// Longest wait before another attempt after the first failure; doubled for each further one …
+const RETRY: Duration = Duration::from_millis(200);
+
+/// … up to this.
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
+
+/// Changes that come closer together than this make one update.
+const COALESCE: Duration = Duration::from_millis(5);
+
+/// Rest after an update, in multiples of the time that it took.
+const REST: u32 = 3;
+
+/// Time between two requests for a sign of life …
+const ASK: Duration = Duration::from_secs(10);
+
+/// … and the longest time without one.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// What to follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoliciesStart {
+    pub etcd: EtcdSettings,
+    pub roots: Roots,
+}
+
+/// Starts following. `had_some`: policies of etcd are in force, so that an etcd without any has lost them.
+/// `publish` is called from its thread and must not block for long.
+///
+/// # Errors
+/// The thread or its event loop cannot be created.
+pub fn policies(
+    start: PoliciesStart,
+    had_some: bool,
+    publish: impl FnMut(Update) + Send + 'static,
+) -> io::Result<EventLoop> {
+    EventLoop::spawn("policies", async move |stopped| {
+        let etcd = Etcd::new(start.etcd.clone(), start.roots.clone());
+        let range = start.roots.policies_range();
+        let mut follower = Follower {
+            etcd: &etcd,
+            range,
+            publish,
+            stored: Stored::default(),
+            had_some,
+            known: None,
+            said: None,
+        };
+        tokio::select! {
+            _ = stopped => {}
+            never = follower.run() => match never {},
+        }
+    })
+}
+
+/// What is there now, and at which revision.
+///
+/// # Errors
+/// No member answers, or reading is not permitted.
+pub fn read_policies(start: &PoliciesStart) -> Result<(Stored, i64), String> {
+    event_loop::once(async || {
+        let etcd = Etcd::new(start.etcd.clone(), start.roots.clone());
+        let range = start.roots.policies_range();
+        read(&etcd, &range).await.map_err(|error| error.to_string())
+    })
+}
+
+async fn read(etcd: &Etcd, range: &str) -> Result<(Stored, i64), EtcdError> {
+    let mut stored = Stored::default();
+    let take = |raw: Raw<'_>| {
+        stored.set(&raw.key[range.len()..], Some(raw.value.to_vec()));
+        !stored.is_too_much()
+    };
+    let (revision, _) = etcd.read_range(range, 0, take).await?;
+    Ok((stored, revision))
+}
+
+struct Follower<'a, P> {
+    etcd: &'a Etcd,
+    range: String,
+    publish: P,
+    stored: Stored,
+    had_some: bool,
+    /// What is there, if it could be read.
+    known: Option<(Snapshot, Vec<Problem>)>,
+    /// What was published last.
+    said: Option<(Option<Snapshot>, Vec<Problem>)>,
+}
+
+impl<P: FnMut(Update)> Follower<'_, P> {
+    async fn run(&mut self) -> Infallible {
+        let mut failures = 0;
+        loop {
+            let Err(error) = self.follow(&mut failures).await;
+            failures += 1;
+            self.complain(&error);
+            let wait = LONGEST_RETRY.min(RETRY * 2u32.saturating_pow(failures.min(8)));
+            sleep(random::jittered(wait)).await;
+        }
+    }
+
+    /// Reads everything at one revision, and watches from there.
+    async fn follow(&mut self, failures: &mut u32) -> Result<Infallible, EtcdError> {
+        let (stored, revision) = read(self.etcd, &self.range).await?;
+        if stored.is_untouched() && self.had_some {
+            return Err(EtcdError::Refused(LOST.to_owned()));
+        }
+        self.stored = stored;
+        self.publish()?;
+        *failures = 0;
+        let ranges = [self.range.clone()];
+        let mut watch = self.etcd.watch_ranges(&ranges, revision + 1).await?;
+        let mut heard_at = Instant::now();
+        let mut ask = tokio::time::interval_at(heard_at + ASK, ASK);
+        loop {
+            tokio::select! {
+                changes = watch.next() => {
+                    let mut changes = changes?;
+                    heard_at = Instant::now();
+                    if changes.is_empty() {
+                        continue;
+                    }
+                    while let Ok(more) = timeout_at(heard_at + COALESCE, watch.next()).await {
+                        changes.append(&mut more?);
+                    }
+                    for change in changes {
+                        self.stored.set(&change.key[self.range.len()..], change.value);
+                    }
+                    let begun = Instant::now();
+                    self.publish()?;
+                    sleep(begun.elapsed() * REST).await;
+                }
+                _ = ask.tick() => {
+                    if heard_at.elapsed() > SILENCE {
+                        self.etcd.next_member();
+                        let why = format!("watch: no response for {SILENCE:?}");
+                        return Err(EtcdError::Unreachable(why));
+                    }
+                    watch.request_progress().await?;
+                }
+            }
+        }
+    }
+
+    fn publish(&mut self) -> Result<(), EtcdError> {
+        if self.stored.is_too_much() {
+            let why = format!("more than {OBJECTS_LIMIT} objects or {BYTES_LIMIT} bytes");
+            return Err(EtcdError::Refused(format!("{}: {why}", self.range)));
+        }
+        let read = self.stored.read(&self.range);
+        let snapshot = Snapshot {
+            rules: read.rules,
+            pods: Vec::new(),
+            members: Members::new(),
+            standalone: Some(read.cluster),
+        };
+        self.had_some = !self.stored.is_empty();
+        self.known = Some((snapshot, read.problems));
+        self.say(None);
+        Ok(())
+    }
+
+    /// What holds goes on holding.
+    fn complain(&mut self, error: &EtcdError) {
+        let subject = Object::named("policies in etcd");
+        let what = format!("not followed; those known before stay in force: {error}");
+        self.say(Some(Problem::new(ProblemKind::Etcd, subject, what)));
+    }
+
+    fn say(&mut self, trouble: Option<Problem>) {
+        let known = self.known.clone();
+        let (snapshot, mut problems) =
+            known.map_or((None, Vec::new()), |(snapshot, problems)| (Some(snapshot), problems));
+        problems.extend(trouble);
+        let said = (snapshot, problems);
+        if self.said.as_ref() != Some(&said) {
+            self.said = Some(said.clone());
+            let (snapshot, problems) = said;
+            (self.publish)(Update { provider: Provider::Etcd, snapshot, problems });
+        }
+    }
+}
+
+const LOST: &str = "etcd has no policies any more, and nobody was seen to remove them: put them there \
+                    again (humanz-agent policy apply -f FILE), or none at all (policy apply -f /dev/null)";

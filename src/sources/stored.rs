@@ -1,0 +1,288 @@
+//! Pure. Objects of policies as keys and values in etcd.
+//!
+//! ```text
+//! /humanz/v1-policies/Group/blue/web            {"apiVersion": "humanz.io/v1", "kind": "Group", …}
+//!                     NetworkPolicy/shop/db     JSON or YAML, one object
+//!                     Namespace/shop
+//!                     applied                   somebody wrote here: nothing beside it means no policies
+//! ```
+//!
+//! The key says what a value is about, so that one that is not understood can still close it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::net::{Object, Problem, ProblemKind};
+use crate::policy::Name;
+use crate::policy::read::documents::{self, Documents};
+use crate::policy::read::fields::quoted;
+
+/// Stands beside the objects.
+pub const MARK: &str = "applied";
+
+/// Longest value, in bytes: what fits into a request of etcd (1.5 MiB) with others beside it.
+pub const VALUE_LIMIT: usize = 512 << 10;
+
+/// Objects …
+pub const OBJECTS_LIMIT: usize = 20_000;
+
+/// … and bytes that are read. With more than that nothing new holds.
+pub const BYTES_LIMIT: usize = 64 << 20;
+
+/// Problems that are listed.
+const PROBLEMS_LIMIT: usize = 100;
+
+/// Where a pod without a tenant is, and an object.
+const DEFAULT_TENANT: &str = "default";
+
+/// A kind of object that may stand in etcd.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    pub name: &'static str,
+    version: &'static str,
+    /// The field of `metadata` that its name is unique in.
+    scope: Option<&'static str>,
+}
+
+const OWN: &str = "humanz.io/v1";
+
+/// All of them. Pods are described by the host that they run on.
+pub const KINDS: [Kind; 8] = [
+    Kind { name: "Group", version: OWN, scope: Some("tenant") },
+    Kind { name: "GroupPolicy", version: OWN, scope: Some("tenant") },
+    Kind { name: "NamespaceRule", version: OWN, scope: None },
+    Kind { name: "Namespace", version: "v1", scope: None },
+    Kind { name: "NetworkPolicy", version: "networking.k8s.io/v1", scope: Some("namespace") },
+    Kind {
+        name: "ClusterNetworkPolicy",
+        version: "policy.networking.k8s.io/v1alpha2",
+        scope: None,
+    },
+    Kind { name: "AdminNetworkPolicy", version: "policy.networking.k8s.io/v1alpha1", scope: None },
+    Kind {
+        name: "BaselineAdminNetworkPolicy",
+        version: "policy.networking.k8s.io/v1alpha1",
+        scope: None,
+    },
+];
+
+/// Which object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StoredName {
+    pub kind: &'static Kind,
+    pub scope: Option<Name>,
+    pub name: Name,
+}
+
+impl Kind {
+    /// By its name, in any case, and its plural.
+    pub fn find(text: &str) -> Option<&'static Kind> {
+        let text = text.to_ascii_lowercase();
+        KINDS.iter().find(|kind| {
+            let name = kind.name.to_ascii_lowercase();
+            let plural = name.strip_suffix('y').map_or(format!("{name}s"), |y| format!("{y}ies"));
+            text == name || text == plural
+        })
+    }
+}
+
+impl StoredName {
+    /// The name of `object`.
+    ///
+    /// # Errors
+    /// It is of no kind that may stand in etcd, or nameless.
+    pub fn of(object: &Value) -> Result<StoredName, String> {
+        let text = |field: &Value| field.as_str().map(str::to_owned);
+        let kind = text(&object["kind"]).unwrap_or_default();
+        let version = text(&object["apiVersion"]).unwrap_or_default();
+        let found = KINDS.iter().find(|known| known.name == kind && known.version == version);
+        let Some(found) = found else {
+            return Err(format!(
+                "kind {} of {} is not kept in etcd",
+                quoted(&kind),
+                quoted(&version)
+            ));
+        };
+        let metadata = &object["metadata"];
+        let name = |field: &str, default: Option<&str>| {
+            let given = metadata.get(field).filter(|value| !value.is_null());
+            let given = given.map(|value| text(value).unwrap_or_default());
+            let given = given.or(default.map(str::to_owned));
+            let given = given.ok_or_else(|| format!("metadata.{field} is missing"))?;
+            given.parse::<Name>().map_err(|error| format!("metadata.{field}: {error}"))
+        };
+        let default = |field: &str| (field == "tenant").then_some(DEFAULT_TENANT);
+        let scope = found.scope.map(|field| name(field, default(field))).transpose()?;
+        Ok(StoredName { kind: found, scope, name: name("name", None)? })
+    }
+
+    /// `web`, `blue/web` or `shop/db` of `kind`.
+    ///
+    /// # Errors
+    /// Not such a name.
+    pub fn parse(kind: &'static Kind, text: &str) -> Result<StoredName, String> {
+        let one = |text: &str| text.parse::<Name>().map_err(|error| error.to_string());
+        let (scope, name) = match (kind.scope, text.split_once('/')) {
+            (Some(_), Some((scope, name))) => (Some(one(scope)?), one(name)?),
+            (Some("tenant"), None) => (Some(one(DEFAULT_TENANT)?), one(text)?),
+            (Some(scope), None) => {
+                return Err(format!("{}: {} {scope}/name is needed", quoted(text), kind.name));
+            }
+            (None, _) => (None, one(text)?),
+        };
+        Ok(StoredName { kind, scope, name })
+    }
+
+    /// What follows the range in its key.
+    pub fn path(&self) -> String {
+        match &self.scope {
+            Some(scope) => format!("{}/{scope}/{}", self.kind.name, self.name),
+            None => format!("{}/{}", self.kind.name, self.name),
+        }
+    }
+
+    fn of_path(path: &str) -> Option<StoredName> {
+        let (kind, rest) = path.split_once('/')?;
+        let kind = KINDS.iter().find(|known| known.name == kind)?;
+        StoredName::parse(kind, rest).ok().filter(|name| name.path() == path)
+    }
+
+    /// An object of this name that closes what it is about.
+    fn closed(&self) -> Value {
+        let spec = match self.kind.name {
+            "Group" => json!({"default": "deny"}),
+            "NetworkPolicy" => json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}),
+            // Their readers close what names them, or the pods of the namespace.
+            _ => json!("not understood"),
+        };
+        let mut metadata = json!({"name": self.name});
+        if let (Some(field), Some(scope)) = (self.kind.scope, &self.scope) {
+            metadata[field] = json!(scope);
+        }
+        if self.kind.name == "Namespace" {
+            metadata["labels"] = json!("not understood");
+        }
+        json!({"apiVersion": self.kind.version, "kind": self.kind.name,
+            "metadata": metadata, "spec": spec})
+    }
+}
+
+impl std::fmt::Display for StoredName {
+    /// `Group blue/web`
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.path().replacen('/', " ", 1))
+    }
+}
+
+/// Everything below the range of policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Path below the range → value.
+    values: BTreeMap<String, Vec<u8>>,
+    bytes: usize,
+    is_marked: bool,
+}
+
+impl Stored {
+    /// Takes over a key, without the range, that has this value now, or none.
+    pub fn set(&mut self, path: &[u8], value: Option<Vec<u8>>) {
+        let path = String::from_utf8_lossy(path).into_owned();
+        if path == MARK {
+            self.is_marked = value.is_some();
+            return;
+        }
+        let size = |path: &str, value: &[u8]| path.len() + value.len();
+        if let Some(old) = self.values.remove(&path) {
+            self.bytes -= size(&path, &old);
+        }
+        if let Some(value) = value {
+            self.bytes += size(&path, &value);
+            self.values.insert(path, value);
+        }
+    }
+
+    /// There are more objects or bytes than may be.
+    pub fn is_too_much(&self) -> bool {
+        self.values.len() > OBJECTS_LIMIT || self.bytes > BYTES_LIMIT
+    }
+
+    /// Nobody has ever written here, or everything was lost.
+    pub fn is_untouched(&self) -> bool {
+        self.values.is_empty() && !self.is_marked
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// The objects by their names; of a value that is not understood, one that closes. `range`: for messages.
+    pub fn objects(&self, range: &str) -> (BTreeMap<StoredName, Value>, Vec<Problem>) {
+        let (mut objects, mut problems) = (BTreeMap::new(), Vec::new());
+        let mut faults = 0;
+        for (path, value) in &self.values {
+            let mut fault = |what: String| {
+                faults += 1;
+                if problems.len() < PROBLEMS_LIMIT {
+                    let subject = Object::named(format!("etcd key {}", shown(range, path)));
+                    problems.push(Problem::new(ProblemKind::Policy, subject, what));
+                }
+            };
+            let Some(name) = StoredName::of_path(path) else {
+                fault("is the key of no object of policies; it is ignored".to_owned());
+                continue;
+            };
+            let object = object(&name, value).unwrap_or_else(|why| {
+                fault(format!("{why}; what it is about is closed"));
+                name.closed()
+            });
+            objects.insert(name, object);
+        }
+        if faults > PROBLEMS_LIMIT {
+            let what = format!("{} further keys are invalid", faults - PROBLEMS_LIMIT);
+            problems.push(Problem::new(ProblemKind::Policy, Object::named("etcd keys"), what));
+        }
+        (objects, problems)
+    }
+
+    /// The objects that are understood, and what is wrong with the others.
+    pub fn understood(&self, range: &str) -> (Vec<Value>, Vec<Problem>) {
+        let mut objects = Vec::new();
+        for (path, value) in &self.values {
+            let name = StoredName::of_path(path);
+            objects.extend(name.and_then(|name| object(&name, value).ok()));
+        }
+        (objects, self.objects(range).1)
+    }
+
+    /// What they say together.
+    pub fn read(&self, range: &str) -> Documents {
+        let (objects, mut problems) = self.objects(range);
+        let objects: Vec<Value> = objects.into_values().collect();
+        let mut read = documents::read(&objects, true);
+        problems.append(&mut read.problems);
+        problems.truncate(2 * PROBLEMS_LIMIT);
+        Documents { problems, ..read }
+    }
+}
+
+fn shown(range: &str, path: &str) -> String {
+    let text: String = path.chars().take(200).collect();
+    format!("{range}{}", text.escape_debug())
+}
+
+/// The object in `value`, if it is the one that its key says.
+fn object(name: &StoredName, value: &[u8]) -> Result<Value, String> {
+    if value.len() > VALUE_LIMIT {
+        return Err(format!("more than {VALUE_LIMIT} bytes"));
+    }
+    let text = std::str::from_utf8(value).map_err(|_| "is not UTF-8".to_owned())?;
+    let short = |why: String| why.chars().take(200).collect::<String>();
+    let mut objects = documents::objects(text).map_err(short)?;
+    let object = match (objects.pop(), objects.is_empty()) {
+        (Some(only), true) => only,
+        _ => return Err("is not one object".to_owned()),
+    };
+    let found = StoredName::of(&object).map_err(short)?;
+    if found == *name { Ok(object) } else { Err(short(format!("it is about {found}"))) }
+}

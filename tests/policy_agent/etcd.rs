@@ -1,0 +1,195 @@
+//! Policies and groups from etcd on hosts that tell each other of their pods.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, local, soon};
+use crate::traffic::{Flood, Server};
+use crate::{add, only_from};
+
+const FROM_ETCD: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("POLICY", "on")];
+
+/// An object of humanz in the tenant `default`.
+fn own(kind: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "humanz.io/v1", "kind": kind,
+        "metadata": {"tenant": "default", "name": name}, "spec": spec})
+}
+
+/// `humanz-agent policy VERB` on `host`, with `objects` as its file.
+fn policy(host: &Node, verb: &str, objects: &[Value]) -> crate::support::process::Ended {
+    host.write("/etc/objects.json", &json!(objects).to_string());
+    let file = if objects.is_empty() { "" } else { " -f /etc/objects.json" };
+    Agent::run(host, &format!("policy {verb}{file}"), FROM_ETCD)
+}
+
+fn apply(host: &Node, objects: &[Value]) {
+    policy(host, "apply", objects).ok();
+}
+
+/// A pod in `group`, if there is one.
+fn pod(host: &Node, name: &str, group: Option<&str>) -> Pod {
+    let word = group.map(|group| format!(";humanz.io/group={group}")).unwrap_or_default();
+    add(host, name, &format!("{name}{word}"))
+}
+
+fn pings(from: &Pod, to: IpAddr) -> bool {
+    from.run(&format!("ping -n -c 1 -W 1 {to}")).stdout.contains(" 0% packet loss")
+}
+
+/// A connection over TCP is taken, and answered.
+fn connects(from: &Pod, to: &Pod, port: u16) -> bool {
+    let listener = to.spot().inside(|| std::net::TcpListener::bind(("::", port)).unwrap());
+    let address = std::net::SocketAddr::new(to.v4(), port);
+    let found = from
+        .spot()
+        .inside(|| std::net::TcpStream::connect_timeout(&address, Duration::from_millis(700)));
+    drop(listener);
+    found.is_ok()
+}
+
+#[test]
+fn the_demo_of_contiv_works_with_groups_from_etcd() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let deny = json!({"rules": [{"direction": "in", "action": "deny", "protocol": "icmp"}]});
+    apply(
+        h1,
+        &[
+            own("GroupPolicy", "no-ping", deny),
+            own("Group", "web", json!({"policies": ["no-ping"]})),
+            own("Group", "free", json!({})),
+        ],
+    );
+    let agents = cluster.start_agents(FROM_ETCD);
+    let plain = [pod(h1, "plain1", None), pod(h2, "plain2", None)];
+    let web = [pod(h1, "web1", Some("web")), pod(h2, "web2", Some("web"))];
+    let free = [pod(h1, "free1", Some("free")), pod(h2, "free2", Some("free"))];
+    for from in &plain {
+        for to in plain.iter().chain(&free) {
+            assert!(pings(from, to.v4()) && pings(from, to.v6()), "{}", to.label());
+        }
+        for to in &web {
+            assert!(!pings(from, to.v4()) && !pings(from, to.v6()), "{}", to.label());
+            assert!(connects(from, to, 6379), "{}", to.label());
+        }
+    }
+    assert!(!pings(&web[0], web[1].v4()) && connects(&web[0], &web[1], 6379));
+    assert!(pings(&free[0], free[1].v4()) && pings(&web[0], free[1].v4()));
+    agents.iter().for_each(Agent::stop);
+}
+
+/// Groups that peers of rules name hold between hosts, without a word about the other hosts' pods in files.
+#[test]
+fn members_on_other_hosts_are_found_by_labels_and_groups() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let from_web =
+        json!({"rules": [{"direction": "in", "action": "allow", "peer": {"group": "web"}}]});
+    apply(
+        h1,
+        &[
+            only_from("db", &["web"]),
+            own("GroupPolicy", "from-web", from_web.clone()),
+            own("Group", "store", json!({"policies": ["from-web"], "default": {"in": "deny"}})),
+            own("Group", "web", json!({})),
+        ],
+    );
+    let agents = cluster.start_agents(FROM_ETCD);
+    let (db, store) = (add(h1, "db", "db"), pod(h1, "store", Some("store")));
+    let mut servers = [Server::open(&db), Server::open(&store)];
+    let other = add(h2, "other", "other");
+    let denied = [Flood::start(&other, db.v4()), Flood::start(&other, store.v4())];
+    denied.iter().for_each(Flood::go_on);
+    // A pod that starts under the eyes of both is let in as soon as its host has said so.
+    let mut times = Vec::new();
+    for round in 0..5 {
+        let name = format!("web{round}");
+        let begun = Instant::now();
+        let web = add(h2, &name, "web;humanz.io/group=web");
+        let added = begun.elapsed();
+        for (server, to) in servers.iter_mut().zip([db.v4(), store.v4()]) {
+            let _flood = Flood::start(&web, to);
+            server.wait(web.v4());
+        }
+        times.push((added, begun.elapsed()));
+        let address = web.v4();
+        web.delete();
+        soon("the withdrawal", || {
+            let table = h1.run("nft list table inet humanz-policy").stdout;
+            !table.contains(&address.to_string())
+        });
+    }
+    println!("ADD began → ADD done, packets arrive on the other host: {times:?}");
+    for server in &mut servers {
+        assert_eq!(server.received(other.v4()), 0);
+    }
+    // The group is removed, and made again.
+    let web = add(h2, "web", "web;humanz.io/group=web");
+    let flood = Flood::start(&web, store.v4());
+    servers[1].wait(web.v4());
+    let refused = policy(h1, "rm Group web", &[]);
+    assert!(refused.stderr.contains("from-web"), "{refused:?}");
+    policy(h1, "rm Group store", &[]).ok();
+    policy(h1, "rm GroupPolicy from-web", &[]).ok();
+    policy(h1, "rm Group web", &[]).ok();
+    servers[1].wait(other.v4());
+    apply(
+        h1,
+        &[
+            own("GroupPolicy", "from-web", from_web),
+            own("Group", "store", json!({"policies": ["from-web"], "default": {"in": "deny"}})),
+            own("Group", "web", json!({})),
+        ],
+    );
+    servers[1].wait_silence(other.v4(), Instant::now());
+    servers[1].wait(web.v4());
+    assert!(flood.sent() > 0);
+    agents.iter().for_each(Agent::stop);
+}
+
+/// Without etcd what holds goes on, over a reboot too, and an etcd that lost its data takes nothing away.
+#[test]
+fn etcd_may_be_away_at_a_reboot_or_come_back_empty() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &[only_from("db", &["web"])]);
+    let agents = cluster.start_agents(FROM_ETCD);
+    let (web, other) = (add(h2, "web", "web"), add(h2, "other", "other"));
+    let db = add(h1, "db", "db");
+    let mut server = Server::open(&db);
+    let (_web, denied) = (Flood::start(&web, db.v4()), Flood::start(&other, db.v4()));
+    server.wait(web.v4());
+    denied.go_on();
+    assert_eq!(server.received(other.v4()), 0);
+    cluster.etcd.kill();
+    drop(server);
+    db.delete();
+    agents[0].stop();
+    // As after a reboot: the kernel has nothing.
+    h1.run("nft delete table inet humanz-policy").ok();
+    h1.run("ip link del humanz0").ok();
+    let agent = Agent::start(h1, FROM_ETCD);
+    agent.wait_ready();
+    let db = add(h1, "db2", "db");
+    let mut server = Server::open(&db);
+    let (_web, denied) = (Flood::start(&web, db.v4()), Flood::start(&other, db.v4()));
+    server.wait(web.v4());
+    denied.go_on();
+    assert_eq!(server.received(other.v4()), 0);
+    // Back, but without its data.
+    cluster.etcd.restart_empty();
+    local::status_when(h1, "policies that are lost", |status| {
+        status["problems"].to_string().contains("no policies any more")
+    });
+    denied.go_on();
+    server.wait(web.v4());
+    assert_eq!(server.received(other.v4()), 0);
+    eventually("policies are put again", Duration::from_secs(20), || {
+        let applied = policy(h1, "apply", &[only_from("db", &["other"])]);
+        if applied.succeeded() { Ok(()) } else { Err(format!("{applied:?}")) }
+    });
+    server.wait(other.v4());
+    agent.stop();
+}
