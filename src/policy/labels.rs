@@ -61,6 +61,14 @@ impl LabelSelector {
         self.0.iter()
     }
 
+    /// A label that every object which meets it has, with one of these values, if it asks for one.
+    pub fn one_of(&self) -> Option<(&str, impl Iterator<Item = &str>)> {
+        self.0.iter().find_map(|requirement| match requirement {
+            Requirement::In(key, of) => Some((&*key.0, of.iter().map(|value| &*value.0))),
+            _ => None,
+        })
+    }
+
     /// Every object meets it.
     pub fn is_everything(&self) -> bool {
         self.0.is_empty()

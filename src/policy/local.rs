@@ -41,15 +41,13 @@ pub type Published = BTreeMap<IpAddr, String>;
 impl HostKnowledge {
     /// The table of a host with these pods; without any source all of them are in quarantine.
     pub fn table(&self, pods: &Pods, subnets: &[IpNetwork]) -> PolicyTable {
-        let here = self
-            .known
-            .as_deref()
-            .map(|known| known.clone().on_host(self.endpoints(known, pods), subnets));
-        let here = here.unwrap_or_default();
+        let nothing = Snapshot::default();
+        let known = self.known.as_deref().unwrap_or(&nothing);
+        let pods = self.endpoints(known, pods);
         compile(&HostPolicy {
-            rules: &here.rules,
-            pods: &here.pods,
-            members: &here.members,
+            rules: &known.rules,
+            pods: &pods,
+            members: &known.members_on_host(&pods, subnets),
             subnets,
             mark_bits: MarkBits::DEFAULT,
             log_group: LOG_GROUP,

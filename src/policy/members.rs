@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::endpoint::{Endpoints, NamedPort};
+use crate::policy::endpoint::{Endpoint, Endpoints, NamedPort};
 use crate::policy::rule::{Direction, Peer, Rule};
 use crate::policy::selector::Selector;
+use crate::policy::selector_index::SelectorIndex;
 use crate::policy::service::Service;
 
 /// What a peer's set holds of one pod or node.
@@ -24,14 +25,15 @@ pub type Members = BTreeMap<Selector, BTreeSet<Member>>;
 /// The selectors whose members `rules` need: their peers, and all pods where an egress rule has ports by
 /// name and a peer that is no selector.
 pub fn peers<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BTreeSet<Selector> {
-    let needed = |rule: &'a Rule| {
-        let peers = rule.peers.iter().flatten().filter_map(|peer| match peer {
-            Peer::Selected(selector) => Some(selector.clone()),
+    let (mut selected, mut every_pod) = (BTreeSet::new(), false);
+    for rule in rules {
+        selected.extend(rule.peers.iter().flatten().filter_map(|peer| match peer {
+            Peer::Selected(selector) => Some(selector),
             Peer::Network { .. } => None,
-        });
-        peers.chain(looks_up_every_pod(rule).then(Selector::every_pod))
-    };
-    rules.into_iter().flat_map(needed).collect()
+        }));
+        every_pod |= looks_up_every_pod(rule);
+    }
+    selected.into_iter().cloned().chain(every_pod.then(Selector::every_pod)).collect()
 }
 
 fn looks_up_every_pod(rule: &Rule) -> bool {
@@ -47,14 +49,27 @@ pub fn find<'a>(
     selectors: impl IntoIterator<Item = &'a Selector>,
     endpoints: &Endpoints,
 ) -> Members {
-    let found = |selector: &Selector| {
-        let pods = endpoints.pods.iter().filter(|pod| selector.matches_pod(pod));
-        let pods =
-            pods.map(|pod| Member { addresses: pod.addresses.clone(), ports: pod.ports.clone() });
+    let selectors: Vec<&Selector> = selectors.into_iter().collect();
+    let pods = find_pods(&selectors, &endpoints.pods);
+    let found = |(selector, mut found): (&Selector, BTreeSet<Member>)| {
         let nodes = endpoints.nodes.iter().filter(|node| selector.matches_node(node));
-        let nodes =
-            nodes.map(|node| Member { addresses: node.addresses.clone(), ports: Vec::new() });
-        pods.chain(nodes).collect()
+        found.extend(
+            nodes.map(|node| Member { addresses: node.addresses.clone(), ports: Vec::new() }),
+        );
+        (selector.clone(), found)
     };
-    selectors.into_iter().map(|selector| (selector.clone(), found(selector))).collect()
+    selectors.iter().copied().zip(pods).map(found).collect()
+}
+
+/// What each of `selectors` finds among `pods`.
+pub fn find_pods(selectors: &[&Selector], pods: &[Endpoint]) -> Vec<BTreeSet<Member>> {
+    let index = SelectorIndex::new(selectors.iter().copied());
+    let mut found = vec![BTreeSet::new(); selectors.len()];
+    for pod in pods {
+        let member = Member { addresses: pod.addresses.clone(), ports: pod.ports.clone() };
+        for place in index.matching(pod) {
+            found[place].insert(member.clone());
+        }
+    }
+    found
 }

@@ -17,6 +17,7 @@ pub mod partial;
 pub mod read;
 pub mod rule;
 pub mod selector;
+pub mod selector_index;
 pub mod service;
 pub mod snapshot;
 pub mod sources;

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::net::Problem;
 use crate::net::subnet::gateway;
-use crate::policy::endpoint::{Endpoint, Endpoints};
-use crate::policy::members::{self, Members};
+use crate::policy::endpoint::Endpoint;
+use crate::policy::members::{self, Member, Members};
 use crate::policy::read::cluster::Cluster;
 use crate::policy::rule::Rules;
 use crate::policy::selector::Selector;
@@ -91,25 +91,33 @@ impl Snapshot {
 
     /// With `pods`, which have their addresses, as all pods of the host with these `subnets`: nothing
     /// that a source says gives an address of this host to anything else.
-    pub fn on_host(mut self, pods: Vec<Endpoint>, subnets: &[IpNetwork]) -> Snapshot {
+    pub fn on_host(self, pods: Vec<Endpoint>, subnets: &[IpNetwork]) -> Snapshot {
+        let members = self.members_on_host(&pods, subnets);
+        Snapshot { pods, members, ..self }
+    }
+
+    /// The members of [`Snapshot::on_host`].
+    pub fn members_on_host(&self, pods: &[Endpoint], subnets: &[IpNetwork]) -> Members {
         let is_own = |address: &IpAddr| subnets.iter().any(|subnet| subnet.contains(*address));
         let is_gateway = |address: &IpAddr| subnets.iter().any(|it| gateway(*it) == *address);
-        for (selector, found) in &mut self.members {
+        let of_others = |(selector, found): (&Selector, &BTreeSet<Member>)| {
             // The gateway is the host itself.
             let is_node = matches!(selector, Selector::Nodes(_));
-            let kept = std::mem::take(found).into_iter().filter_map(|mut member| {
+            let kept = found.iter().filter_map(|member| {
+                let mut member = member.clone();
                 member.addresses.retain(|it| !is_own(it) || is_node && is_gateway(it));
                 (!member.addresses.is_empty()).then_some(member)
             });
-            *found = kept.collect();
+            (selector.clone(), kept.collect())
+        };
+        let mut members: Members = self.members.iter().map(of_others).collect();
+        let wanted = members::peers(self.rules.iter());
+        let selectors: Vec<&Selector> = wanted.iter().collect();
+        let found = members::find_pods(&selectors, pods);
+        for (selector, found) in wanted.into_iter().zip(found) {
+            members.entry(selector).or_default().extend(found);
         }
-        let wanted: BTreeSet<_> = members::peers(self.rules.iter());
-        let local = Endpoints { pods, nodes: Vec::new() };
-        for (selector, found) in members::find(&wanted, &local) {
-            self.members.entry(selector).or_default().extend(found);
-        }
-        self.pods = local.pods;
-        self
+        members
     }
 }
 

@@ -9,6 +9,7 @@
 )]
 
 mod agreement;
+mod index;
 mod interpreter;
 mod kernel;
 mod large;

@@ -14,12 +14,14 @@ use crate::policy::compile::sets::Sets;
 use crate::policy::endpoint::{Endpoint, NamedPort};
 use crate::policy::rule::{Direction, Rule, Rules, Tier, Verdict};
 use crate::policy::selector::Selector;
+use crate::policy::selector_index::SelectorIndex;
 use crate::policy::service::Service;
 
 pub struct Programs<'a> {
     rules: Vec<&'a Rule>,
+    subjects: SelectorIndex<'a>,
     /// The places in `rules` of each subject.
-    by_subject: BTreeMap<&'a Selector, Vec<usize>>,
+    by_subject: Vec<Vec<usize>>,
     families: &'a [Family],
     log_group: u16,
     /// Verdicts by the places of the rules, and the ports that they ask for by name.
@@ -49,9 +51,11 @@ impl<'a> Programs<'a> {
         for (place, rule) in rules.iter().enumerate() {
             by_subject.entry(&rule.subject).or_default().push(place);
         }
+        let subjects = SelectorIndex::new(by_subject.keys().copied());
         Programs {
             rules,
-            by_subject,
+            subjects,
+            by_subject: by_subject.into_values().collect(),
             families,
             log_group,
             known: BTreeMap::new(),
@@ -72,8 +76,8 @@ impl<'a> Programs<'a> {
         pod: &'a Endpoint,
         sets: &mut Sets<'_>,
     ) -> PodVerdict {
-        let subjects = self.by_subject.iter().filter(|(subject, _)| subject.matches_pod(pod));
-        let places = subjects.flat_map(|(_, places)| places).copied();
+        let subjects = self.subjects.matching(pod).into_iter();
+        let places = subjects.flat_map(|subject| &self.by_subject[subject]).copied();
         let mut places: Vec<usize> =
             places.filter(|place| self.rules[*place].direction == direction).collect();
         places.sort_unstable();
