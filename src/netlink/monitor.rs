@@ -19,6 +19,7 @@ use crate::os::wait::is_readable;
 const RECEIVE_BYTES: usize = 8 << 20;
 
 /// Notifications of some multicast groups, in the namespace it was opened in.
+#[derive(Debug)]
 pub struct Monitor {
     socket: Socket,
     buffer: Vec<u8>,

@@ -15,6 +15,7 @@ mod message;
 mod netdev;
 mod numbers;
 mod ruleset;
+mod table_watch;
 mod verdict;
 
 pub use cached_table::CachedTable;
@@ -23,5 +24,6 @@ pub use found::{Count, FoundChain, FoundRule, FoundSet, FoundTable, NftChain, Ta
 pub use handle::{Fingerprints, Nft};
 pub use ruleset::{Action, Base, Chain, ChainPolicy, Field, Flowtable, Hook, Match, Rule, Ruleset};
 pub use set::{Data, Element, ElementChange, Set, Shape, Type, Value};
+pub use table_watch::TableWatch;
 pub use userdata::Userdata;
 pub use verdict::Verdict;

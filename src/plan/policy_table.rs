@@ -9,6 +9,8 @@
 //! chain that has no rules yet (measured on Linux 6.18: 2 of 987,332 packets in 318 changes), and a
 //! program that goes in the transaction after its last use has none any longer.
 
+mod after;
+
 use std::collections::BTreeSet;
 
 use crate::nft::set::DataType;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use humanz::net::{AddressRange, Protocol};
-use humanz::nft::{ElementChange, Nft};
+use humanz::nft::{ElementChange, FoundTable, Nft, TableWatch};
 use humanz::plan::policy_table::{FoundPolicy, PolicyPlan, plan};
 use humanz::policy::compile::{POLICY_TABLE, PolicyTable, compile};
 use humanz::policy::{Rules, Transport, Tuple, evaluate};
@@ -26,13 +26,73 @@ pub fn observe(nft: &Nft) -> Option<FoundPolicy> {
     Some(FoundPolicy { table, counters })
 }
 
-/// Makes the table found into `wanted`; what is of no use any longer goes with a second plan.
+/// Makes the table found into `wanted`; what is of no use any longer goes with a second plan. What is
+/// known without reading it again is what is read.
 pub fn bring(nft: &Nft, wanted: &PolicyTable) {
     for _ in 0..2 {
-        let changes = plan(wanted, observe(nft).as_ref(), FIRST_EPOCH);
+        let found = observe(nft);
+        let changes = plan(wanted, found.as_ref(), FIRST_EPOCH);
         nft.edit(POLICY_TABLE, &changes.transactions).unwrap();
+        let mut known = found.unwrap_or_else(FoundPolicy::empty);
+        changes.transactions.iter().for_each(|edits| known.note(edits));
+        assert_eq!(comparable(known), comparable(observe(nft).unwrap()));
     }
     assert_eq!(plan(wanted, observe(nft).as_ref(), FIRST_EPOCH), PolicyPlan::default());
+}
+
+/// Without an order that means nothing, what belongs to single rules, and the kernel's numbers.
+fn comparable(mut policy: FoundPolicy) -> FoundPolicy {
+    let FoundTable { sets, chains, .. } = &mut policy.table;
+    sets.retain(|set| !set.is_anonymous);
+    sets.sort_by(|a, b| a.name.cmp(&b.name));
+    chains.sort_by(|a, b| a.name.cmp(&b.name));
+    chains.iter_mut().flat_map(|chain| &mut chain.rules).for_each(|rule| rule.handle = 0);
+    policy
+}
+
+#[test]
+fn changes_of_others_are_told_from_own_ones_and_from_those_of_other_tables() {
+    alone(|| {
+        let nft = Nft::open().unwrap();
+        let mut random = Random::new(9);
+        let mut next = || World::random(&mut random).on_host(0, compile);
+        bring(&nft, &next());
+        let mut watch = TableWatch::open(&nft, POLICY_TABLE).unwrap();
+        let mut since = nft.generation().unwrap();
+        assert_eq!(watch.unchanged_until(since), Some(since), "nothing happened");
+        for _ in 0..20 {
+            bring(&nft, &next());
+            run_args(
+                "nft",
+                &["add table ip other; add chain ip other c; add rule ip other c drop"],
+            );
+            run_args("nft", &["add table inet other; add set inet other s { type mark; }"]);
+            let now = nft.generation().unwrap();
+            assert_eq!(watch.unchanged_until(since), Some(now), "own changes, and other tables");
+            since = now;
+        }
+        let name = "inet humanz-policy";
+        for damage in [
+            format!("add element {name} epoch {{ 0x00990000 }}"),
+            format!("flush map {name} in4; add counter {name} mine"),
+            format!("add rule {name} stamp accept"),
+            format!("add table {name} {{ flags dormant; }}"),
+            format!("chain {name} forward {{ policy drop; }}"),
+            format!("add table ip other; delete table {name}; add table ip other2"),
+        ] {
+            run_args("nft", &[&damage]);
+            run_args("nft", &["add counter ip other c"]);
+            assert_eq!(watch.unchanged_until(since), None, "{damage}");
+            since = nft.generation().unwrap();
+            assert_eq!(watch.unchanged_until(since), Some(since), "{damage}");
+            bring(&nft, &next());
+        }
+        let before = since;
+        run_args("nft", &["add table ip other3"]);
+        let now = nft.generation().unwrap();
+        let mut late = TableWatch::open(&nft, POLICY_TABLE).unwrap();
+        assert_ne!(late.unchanged_until(before), Some(now), "what was not heard");
+    });
 }
 
 #[test]

@@ -1,30 +1,34 @@
 //! Keeps the table of policies.
 
+mod known_table;
+
 use std::path::Path;
 
 use anyhow::Context;
 
 use crate::agent::applier::Applier;
+use crate::agent::reconcile::policy::known_table::KnownTable;
 use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
+use crate::agent::trigger::Scope;
 use crate::inspect::{Kernel, pods};
 use crate::net::Object;
 use crate::netlink::NetlinkError;
-use crate::nft::{CachedTable, Nft};
+use crate::nft::Nft;
 use crate::os::{files, random};
 use crate::plan::Line;
-use crate::plan::policy_table::{FoundPolicy, plan};
+use crate::plan::policy_table::plan;
 use crate::policy::ask::{self, Index};
 use crate::policy::compile::{POLICY_TABLE, PolicyTable};
 use crate::policy::local::Pods;
 
-/// After each transaction the table is read again, until nothing differs; more times than a plan has
+/// After each plan the table is looked at again, until nothing differs; more times than a plan has
 /// transactions and leftovers mean that somebody else writes, too.
 const ATTEMPTS: usize = 8;
 
 /// What was found out by earlier reconciles.
 #[derive(Debug, Default)]
 pub struct CachedPolicy {
-    table: CachedTable,
+    table: KnownTable,
     /// `None`: they have not been read yet.
     pub pods: Option<Pods>,
     /// What plugins go by while there is no agent, as it was written; `None`: nothing is known of it.
@@ -41,11 +45,15 @@ pub fn reconcile(
 ) -> bool {
     if run.settings.policy.is_none() {
         if look {
+            cache.table.forget();
             remove(run.kernel, applier);
             cache.index = None;
             write_index(&ask::index(&run.settings.cni.ipam_dir), None, applier);
         }
         return true;
+    }
+    if run.scope == Scope::ALL {
+        cache.table.forget();
     }
     if look && let Err(error) = read_pods(run, cache) {
         applier.inspection_failed(Object::named("pods of this host"), &error);
@@ -77,7 +85,7 @@ fn keep(
     let CachedPolicy { table, pods, index } = cache;
     let Some(policies) = run.policies else { return Ok(true) };
     let no_pods = Pods::default();
-    let is_there = table.observe(nft, POLICY_TABLE)?.is_some();
+    let is_there = table.observe(nft)?.is_some();
     if policies.known.is_none() || (pods.is_none() && is_there) {
         // What was in force stays so until a source has said something, and the pods are known; where
         // nothing was, pods that run are not cut off before that, and none can start.
@@ -115,23 +123,17 @@ fn keep(
 /// True if nothing differs.
 fn step(
     nft: &Nft,
-    table: &mut CachedTable,
+    table: &mut KnownTable,
     wanted: &PolicyTable,
     first_epoch: u32,
     applier: &mut Applier,
 ) -> Result<bool, NetlinkError> {
-    let found = match table.observe(nft, POLICY_TABLE)? {
-        Some(table) => {
-            let counters = nft.counters(POLICY_TABLE)?.into_keys().collect();
-            Some(FoundPolicy { table: table.clone(), counters })
-        }
-        None => None,
-    };
-    let plan = plan(wanted, found.as_ref(), first_epoch);
+    let found = table.observe(nft)?;
+    let plan = plan(wanted, found, first_epoch);
     if plan.transactions.is_empty() {
         return Ok(true);
     }
-    applier.attempt(&plan.changes, || nft.edit(POLICY_TABLE, &plan.transactions))?;
+    applier.attempt(&plan.changes, || table.edit(nft, &plan.transactions))?;
     Ok(applier.is_dry())
 }
 

@@ -1,0 +1,68 @@
+//! The table of policies as it is known to be: read again only if somebody else may have changed it.
+
+use crate::netlink::NetlinkError;
+use crate::nft::{Nft, TableEdit, TableWatch};
+use crate::plan::policy_table::FoundPolicy;
+use crate::policy::compile::POLICY_TABLE;
+
+/// The table at one generation of all rules (`None`: there is none), with what was changed here since.
+#[derive(Debug, Default)]
+pub struct KnownTable {
+    known: Option<(u32, Option<FoundPolicy>)>,
+    watch: Option<TableWatch>,
+}
+
+impl KnownTable {
+    /// The table, if it is there.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn observe(&mut self, nft: &Nft) -> Result<Option<&FoundPolicy>, NetlinkError> {
+        let now = nft.generation()?;
+        let known = self.known.take();
+        let known = known.and_then(|(then, found)| Some((self.unchanged(then, now)?, found)));
+        let known = match known {
+            Some(known) => known,
+            None => {
+                self.watch = TableWatch::open(nft, POLICY_TABLE).ok();
+                (nft.generation()?, read(nft)?)
+            }
+        };
+        Ok(self.known.insert(known).1.as_ref())
+    }
+
+    /// Makes these changes, of which each is done whole or not at all.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: which of them were made is not known.
+    pub fn edit(&mut self, nft: &Nft, transactions: &[Vec<TableEdit>]) -> Result<(), NetlinkError> {
+        let known = self.known.take();
+        nft.edit(POLICY_TABLE, transactions)?;
+        self.known = known.map(|(then, found)| {
+            let mut found = found.unwrap_or_else(FoundPolicy::empty);
+            transactions.iter().for_each(|edits| found.note(edits));
+            (then, Some(found))
+        });
+        Ok(())
+    }
+
+    /// It is read again in any case.
+    pub fn forget(&mut self) {
+        *self = KnownTable::default();
+    }
+
+    /// A generation not before `now` in which the table is as it was in `then`, but for own changes.
+    fn unchanged(&mut self, then: u32, now: u32) -> Option<u32> {
+        if then == now {
+            return Some(now);
+        }
+        let until = self.watch.as_mut()?.unchanged_until(then)?;
+        Some(until).filter(|until| until.wrapping_sub(now) < u32::MAX / 2)
+    }
+}
+
+fn read(nft: &Nft) -> Result<Option<FoundPolicy>, NetlinkError> {
+    let Some(table) = nft.observe(POLICY_TABLE)? else { return Ok(None) };
+    let counters = nft.counters(POLICY_TABLE)?.into_keys().collect();
+    Ok(Some(FoundPolicy { table, counters }))
+}
