@@ -166,7 +166,10 @@ fn a_flood_of_drops_and_garbage_have_bounded_output() {
     host.shell(
         "nft -f - <<E
 table inet hostile {
- chain all { type filter hook prerouting priority -500; log prefix \"any \" group 104 }
+ chain loud {
+  type filter hook prerouting priority -500
+  log prefix \"any \" group 104
+ }
 }
 E",
     )
