@@ -63,7 +63,7 @@ pub fn rules_in_the_way(
 ) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (family, pods) in pods.entries() {
-        let wanted: Vec<IpNetwork> =
+        let mut wanted: Vec<IpNetwork> =
             wanted.keys().copied().filter(|to| subnet::family(*to) == family).collect();
         let Some(shortest) = wanted.iter().map(IpNetwork::prefix).min() else { continue };
         let mut rules: Vec<&RoutingRule> =
@@ -72,6 +72,12 @@ pub fn rules_in_the_way(
         for rule in rules {
             if is_main(rule, shortest) {
                 break;
+            }
+            // As the fix of such a problem makes it.
+            if let Some(to) = rule.destination.filter(|_| is_main(&to_all(rule), shortest)) {
+                wanted.retain(|wanted| {
+                    to.prefix() > wanted.prefix() || !to.contains(wanted.network())
+                });
             }
             if !catches(rule, bridge, *pods) {
                 continue;
@@ -98,6 +104,11 @@ fn is_main(rule: &RoutingRule, shortest: u8) -> bool {
         }
         _ => false,
     }
+}
+
+/// The same rule for all destinations.
+fn to_all(rule: &RoutingRule) -> RoutingRule {
+    RoutingRule { destination: None, ..rule.clone() }
 }
 
 /// Packets of pods match the rule. What a mark or a port chooses is meant for few.
@@ -228,6 +239,16 @@ mod tests {
         let problems = rules_in_the_way(&wanted(), (&bridge, &pods), &rules, &tables);
         let fixes: Vec<_> = problems.iter().map(|problem| problem.fix.clone().unwrap()).collect();
         assert_eq!(fixes, expected);
+    }
+
+    #[test]
+    fn the_fix_for_a_rule_in_the_way_is_the_end_of_it() {
+        let before = "ip rule add priority 49 to 10.244.2.0/24 lookup main";
+        let main = |to: &str| RoutingRule { destination: to.parse().ok(), ..rule(49, MAIN) };
+        check_rules(&[main("10.244.2.0/24"), rule(50, 100)], &[]);
+        check_rules(&[main("10.244.2.0/25"), rule(50, 100)], &[before]);
+        let of_some = RoutingRule { narrow: true, ..main("10.244.2.0/24") };
+        check_rules(&[of_some, rule(50, 100)], &[before]);
     }
 
     #[test]

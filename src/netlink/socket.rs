@@ -42,6 +42,29 @@ pub enum NetlinkProtocol {
     Netfilter,
 }
 
+thread_local! {
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// [`DATAGRAM_BYTES`], the same for all requests of a thread: to map and unmap them for each took an ADD
+/// 0.2 ms.
+struct Room(Vec<u8>);
+
+impl Room {
+    fn take() -> Room {
+        let mut room = ROOM.take();
+        room.clear();
+        room.reserve_exact(DATAGRAM_BYTES);
+        Room(room)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        ROOM.set(std::mem::take(&mut self.0));
+    }
+}
+
 /// A netlink socket in the network namespace it was opened in.
 pub struct NetlinkSocket {
     socket: Socket,
@@ -141,9 +164,9 @@ impl NetlinkSocket {
     ) -> Result<T, NetlinkError> {
         let sequence = self.number(1);
         self.send_one(request, sequence, NlmF::empty())?;
-        let mut buffer = Vec::with_capacity(DATAGRAM_BYTES);
+        let mut buffer = Room::take();
         loop {
-            for reply in self.receive(&mut buffer)? {
+            for reply in self.receive(&mut buffer.0)? {
                 let reply = reply?;
                 if reply.sequence != sequence {
                     continue;
@@ -188,11 +211,11 @@ impl NetlinkSocket {
     ) -> Result<Option<Vec<T>>, NetlinkError> {
         let sequence = self.number(1);
         self.send_one(request, sequence, NlmF::DUMP)?;
-        let mut buffer = Vec::with_capacity(DATAGRAM_BYTES);
+        let mut buffer = Room::take();
         let mut found = Vec::new();
         let mut steady = true;
         loop {
-            for reply in self.receive(&mut buffer)? {
+            for reply in self.receive(&mut buffer.0)? {
                 let reply = reply?;
                 if reply.sequence != sequence {
                     continue;
@@ -224,9 +247,9 @@ impl NetlinkSocket {
         self.send(&bytes)?;
 
         let mut waiting = messages.iter().filter(|message| message.acked).count();
-        let mut buffer = Vec::with_capacity(DATAGRAM_BYTES);
+        let mut buffer = Room::take();
         while waiting > 0 {
-            for reply in self.receive(&mut buffer)? {
+            for reply in self.receive(&mut buffer.0)? {
                 let reply = reply?;
                 // What an earlier, abandoned request left in the socket has a lower number.
                 let index = reply.sequence.wrapping_sub(base) as usize;

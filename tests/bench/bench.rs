@@ -19,6 +19,7 @@ mod parallel;
 mod peers;
 mod policy;
 mod records;
+mod repair;
 mod series;
 mod single;
 mod still;
@@ -40,13 +41,14 @@ use table::Table;
 type Part = (&'static str, &'static str, fn(&mut Ground, &mut Table));
 
 /// The part "agent" is all those whose names begin with "agent-".
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     ("add", "ADD, CHECK and DEL, one at a time", single::measure),
     ("asked", "pods that ask for a host port and for limits", asked::measure),
     ("parallel", "ADD and DEL, eight at a time", parallel::measure),
     ("ipam", "with 250 and with 60,000 addresses taken", fill::measure),
     ("still", "STATUS, VERSION, the executable", still::measure),
     ("dataplane", "what passes between pods", dataplane::measure),
+    ("repair", "what somebody replaces or sets down", repair::measure),
     ("policy", "policies: their load, changes, packets, pods that start", policy::measure),
     ("agent-100", "the agent among 100 hosts", peers::hundred),
     ("agent-1000", "the agent among 1,000 hosts", peers::thousand),

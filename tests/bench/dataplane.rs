@@ -1,6 +1,7 @@
 //! Throughput and latency between pods, compared with the same network made by hand, in one run.
 
 mod hosts;
+mod one_host;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -67,6 +68,7 @@ const FIGURES: [Figure; 3] = [
 ];
 
 pub fn measure(_: &mut Ground, table: &mut Table) {
+    one_host::measure(table);
     by(Backend::Direct, table);
     by(Backend::Vxlan, table);
 }

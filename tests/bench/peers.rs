@@ -195,7 +195,7 @@ fn deletions(case: &Case, host: &Node, table: &mut Table) {
     within("  its route deleted → back", times.collect(), 100.0, table);
 }
 
-fn within(what: &str, times: Vec<Duration>, limit: f64, table: &mut Table) {
+pub fn within(what: &str, times: Vec<Duration>, limit: f64, table: &mut Table) {
     let times: Vec<f64> = times.iter().map(milliseconds).collect();
     let (median, most) = (middle(times.clone()), percentile(times, 100));
     table.push(Row {

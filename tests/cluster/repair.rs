@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use crate::support::local::status;
 use crate::support::pod::host_port;
 use crate::support::watch::Watch;
 use crate::support::web::Web;
@@ -33,6 +34,77 @@ fn manual_changes_are_repaired_at_once() {
     scene.breaks("ip link set humanz0 mtu 1280", &links, &["humanz0", "mtu 1500"]);
     scene.breaks("nft flush ruleset", &firewall, &["add table inet humanz"]);
     scene.breaks("nft delete table inet humanz", &firewall, &["add table inet humanz"]);
+}
+
+/// Neither is a removal: what was there is another now.
+#[test]
+fn what_is_replaced_in_place_or_set_down_is_repaired_at_once() {
+    let scene = Scene::start(DUAL_STACK);
+    let host = &scene.cluster.hosts[0];
+    let links = Watch::links(host);
+    for family in ['.', ':'] {
+        let routes = facts::routes(host);
+        let (route, via) = routes.iter().find(|(_, via)| via.contains(family)).unwrap();
+        let whole = format!("{route} via {via}");
+        for replaced in ["dev lo", "dev lo proto 104"] {
+            // Without the same metric IPv6 has both.
+            let metric = if family == ':' { " metric 1024" } else { "" };
+            let damage = format!("ip route replace {route} {replaced}{metric}");
+            scene.breaks(&damage, &links, &[&whole]);
+        }
+    }
+    let port = host.shell("ls /sys/class/net | grep '^hz'").ok();
+    let port = port.trim();
+    scene.breaks(&format!("ip link set {port} down"), &links, &[port, ",UP"]);
+    scene.breaks(&format!("ip link set {port} nomaster"), &links, &[port, "master humanz0"]);
+}
+
+/// They are not ours to remove: their owner gets the command that lets packets pass.
+#[test]
+fn routes_and_rules_of_others_in_the_way_are_reported_with_the_fix() {
+    let scene = Scene::start(&[DUAL_STACK[0], ("RESYNC_INTERVAL", "1s")]);
+    let host = &scene.cluster.hosts[0];
+    let [near, far] = &scene.pods[..] else { panic!("two pods") };
+    let routes = facts::routes(host);
+    let subnet = |v6: bool| routes.keys().find(|to| to.contains(':') == v6).unwrap().as_str();
+    let half = subnet(false).replace("/24", "/25");
+    for (damage, v6, words) in [
+        (format!("ip route add blackhole {half}"), false, "another program's route, blackhole"),
+        (
+            format!("ip -6 route add prohibit {} metric 9", subnet(true)),
+            true,
+            "another program's route, prohibit",
+        ),
+        (
+            "ip route add blackhole default table 77; ip rule add priority 101 iif humanz0 lookup 77"
+                .to_owned(),
+            false,
+            "an ip rule comes before the routes to pods of other hosts",
+        ),
+        // Before the rule that was the fix.
+        (
+            format!("ip rule add priority 50 to {} blackhole", subnet(false)),
+            false,
+            "an ip rule comes before the routes to pods of other hosts",
+        ),
+    ] {
+        let ping = format!("ping -n -c 1 -W 1 {}", if v6 { far.v6() } else { far.v4() });
+        host.shell(&damage).ok();
+        assert!(!near.run(&ping).succeeded(), "{damage} is in the way");
+        let fix = eventually(&damage, Duration::from_secs(20), || {
+            let status = status(host);
+            let faults = status["faults"].as_array().cloned().unwrap_or_default();
+            let found = faults.iter().find(|fault| fault.to_string().contains(words));
+            let fix = found.and_then(|fault| fault["cure"].as_str()).map(str::to_owned);
+            fix.ok_or(status.to_string())
+        });
+        host.shell(&fix).ok();
+        near.until_ok(&ping, Duration::from_secs(5));
+        eventually(&format!("{fix} is the end of it"), Duration::from_secs(20), || {
+            let status = status(host).to_string();
+            if status.contains(words) { Err(status) } else { Ok(()) }
+        });
+    }
 }
 
 /// Pods have no connection beyond the host until then.

@@ -22,6 +22,11 @@ impl Watch {
         Self::start(place, "link address route")
     }
 
+    /// Entries of bridges' and tunnels' tables of MACs.
+    pub fn fdb(place: &dyn Place) -> Self {
+        Self::listen(place, "bridge -o monitor fdb", 0)
+    }
+
     /// nftables.
     pub fn firewall(place: &dyn Place) -> Self {
         Self::listen(place, "nft monitor", 12)
