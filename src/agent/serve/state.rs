@@ -14,7 +14,7 @@ use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::host_state::HostState;
 use crate::ipam::Closed;
 use crate::lease::snapshot::Snapshot;
-use crate::lease::{Peers, Resolved};
+use crate::lease::{LeaseError, Peers, Resolved};
 use crate::net::PerFamily;
 use crate::policy::keeping::Keeping;
 use crate::policy::local::Published;
@@ -96,12 +96,23 @@ pub struct AgentState {
 #[derive(Debug, Default)]
 pub struct Disputed {
     pub(super) closed: Option<Closed>,
+    /// What an earlier life of the agent had closed.
+    pub(super) earlier: Option<Closed>,
     /// It was read, or written, in this life of the agent.
     pub(super) known: bool,
     /// In this life etcd said which subnets are this host's: others are not opened before that.
     pub(super) confirmed: bool,
     /// When to look for pods.
     pub(super) look_at: Option<Instant>,
+    /// Nobody has said in time that this machine is a copy: what was closed meanwhile opens.
+    pub(super) is_no_copy: bool,
+}
+
+impl Disputed {
+    /// The state is served that may have been another machine's, as etcd said in `trouble`.
+    pub(super) fn forget_copy(&mut self, trouble: Option<&LeaseError>) {
+        self.is_no_copy |= matches!(trouble, Some(LeaseError::MayBeCopy { .. }));
+    }
 }
 
 impl AgentState {
