@@ -53,7 +53,7 @@ pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     }
     let mut plan = AddPlan::new(add, &host, claim::assigned(addresses, sets, add));
     if let Some(guard) = &plan.context.guard {
-        let restored = guard::ensure_shared(&rtnl, guard, &add.conf, &store)?;
+        let restored = guard::ensure_shared(&rtnl, guard, &add.conf, &store);
         if restored > 0 {
             call.line.fact("guards restored", restored);
         }
