@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::new_pods::PodRequest;
+use crate::agent::new_pods::{NewPods, PodRequest};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
@@ -86,6 +86,8 @@ pub struct AgentState {
     pub(super) policy_file_due: Option<Instant>,
     /// When to read the store again for a pod that went, and the wait until then.
     pub(super) pods_due: Option<(Instant, Duration)>,
+    /// The socket for questions of plugins.
+    pub(super) new_pods: Option<NewPods>,
     /// New pods, whose plugins wait.
     pub(super) asked: Vec<PodRequest>,
     /// The agent leaves once the host is as it should be, or with the first failure.
@@ -151,6 +153,7 @@ impl AgentState {
             kept_policies: Keeping::new(now),
             policy_view: None,
             quarantine_due: None,
+            new_pods: None,
             policy_file_due: Some(now),
             pods_due: None,
             asked: Vec::new(),
