@@ -92,12 +92,7 @@ pub fn sweep(rtnl: &Rtnl) -> Result<(), NetlinkError> {
 
 /// Before an ADD with this guard: if the rules that it leads to are not as they should be, makes them
 /// anew, and then [`restore`]. Gives how many changes that took; what fails is logged.
-pub fn ensure_shared(
-    rtnl: &Rtnl,
-    guard: &Guard,
-    conf: &NetConf,
-    store: &Store,
-) -> usize {
+pub fn ensure_shared(rtnl: &Rtnl, guard: &Guard, conf: &NetConf, store: &Store) -> usize {
     let shared = guard.shared();
     let is_whole = |nft: &Nft, chain: &FrameChain| {
         let rules = nft.frame_rules(TABLE, &chain.name)?;
