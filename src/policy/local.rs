@@ -43,8 +43,10 @@ impl HostKnowledge {
     pub fn table(&self, pods: &Pods, subnets: &[IpNetwork]) -> PolicyTable {
         let nothing = Snapshot::default();
         let known = self.known.as_deref().unwrap_or(&nothing);
+        let addresses = pods.owners().map(|(address, _)| address).collect();
         let pods = self.endpoints(known, pods);
         compile(&HostPolicy {
+            addresses: &addresses,
             rules: &known.rules,
             pods: &pods,
             members: &known.members_on_host(&pods, subnets),
