@@ -1,10 +1,13 @@
 //! Follows the Kubernetes API or etcd while policies of it are wanted.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::net::node_name::NodeName;
 use crate::os::event_loop::EventLoop;
-use crate::policy::Update;
+use crate::policy::members::peers;
+use crate::policy::{Selector, Update};
 use crate::sources::exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, exchange};
 use crate::sources::inputs::{ExchangedFrom, hosts};
 use crate::sources::kubernetes::{self, Start};
@@ -32,7 +35,13 @@ struct Running {
     exchange: Option<Exchange>,
     /// What was exchanged last.
     exchanged: Option<(ExchangedFrom, Arc<Hosts>)>,
+    /// Groups that rules had, and when those went.
+    former: BTreeMap<Selector, Instant>,
 }
+
+/// So long members of a group are published after the last rule about it went: other hosts may learn of
+/// that later.
+const FORMER: Duration = Duration::from_secs(10);
 
 impl Following {
     /// Nothing is followed yet. Both are called from other threads and must not block for long.
@@ -67,7 +76,8 @@ impl Following {
         let failed = |error| log::error!("follow policies: {error}");
         let source = source.map_err(failed).ok();
         let exchange = exchange.and_then(|started| started.map_err(failed).ok());
-        self.running = Some(Running { of, _source: source, exchange, exchanged: None });
+        let (exchanged, former) = Default::default();
+        self.running = Some(Running { of, _source: source, exchange, exchanged, former });
     }
 
     /// Other hosts hear of this one's members, and are heard.
@@ -81,14 +91,25 @@ impl Following {
         let (Followed::Etcd(_, own), Some(exchange)) = (&running.of, &running.exchange) else {
             return;
         };
-        if running.exchanged.as_ref().is_some_and(|(last, _)| last.is_same(from)) {
+        let is_same = running.exchanged.as_ref().is_some_and(|(last, _)| last.is_same(from));
+        if is_same && running.former.values().all(|since| since.elapsed() < FORMER) {
             return;
         }
         let hosts = match &running.exchanged {
             Some((last, hosts)) if Arc::ptr_eq(&last.peers, &from.peers) => Arc::clone(hosts),
             _ => Arc::new(hosts(&from.peers)),
         };
-        exchange.set(ExchangeInputs::of(from, own, Arc::clone(&hosts)));
+        let now = Instant::now();
+        let last = running.exchanged.as_ref().map(|(last, _)| &last.known);
+        if let Some(last) = last.filter(|last| !Arc::ptr_eq(last, &from.known)) {
+            running.former.extend(peers(last.rules.iter()).into_iter().map(|group| (group, now)));
+            peers(from.known.rules.iter())
+                .iter()
+                .for_each(|group| drop(running.former.remove(group)));
+        }
+        running.former.retain(|_, since| now.duration_since(*since) < FORMER);
+        let former = running.former.keys().cloned();
+        exchange.set(ExchangeInputs::of(from, former, own, Arc::clone(&hosts)));
         running.exchanged = Some((from.clone(), hosts));
     }
 }
