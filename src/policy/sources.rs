@@ -188,6 +188,12 @@ impl Policies {
         self.snapshots.contains_key(&provider)
     }
 
+    /// The members on other hosts that are in force.
+    pub fn members(&self) -> Members {
+        let said = self.whole.as_ref().and_then(|whole| whole.snapshots.get(&Provider::Members));
+        said.map(|said| said.members.clone()).unwrap_or_default()
+    }
+
     /// What every source said of what is in force; `None` if that is nothing.
     pub fn in_force(&self) -> Option<BTreeMap<Provider, &Snapshot>> {
         let said = self.whole.as_ref()?.snapshots.iter();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::net::node_name::NodeName;
 use crate::os::event_loop::EventLoop;
 use crate::policy::members::peers;
-use crate::policy::{Selector, Update};
+use crate::policy::{Members, Selector, Update};
 use crate::sources::exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, exchange};
 use crate::sources::inputs::{ExchangedFrom, hosts};
 use crate::sources::kubernetes::{self, Start};
@@ -55,7 +55,13 @@ impl Following {
 
     /// Follows `wanted` alone. Nothing that was heard is revoked by that. `had_some`: policies of etcd are in
     /// force.
-    pub fn set(&mut self, wanted: Option<Followed>, had_some: bool) {
+    /// `kept`: gives the members on other hosts that are.
+    pub fn set(
+        &mut self,
+        wanted: Option<Followed>,
+        had_some: bool,
+        kept: impl FnOnce() -> Members,
+    ) {
         if self.running.as_ref().map(|running| &running.of) == wanted.as_ref() {
             return;
         }
@@ -68,7 +74,7 @@ impl Following {
             Followed::Etcd(start, host) => {
                 let PoliciesStart { etcd, roots } = start.clone();
                 let members = Arc::clone(&self.publish_members);
-                let start_exchange = ExchangeStart { etcd, roots, host };
+                let start_exchange = ExchangeStart { etcd, roots, host, kept: kept() };
                 let exchange = exchange(start_exchange, move |exchanged| members(exchanged));
                 (policies(start, had_some, publish), Some(exchange))
             }
@@ -103,9 +109,8 @@ impl Following {
         let last = running.exchanged.as_ref().map(|(last, _)| &last.known);
         if let Some(last) = last.filter(|last| !Arc::ptr_eq(last, &from.known)) {
             running.former.extend(peers(last.rules.iter()).into_iter().map(|group| (group, now)));
-            peers(from.known.rules.iter())
-                .iter()
-                .for_each(|group| drop(running.former.remove(group)));
+            let in_use = peers(from.known.rules.iter());
+            running.former.retain(|group, _| !in_use.contains(group));
         }
         running.former.retain(|_, since| now.duration_since(*since) < FORMER);
         let former = running.former.keys().cloned();

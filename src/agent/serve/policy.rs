@@ -54,7 +54,8 @@ impl Agent {
             Source::Static(_) => None,
         };
         let had_some = self.state.policies.has_some(Provider::Etcd);
-        self.policies.set(wanted, had_some);
+        let policies = &self.state.policies;
+        self.policies.set(wanted, had_some, || policies.members());
     }
 
     /// Where to look because of `update`.
