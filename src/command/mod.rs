@@ -8,6 +8,7 @@ pub mod arguments;
 pub mod call;
 pub mod config;
 pub mod doctor;
+mod drops;
 pub mod explain;
 pub mod help;
 pub mod ipam;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::api::status::ChangeLine;
 use crate::command::call::{Call, Outcome, complain};
+use crate::command::drops;
 use crate::command::table::printable;
 use crate::inspect::agent_socket;
 use crate::net::time::timestamp;
@@ -28,9 +29,13 @@ use crate::settings::exit::{self, Exit};
     name = "watch",
     example = "{command_name}",
     example = "{command_name} --json | jq -r .what",
-    error_code(69, "the agent has ended")
+    example = "{command_name} --drops",
+    error_code(69, "the agent has ended, or another program reads the dropped packets")
 )]
 pub struct Watch {
+    /// show the packets that policies of this host deny instead: between which pods, and by which policy
+    #[argh(switch)]
+    drops: bool,
     /// print one JSON object a line
     #[argh(switch)]
     json: bool,
@@ -39,10 +44,13 @@ pub struct Watch {
 /// Answers, until the reader has gone.
 ///
 /// # Errors
-/// The agent has ended, or the kernel cannot be heard.
+/// The agent has ended, the kernel cannot be heard, or another program reads the dropped packets.
 pub fn run(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
     call.origin.set_default("ETCD_HOST", "localhost");
     let loaded = call.load()?;
+    if options.drops {
+        return drops::run(call, &loaded.settings, options.json);
+    }
     let agents = agent_socket::of(&loaded.settings)
         .and_then(|path| agent_socket::follow(path, "/v1/changes"));
     match agents {

@@ -10,6 +10,8 @@ pub mod filter;
 pub mod link;
 pub mod link_settings;
 pub mod neighbour;
+pub mod nflog;
+pub mod packet;
 pub mod qdisc;
 pub mod route;
 pub mod rtnl;

@@ -307,7 +307,7 @@ impl NetlinkSocket {
     }
 
     /// The messages of the next datagram from the kernel.
-    fn receive<'a>(&self, buffer: &'a mut Vec<u8>) -> Result<Replies<'a>, NetlinkError> {
+    pub(super) fn receive<'a>(&self, buffer: &'a mut Vec<u8>) -> Result<Replies<'a>, NetlinkError> {
         loop {
             buffer.clear();
             let (length, sender) = self

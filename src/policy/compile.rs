@@ -26,7 +26,8 @@ use ipnetwork::IpNetwork;
 
 use crate::net::{Family, subnet};
 use crate::nft::{Action, Chain, Data, Element, Field, Ruleset, Set, Shape, Type, Value, Verdict};
-use crate::policy::compile::forms::{denial, plain};
+use crate::policy::compile::forms::{QUARANTINE, denial, plain};
+pub use crate::policy::compile::forms::{log_prefix, quarantine_prefix};
 use crate::policy::compile::hooks::hooks;
 use crate::policy::compile::name::numbered;
 pub use crate::policy::compile::name::{
@@ -249,6 +250,6 @@ fn judges(family: Family) -> [Chain; 2] {
 }
 
 fn unknown(host: &HostPolicy<'_>) -> Chain {
-    let rules = denial("unknown pod", host.log_group, Vec::new(), "unknown".to_owned());
+    let rules = denial(QUARANTINE, host.log_group, Vec::new(), "unknown".to_owned());
     Chain { name: "unknown".to_owned(), base: None, rules: rules.into() }
 }

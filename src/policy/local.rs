@@ -20,7 +20,7 @@ use crate::policy::sources::denied;
 use crate::policy::unconcerned;
 
 /// The netlink group that reports of drops go to.
-const LOG_GROUP: u16 = 104;
+pub const LOG_GROUP: u16 = 104;
 
 /// Where a runtime has no namespaces.
 const DEFAULT_NAMESPACE: &str = "default";

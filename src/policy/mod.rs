@@ -5,6 +5,7 @@
 
 pub mod ask;
 pub mod compile;
+pub mod drops;
 pub mod endpoint;
 pub mod evaluate;
 pub mod keeping;

@@ -115,3 +115,41 @@ fn a_host_whose_subnet_was_given_away_keeps_it_for_its_pods_and_then_gets_anothe
         );
     });
 }
+
+#[test]
+fn a_claim_overwritten_with_the_name_of_a_new_host_does_not_give_it_the_subnet() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let saved = Host::up(&etcd, "h1").stop();
+        let before = saved.lease.subnets.v4.unwrap().to_string();
+        let claim = format!("{HUMANZ}/subnets/4/{}", before.replace('/', "-"));
+        etcd.put(&claim, "h2");
+        let other = Host::up(&etcd, "h2");
+        assert_ne!(other.subnet(), before, "h1 has it by its host key and record");
+        assert_eq!(etcd.get(&claim).as_deref(), Some("h2"), "only its owner puts it back");
+
+        let mut again = start(&etcd, "h1");
+        again.saved = Some(saved);
+        let host = Host::launch(again);
+        assert_eq!(host.subnet(), before);
+        eventually("the claim is put back", SOON, || {
+            let claimed = etcd.get(&claim);
+            if claimed.as_deref() == Some("h1") { Ok(()) } else { Err(format!("{claimed:?}")) }
+        });
+        let knows = |host: &Host, name: &str, subnet: &str| {
+            host.until_peers(name, |peers| {
+                let theirs = peers.by_name.get(name).and_then(|peer| peer.subnets.v4);
+                theirs.is_some_and(|theirs| theirs.to_string() == subnet)
+            });
+        };
+        knows(&host, "h2", &other.subnet());
+        knows(&other, "h1", &before);
+        host.stop();
+
+        // Without a proof of h1, the same claim is a reservation.
+        etcd.delete(&format!("{HOSTS}/h1"));
+        etcd.delete(&format!("{HUMANZ}/nodes/h1"));
+        etcd.put(&claim, "h3");
+        assert_eq!(Host::up(&etcd, "h3").subnet(), before);
+    });
+}

@@ -5,6 +5,7 @@
 
 use humanz_test_support as support;
 
+mod drops;
 mod etcd;
 mod hosts;
 mod kills;

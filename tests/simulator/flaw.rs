@@ -30,6 +30,8 @@ pub enum Flaw {
     OverwrittenStays,
     /// The keys of a host that writes another one's subnet later count as the earlier ones.
     LaterWriteWins,
+    /// Keys that one transaction made prove nothing once one of them was overwritten and put back.
+    TransactionProvesNothing,
     /// A starting agent treats hosts that it has not read yet as removed.
     RemovesBeforeReading,
 }

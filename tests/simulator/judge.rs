@@ -7,6 +7,7 @@ use humanz::net::subnet;
 use ipnetwork::IpNetwork;
 
 use super::host::{AgentState, Host, network};
+use super::overwritten::as_read;
 use super::world::World;
 
 /// How long survivors of a loss need until they have restored the known keys, in milliseconds.
@@ -206,7 +207,8 @@ impl World {
             return Some("its alive key is missing, or another one".to_owned());
         }
         let known = machine.last_known()?;
-        if !known.says_the_same(found) {
+        let read = |snapshot: &Snapshot| as_read(self.flaw, snapshot.clone());
+        if !read(known).says_the_same(&read(found)) {
             return Some("it does not know what etcd holds".to_owned());
         }
         let pools = &machine.claimant().network.pools;

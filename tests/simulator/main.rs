@@ -193,6 +193,14 @@ fn a_right_by_a_later_write_is_detected() {
 }
 
 #[test]
+fn a_transaction_that_proves_nothing_is_detected() {
+    let by = ["belongs to host", "both use", "it does not know that"];
+    let (wrong, _) = explore(0..SCHEDULES, None, Flaw::TransactionProvesNothing);
+    assert!(wrong.is_some(), "a short run does not notice it");
+    detected_in(Some(OVERWRITING), Flaw::TransactionProvesNothing, &by);
+}
+
+#[test]
 #[ignore = "for people: SEED=7"]
 fn replay() {
     let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);

@@ -164,12 +164,20 @@ fn record(machine_id: &str, subnet: IpNetwork) -> NodeRecord {
     node
 }
 
-/// What agents with [`Flaw::LaterWriteWins`] read.
+/// What agents with [`Flaw::LaterWriteWins`] or [`Flaw::TransactionProvesNothing`] read.
 pub fn as_read(flaw: Flaw, mut found: humanz::lease::Snapshot) -> humanz::lease::Snapshot {
     if flaw == Flaw::LaterWriteWins
         && let Some(stored) = std::sync::Arc::make_mut(&mut found.hosts).get_mut(STOLEN)
     {
         (stored.created, stored.modified) = (0, 0);
+    }
+    if flaw == Flaw::TransactionProvesNothing {
+        for stored in std::sync::Arc::make_mut(&mut found.hosts).values_mut() {
+            stored.created = stored.modified;
+        }
+        for stored in std::sync::Arc::make_mut(&mut found.claims).values_mut() {
+            stored.created = stored.modified;
+        }
     }
     found
 }

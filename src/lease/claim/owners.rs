@@ -23,22 +23,23 @@ pub fn recorded(found: &Snapshot, own: &Claimant, family: Family) -> Option<(Key
 
 /// The other host that owns `subnet` or a part of it.
 ///
-/// If none of this host's keys holds the subnet: any host that has or claims it. If one does: only a
-/// host that both has and claims it, and by an earlier [right]; neither a claim alone, nor a key
-/// without a claim, nor a later write takes it away. Subnets that [no host can have](choose::possible)
-/// do not count.
+/// If none of this host's keys holds the subnet: any host that has or claims it. If one does (a claim alone,
+/// which others may have written over, too): a host that has it by an earlier [right], and claims it, if this host
+/// uses or remembers it; neither a claim alone nor a later write takes it away. Subnets that
+/// [no host can have](choose::possible) do not count.
 pub fn owner(found: &Snapshot, own: &Claimant, subnet: IpNetwork) -> Option<NodeName> {
     let pools = &own.network.pools;
+    let is_used = own.keep.iter().chain(own.remembered.iter()).any(|used| *used == subnet);
     let own = &own.identity.name;
     let possible = |theirs: IpNetwork| {
         subnet::overlap(theirs, subnet) && pools.iter().any(|pool| choose::possible(pool, theirs))
     };
-    let had = |host: &NodeName| subnets_of(found, host).find(|theirs| possible(*theirs));
     let ours = right(found, own, subnet);
-    let has_better = |host: &NodeName| {
-        let theirs = had(host).and_then(|theirs| right(found, host, theirs));
-        theirs.is_some_and(|theirs| ours.is_none_or(|ours| theirs < ours))
+    let precedes = |host: &NodeName, theirs: IpNetwork| {
+        ours.is_none_or(|ours| right(found, host, theirs).is_some_and(|theirs| theirs < ours))
     };
+    let had = |host: &NodeName| subnets_of(found, host).find(|theirs| possible(*theirs));
+    let has_better = |host: &NodeName| had(host).is_some_and(|theirs| precedes(host, theirs));
     let mut claims = found.claims.iter();
     let claim = claims.find(|(theirs, claim)| {
         claim.value != *own && possible(**theirs) && (ours.is_none() || has_better(&claim.value))
@@ -46,11 +47,16 @@ pub fn owner(found: &Snapshot, own: &Claimant, subnet: IpNetwork) -> Option<Node
     if let Some((_, claim)) = claim {
         return Some(claim.value.clone());
     }
-    if ours.is_some() {
+    // What proved its right may be gone: a key overwritten with garbage shows no creation.
+    if ours.is_some() && is_used {
         return None;
     }
-    let mut had = unclaimed(found, pools).filter(|(host, _)| *host != own);
-    had.find(|(_, theirs)| subnet::overlap(*theirs, subnet)).map(|(host, _)| host.clone())
+    // The same subnet takes no more slots than it has, however many those are.
+    let counts = |theirs: IpNetwork| theirs == subnet || is_slot(pools, theirs);
+    let mut had = recorded_subnets(found).filter(|(host, theirs)| {
+        *host != own && possible(*theirs) && counts(*theirs) && precedes(host, *theirs)
+    });
+    had.next().map(|(host, _)| host.clone())
 }
 
 /// The subnets recorded for a host.
@@ -74,12 +80,17 @@ pub fn unclaimed<'a>(
     found: &'a Snapshot,
     pools: &'a PerFamily<Pool>,
 ) -> impl Iterator<Item = (&'a NodeName, IpNetwork)> {
+    recorded_subnets(found).filter(|(_, subnet)| is_slot(pools, *subnet))
+}
+
+/// The subnets recorded for all hosts.
+fn recorded_subnets(found: &Snapshot) -> impl Iterator<Item = (&NodeName, IpNetwork)> {
     let hosts = found.hosts.iter().map(|(host, stored)| (host, stored.value));
     let recorded = found
         .nodes
         .iter()
         .flat_map(|(host, node)| node.value.subnets.iter().map(move |subnet| (host, *subnet)));
-    hosts.chain(recorded).filter(|(_, subnet)| is_slot(pools, *subnet))
+    hosts.chain(recorded)
 }
 
 /// `subnet` lies in one slot of a pool.

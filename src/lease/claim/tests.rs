@@ -1,3 +1,4 @@
+mod overwritten;
 mod pools;
 mod python;
 
@@ -251,7 +252,7 @@ fn a_claim_without_a_host_or_a_host_without_a_claim_takes_nothing() {
     running.keep = v4("10.0.9.0/24");
     let stolen_claim = [("/h/h1", "10.0.9.0/24"), ("/z/subnets/4/10.0.9.0-24", "h2")];
     let python = [("/h/h1", "10.0.9.0/24"), ("/h/h2", "10.0.9.0/24")];
-    let both = [("/h/h2", "10.0.9.0/24"), ("/z/subnets/4/10.0.9.0-24", "h1")];
+    let both = [("/z/subnets/4/10.0.9.0-24", "h1"), ("/h/h2", "10.0.9.0/24")];
     for keys in [&stolen_claim[..], &python, &both] {
         assert_eq!(subnet_of(keys, &running), "10.0.9.0/24");
         assert_eq!(subnet_of(keys, &own()), "10.0.9.0/24");

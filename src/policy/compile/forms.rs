@@ -2,17 +2,25 @@
 
 use crate::nft::{Action, Match, Rule, Verdict};
 use crate::policy::compile::name;
+use crate::policy::rule as policy;
 
 /// Reports of drops: at most so many a second for each rule.
 const LOGS_PER_SECOND: u64 = 10;
 const LOGS_AT_ONCE: u32 = 20;
+
+/// What reports begin with.
+const DENIED: &str = "humanz";
+const AUDITED: &str = "humanz audit";
+
+/// The rule of pods in quarantine.
+pub const QUARANTINE: &str = "unknown pod";
 
 /// The longest prefix of a report (NF_LOG_PREFIXLEN less the final zero).
 const PREFIX_MAX_BYTES: usize = 127;
 
 /// A report, if there were not too many, and the drop.
 pub fn denial(comment: &str, group: u16, matches: Vec<Match>, counter: String) -> [Rule; 2] {
-    reported(("humanz", comment), group, matches, Action::Count(counter, Verdict::Drop))
+    reported((DENIED, comment), group, matches, Action::Count(counter, Verdict::Drop))
 }
 
 /// The same of a rule that decides nothing: the report, and the end of the audit.
@@ -22,7 +30,7 @@ pub fn audited_denial(
     matches: Vec<Match>,
     counter: String,
 ) -> [Rule; 2] {
-    reported(("humanz audit", comment), group, matches, Action::Count(counter, Verdict::Return))
+    reported((AUDITED, comment), group, matches, Action::Count(counter, Verdict::Return))
 }
 
 fn reported(
@@ -33,8 +41,22 @@ fn reported(
 ) -> [Rule; 2] {
     let limit = Match::Limit { rate: LOGS_PER_SECOND, burst: LOGS_AT_ONCE };
     let limited = [matches.clone(), vec![limit]].concat();
-    let prefix = name::cut(&format!("{kind}: {comment} "), PREFIX_MAX_BYTES).to_owned();
+    let prefix = prefix(kind, comment);
     [plain(comment, limited, Action::Log(group, prefix)), plain(comment, matches, then)]
+}
+
+/// The prefix of the reports of a rule that denies. It may be cut, and then be that of others, too.
+pub fn log_prefix(rule: &policy::Rule) -> String {
+    prefix(if rule.audit { AUDITED } else { DENIED }, &rule.to_string())
+}
+
+/// That of the reports of pods in quarantine.
+pub fn quarantine_prefix() -> String {
+    prefix(DENIED, QUARANTINE)
+}
+
+fn prefix(kind: &str, comment: &str) -> String {
+    name::cut(&format!("{kind}: {comment} "), PREFIX_MAX_BYTES).to_owned()
 }
 
 pub fn plain(comment: &str, matches: Vec<Match>, action: Action) -> Rule {

@@ -20,13 +20,14 @@ use humanz::netlink::{Replies, Reply};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All kinds, by the names of their folders in the corpus.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     ("annotations", config::annotations),
     ("arguments", arguments::arguments),
     ("config", config::config),
     ("forward", forward::forward),
     ("netlink", netlink::netlink),
     ("nft", netlink::nft),
+    ("packets", netlink::packets),
     ("policies", policies::policies),
     ("records", records::records),
     ("state", state::state),

@@ -2,7 +2,10 @@
 
 use humanz::net::Family;
 use humanz::netlink::AttributeList;
-use humanz::netlink::{address, conntrack, events, fdb, link, neighbour, qdisc, route, vxlan_info};
+use humanz::netlink::packet::Packet;
+use humanz::netlink::{
+    address, conntrack, events, fdb, link, neighbour, nflog, qdisc, route, vxlan_info,
+};
 use humanz::nft::{Userdata, found};
 use humanz::plan::host_ports::PortMap;
 
@@ -18,6 +21,7 @@ pub fn netlink(data: &[u8]) {
         let _destination = fdb::parse(&reply);
         let _limit = qdisc::parse(&reply);
         let _event = events::of_route(&reply);
+        let _logged = nflog::logged(&reply);
         let _way = route::parse_lookup(&reply);
         if let Ok(Some(found)) = route::parse(&reply) {
             let _messages = [route::add(&found), route::delete(&found), route::replace(&found)];
@@ -34,6 +38,17 @@ pub fn netlink(data: &[u8]) {
         let whole: usize = attributes.iter().map(|(_, payload)| payload.len() + 4).sum();
         assert!(whole <= data.len(), "attributes of {whole} bytes in {}", data.len());
     }
+}
+
+/// The first bytes of a packet that somebody sent.
+pub fn packets(data: &[u8]) {
+    let Some(packet) = Packet::read(data) else { return };
+    let Packet { source, destination, .. } = packet;
+    assert_eq!(source.is_ipv4(), destination.is_ipv4(), "{packet:?}");
+    assert!(packet.ports.is_none() || packet.icmp.is_none(), "{packet:?}");
+    assert_eq!(packet.reversed().reversed(), packet);
+    let shorter = Packet::read(&data[..data.len() - 1]);
+    assert!(shorter.is_none_or(|it| it.ports.is_none() || it == packet), "{packet:?}");
 }
 
 /// A datagram of nftables, read as humanz reads its own tables.

@@ -70,6 +70,6 @@ fn a_dry_run_shows_the_claim_beside_a_python_host_of_the_same_subnet() {
     let (ours, theirs) = (("/h/h1", "10.0.9.0/24"), ("/h/a", "10.0.9.0/24"));
     let kept = ClaimPreview::Repaired(Lease { subnets: v4("10.0.9.0/24") });
     assert_eq!(dry_run_claim(&found(&[ours, theirs]), own()), Ok(kept));
-    let another = ClaimPreview::Chosen(Lease { subnets: v4("10.0.1.0/24") });
+    let another = ClaimPreview::Chosen(Lease { subnets: v4("10.0.7.0/24") });
     assert_eq!(dry_run_claim(&found(&[theirs, ours]), own()), Ok(another));
 }

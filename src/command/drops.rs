@@ -1,0 +1,206 @@
+//! `watch --drops`: the packets that policies of this host deny.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
+use nix::errno::Errno;
+use nix::net::if_::if_indextoname;
+use serde_json::{Value, json};
+
+use crate::command::call::{Call, Outcome, SCHEMA, complain};
+use crate::command::policy::found;
+use crate::command::table::printable;
+use crate::net::time::timestamp;
+use crate::netlink::NetlinkError;
+use crate::netlink::nflog::{LoggedPacket, PacketLog};
+use crate::policy::drops::{Denial, DenialReason, Reporters};
+use crate::policy::local::LOG_GROUP;
+use crate::settings::Settings;
+use crate::settings::exit::{self, Exit};
+
+/// Lines of one second; the packets beyond are counted.
+const LINES_PER_SECOND: u32 = 50;
+
+/// Rules and pods are asked for again after this time, and at once, but not more often than each
+/// second, for a rule that is not known.
+const FRESH: Duration = Duration::from_secs(5);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Shows them until the reader has gone.
+///
+/// # Errors
+/// Policies are off, or another program reads the packets.
+pub fn run(call: &mut Call<'_>, settings: &Settings, as_json: bool) -> Result<Outcome, Exit> {
+    let mut log = PacketLog::open(LOG_GROUP).map_err(refused)?;
+    let (view, note) = found::view(settings)?;
+    note.into_iter().for_each(|note| complain(&note));
+    let mut known = Known { settings, reporters: Reporters::new(&view), read: Instant::now() };
+    let mut budget = Budget::new(Instant::now());
+    loop {
+        let mut packets = Vec::new();
+        let lost =
+            log.wait(SECOND, |packet| packets.push(packet)).context("read dropped packets")?;
+        budget.hidden += lost;
+        for packet in packets {
+            if let Some(hidden) = budget.next_second(Instant::now())
+                && line(call, as_json, &too_many(hidden), json!({ "lost": hidden }))?.is_break()
+            {
+                return Ok(Outcome::Fine);
+            }
+            if budget.takes() && show(call, as_json, &mut known, &packet)?.is_break() {
+                return Ok(Outcome::Fine);
+            }
+        }
+        if let Some(hidden) = budget.next_second(Instant::now())
+            && line(call, as_json, &too_many(hidden), json!({ "lost": hidden }))?.is_break()
+        {
+            return Ok(Outcome::Fine);
+        }
+    }
+}
+
+/// Rules and pods, as they were read last.
+struct Known<'a> {
+    settings: &'a Settings,
+    reporters: Reporters,
+    read: Instant,
+}
+
+impl Known<'_> {
+    fn refresh(&mut self, prefix: &str) {
+        let patience = if self.reporters.knows(prefix) { FRESH } else { SECOND };
+        if self.read.elapsed() < patience {
+            return;
+        }
+        // Without an answer what was known last is still the best.
+        if let Ok((view, _)) = found::view(self.settings) {
+            self.reporters = Reporters::new(&view);
+        }
+        self.read = Instant::now();
+    }
+}
+
+/// How many lines a second may still have.
+struct Budget {
+    since: Instant,
+    shown: u32,
+    hidden: u64,
+}
+
+impl Budget {
+    fn new(now: Instant) -> Budget {
+        Budget { since: now, shown: 0, hidden: 0 }
+    }
+
+    /// Begins the next second, if it is time; how many packets the last one hid, if any.
+    fn next_second(&mut self, now: Instant) -> Option<u64> {
+        if now.duration_since(self.since) < SECOND {
+            return None;
+        }
+        let hidden = self.hidden;
+        *self = Budget::new(now);
+        (hidden > 0).then_some(hidden)
+    }
+
+    /// One more is shown, or counted as hidden.
+    fn takes(&mut self) -> bool {
+        let takes = self.shown < LINES_PER_SECOND;
+        self.shown += u32::from(takes);
+        self.hidden += u64::from(!takes);
+        takes
+    }
+}
+
+fn show(
+    call: &mut Call<'_>,
+    as_json: bool,
+    known: &mut Known<'_>,
+    logged: &LoggedPacket,
+) -> Result<ControlFlow<()>, Exit> {
+    known.refresh(&logged.prefix);
+    let Some(packet) = logged.packet else {
+        let text = format!("a packet without readable addresses: {}", logged.prefix.trim_end());
+        return line(call, as_json, &text, json!({}));
+    };
+    let denial = known.reporters.denial(&logged.prefix, packet);
+    line(call, as_json, &denial.to_string(), object(&denial, logged))
+}
+
+/// Its time stands before the text.
+fn line(
+    call: &mut Call<'_>,
+    as_json: bool,
+    text: &str,
+    mut value: Value,
+) -> Result<ControlFlow<()>, Exit> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (at, what) = (timestamp(now), printable(text));
+    if !as_json {
+        return call.line(&format!("{at}  {what}"));
+    }
+    value["schema"] = SCHEMA.into();
+    value["at"] = at.into();
+    value["what"] = what.into();
+    call.line(&value.to_string())
+}
+
+fn object(denial: &Denial, logged: &LoggedPacket) -> Value {
+    let packet = &denial.packet;
+    let name = |index: Option<u32>| if_indextoname(index?).ok()?.into_string().ok();
+    let mut value = json!({
+        "source": packet.source,
+        "source_pod": denial.source_pod,
+        "destination": packet.destination,
+        "destination_pod": denial.destination_pod,
+        "protocol": denial.service(),
+        "port": packet.ports.map(|(_, port)| port),
+        "audit": denial.is_audited(),
+        "in": name(logged.input),
+        "out": name(logged.output),
+    });
+    if let DenialReason::Rule(rule) = &denial.reason {
+        value["policy"] = rule.origin.to_string().into();
+        value["direction"] = rule.direction.name().into();
+        value["rule"] = rule.to_string().into();
+    }
+    value
+}
+
+fn too_many(hidden: u64) -> String {
+    format!("({hidden} packets came too fast to be shown)")
+}
+
+/// The kernel gives the same error to users without the right and for a group in use.
+fn refused(error: NetlinkError) -> Exit {
+    if error.errno() != Some(Errno::EPERM) {
+        let why = format!("{:#}", anyhow::Error::from(error));
+        return Exit::new(exit::FAILURE, format!("{why}; try: modprobe nfnetlink_log"));
+    }
+    if !nix::unistd::geteuid().is_root() {
+        return Exit::new(exit::UNAVAILABLE, "only root may read dropped packets: try sudo");
+    }
+    let why = format!(
+        "another program reads netlink group {LOG_GROUP} already (another watch --drops, tcpdump -i \
+         nflog:{LOG_GROUP}, ulogd), and the kernel has room for one: end it first \
+         (/proc/net/netfilter/nfnetlink_log shows the port of its socket, mostly its process ID)"
+    );
+    Exit::new(exit::UNAVAILABLE, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_has_a_bounded_number_of_lines_and_the_rest_is_counted() {
+        let begin = Instant::now();
+        let mut budget = Budget::new(begin);
+        let shown = (0..10_000).filter(|_| budget.takes()).count();
+        assert_eq!(shown, LINES_PER_SECOND as usize);
+        assert_eq!(budget.next_second(begin), None);
+        assert_eq!(budget.next_second(begin + SECOND), Some(9950));
+        assert_eq!(budget.next_second(begin + SECOND * 2), None);
+        assert!(budget.takes());
+    }
+}
