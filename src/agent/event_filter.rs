@@ -109,12 +109,11 @@ impl EventFilter {
             LinkState::Gone => {
                 self.attached.remove(&index);
                 self.gone += 1;
-                if self.gone.is_multiple_of(LEFTOVERS) {
-                    return Scope::FIREWALL;
-                }
-                if self.own.policies.load(Ordering::Relaxed) {
-                    return Scope::POLICY;
-                }
+                let leaves_guards = self.gone.is_multiple_of(LEFTOVERS);
+                let guards = if leaves_guards { Scope::FIREWALL } else { Scope::default() };
+                let has_policies = self.own.policies.load(Ordering::Relaxed);
+                let policies = if has_policies { Scope::POLICY } else { Scope::default() };
+                return guards.and(policies);
             }
         }
         Scope::default()
@@ -198,6 +197,11 @@ mod tests {
             (0..2 * LEFTOVERS).map(|_| filter.classify(std::slice::from_ref(&gone))).collect();
         let asking = scopes.iter().filter(|scope| **scope == Scope::FIREWALL).count();
         assert_eq!((asking, scopes[LEFTOVERS - 1]), (2, Scope::FIREWALL));
+        filter.own.policies.store(true, Ordering::Relaxed);
+        let scopes: Vec<Scope> =
+            (0..LEFTOVERS).map(|_| filter.classify(std::slice::from_ref(&gone))).collect();
+        assert!(scopes.iter().all(|scope| scope.policy), "each leaves its policies");
+        assert!(scopes[LEFTOVERS - 1].firewall);
     }
 
     #[test]

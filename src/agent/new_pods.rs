@@ -1,11 +1,17 @@
 //! Questions of the plugin about new pods: heard by a thread, answered by the loop.
 
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::inspect::local_socket;
 use crate::policy::ask::{self, Answer, LocalPod};
@@ -32,6 +38,35 @@ impl PodRequest {
     }
 }
 
+/// The socket for questions, which are heard until this is dropped.
+#[derive(Debug)]
+pub struct NewPods {
+    path: PathBuf,
+    listener: Arc<UnixListener>,
+    /// Of the socket: device and number.
+    file: Option<(u64, u64)>,
+    ended: Arc<AtomicBool>,
+}
+
+impl NewPods {
+    /// Nobody has removed or replaced the socket.
+    pub fn is_there(&self) -> bool {
+        self.file.is_some() && file(&self.path) == self.file
+    }
+}
+
+impl Drop for NewPods {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        // Its thread wakes up, and ends.
+        let _ended = shutdown(self.listener.as_raw_fd(), Shutdown::Both);
+    }
+}
+
+fn file(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
 /// Starts the thread that hears questions. Each is read by a thread of its own: one that does not come
 /// holds up no other.
 ///
@@ -40,18 +75,34 @@ impl PodRequest {
 pub fn listen(
     ipam_dir: &Path,
     ask: impl Fn(PodRequest) + Clone + Send + 'static,
-) -> io::Result<()> {
-    let listener = local_socket::listen(&ask::socket(ipam_dir))?;
+) -> io::Result<NewPods> {
+    let path = ask::socket(ipam_dir);
+    let listener = Arc::new(local_socket::listen(&path)?);
+    let ended = Arc::new(AtomicBool::new(false));
+    let new_pods = NewPods {
+        file: file(&path),
+        path,
+        listener: Arc::clone(&listener),
+        ended: Arc::clone(&ended),
+    };
     let readers = Arc::new(());
     let hear = move || {
         for stream in listener.incoming() {
+            if ended.load(Ordering::Acquire) {
+                return;
+            }
+            let Ok(stream) = stream else {
+                // As while there are too many open files.
+                thread::sleep(Duration::from_millis(1));
+                continue;
+            };
             while Arc::strong_count(&readers) > READERS {
                 thread::sleep(Duration::from_millis(1));
             }
             let (ask, reader) = (ask.clone(), Arc::clone(&readers));
             let read = move || {
                 let _reader = reader;
-                if let Ok(asked) = stream.and_then(question) {
+                if let Ok(asked) = question(stream) {
                     ask(asked);
                 }
             };
@@ -60,11 +111,48 @@ pub fn listen(
             }
         }
     };
-    thread::Builder::new().name("policies".into()).spawn(hear).map(drop)
+    thread::Builder::new().name("policies".into()).spawn(hear).map(|_| new_pods)
 }
 
 fn question(mut stream: UnixStream) -> io::Result<PodRequest> {
     local_socket::refuse_others(&stream)?;
     let line = local_socket::read_line(&mut stream, ask::LIMIT, Instant::now() + PATIENCE)?;
     Ok(PodRequest { pod: serde_json::from_slice(&line)?, to: stream })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listen_in(folder: &Path) -> NewPods {
+        listen(folder, |asked| {
+            asked.answer(&Answer { in_force: true, judged: true, why: String::new() })
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_socket_that_was_removed_is_missed_and_its_thread_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = ask::socket(folder.path());
+        let pod = r#"{"network":"n","container_id":"c","ifname":"e","pod":null,"addresses":[],"labels":{},
+            "annotations":{}}"#;
+        let question = pod.replace('\n', " ") + "\n";
+        let answered =
+            || local_socket::ask(&path, question.as_bytes(), ask::LIMIT, Duration::from_secs(5));
+        let first = listen_in(folder.path());
+        assert!(first.is_there() && answered().is_ok());
+        fs::remove_file(&path).unwrap();
+        assert!(!first.is_there() && answered().is_err());
+        let second = listen_in(folder.path());
+        assert!(!first.is_there() && second.is_there() && answered().is_ok());
+        let listener = Arc::downgrade(&first.listener);
+        drop(first);
+        let until = Instant::now() + Duration::from_secs(10);
+        while listener.upgrade().is_some() {
+            assert!(Instant::now() < until, "its thread goes on");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(answered().is_ok());
+    }
 }

@@ -25,6 +25,9 @@ use crate::settings::{Settings, Source as Wanted};
 /// How long a starting agent waits for etcd before it serves the last known good state.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// The longest wait for another agent with this host's name, whose answer etcd would tell, and a little more.
+const UNDECIDED: Duration = Duration::from_secs(65);
+
 /// Saving may take one part in this many of the time: with many hosts the file is large.
 const SAVE_SHARE: u32 = 50;
 
@@ -38,6 +41,30 @@ pub enum Registry {
 pub enum RegistryConnection {
     Etcd(etcd::EtcdHandle),
     Kubernetes(kube::KubeHandle),
+}
+
+/// Whether the last known good state waits, because it may be another machine's, which etcd is about to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldBack {
+    No,
+    /// Then another agent would have answered, or lost its name, if etcd had not failed meanwhile.
+    Until(Instant),
+    /// This machine has another address than the one that wrote the state.
+    UntilDecided,
+}
+
+impl HeldBack {
+    /// After etcd said `error` of this host.
+    pub fn after(self, error: &LeaseError) -> HeldBack {
+        match (error, self) {
+            (LeaseError::MayBeCopy { moved: true, .. }, _) => HeldBack::UntilDecided,
+            (LeaseError::MayBeCopy { .. }, HeldBack::No) => {
+                HeldBack::Until(Instant::now() + UNDECIDED)
+            }
+            (LeaseError::MayBeCopy { .. }, held_back) => held_back,
+            _ => HeldBack::No,
+        }
+    }
 }
 
 pub struct Leased {
@@ -54,8 +81,7 @@ pub struct Leased {
     pub started: Instant,
     /// Why it does not answer, or gives no subnet.
     pub down: Option<String>,
-    /// The last known good state may be another machine's, which etcd is about to say.
-    pub undecided: bool,
+    pub held_back: HeldBack,
     /// To be saved at `save_at`.
     pub unsaved: Option<Saved>,
     pub save_at: Instant,
@@ -116,7 +142,7 @@ impl Registry {
             path,
             started,
             down: None,
-            undecided: false,
+            held_back: HeldBack::No,
             unsaved: None,
             save_at: started,
         })))
@@ -175,7 +201,13 @@ impl Registry {
     /// When the agent serves the last known good state, if there is one.
     pub fn patience_ends(&self) -> Option<Instant> {
         let Registry::Leased(leased) = self else { return None };
-        leased.saved.as_ref().filter(|_| !leased.undecided).map(|_| leased.started + PATIENCE)
+        leased.saved.as_ref()?;
+        let ends = leased.started + PATIENCE;
+        match leased.held_back {
+            HeldBack::No => Some(ends),
+            HeldBack::Until(end) => Some(end.max(ends)),
+            HeldBack::UntilDecided => None,
+        }
     }
 
     pub fn save_due(&self) -> Option<Instant> {

@@ -83,7 +83,7 @@ pub fn serve(
         files,
         state,
         own_writes,
-        on_pods: Some(on_pods),
+        on_pods,
         policies: Following::new(
             move |update| trigger::send(&triggers, Trigger::Policy(update)),
             move |members| trigger::send(&on_members, Trigger::Members(members)),

@@ -11,6 +11,7 @@ use crate::api::http::{HttpRequest, JSON, Response, TEXT};
 use crate::api::metrics::metrics;
 use crate::api::metrics::page::MEDIA;
 use crate::api::status;
+use crate::policy::view::View;
 
 #[derive(Debug)]
 pub enum Answer {
@@ -44,7 +45,7 @@ pub fn answer(shared: &SharedState, listener: Listener, request: &HttpRequest) -
         ("/metrics", _) => Response::new(200, MEDIA, metrics(shared)),
         ("/v1/status", Listener::Socket) => json(&status::status(shared)),
         ("/v1/settings", Listener::Socket) => json(&settings(shared)),
-        ("/v1/policies", Listener::Socket) => json(&policies(shared)),
+        ("/v1/policies", Listener::Socket) => policies(shared),
         ("/v1/changes", Listener::Socket) if !request.head_only => return Answer::Changes,
         ("/v1/matrix", Listener::Socket) => return Answer::Matrix,
         _ => Response::text(
@@ -61,11 +62,18 @@ fn settings(shared: &SharedState) -> Value {
 }
 
 /// Everything that is known of policies; without a view where they are off or not known yet.
-fn policies(shared: &SharedState) -> Value {
+#[derive(Serialize)]
+struct Policies<'a> {
+    schema: u32,
+    on: bool,
+    view: Option<&'a View>,
+}
+
+fn policies(shared: &SharedState) -> Response {
     let snapshot = shared.snapshot();
     let on = snapshot.as_ref().is_some_and(|known| known.settings.policy.is_some());
     let view = snapshot.as_ref().and_then(|known| known.policies.as_deref());
-    object!({ "schema": 1, "on": on, "view": view })
+    json(&Policies { schema: 1, on, view })
 }
 
 pub fn json(value: &impl Serialize) -> Response {

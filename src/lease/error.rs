@@ -30,7 +30,12 @@ pub enum LeaseError {
         another boot, may still live: this one waits until that one answers or its alive key expires, a minute \
         at most"
     )]
-    MayBeCopy { host: NodeName, since: String },
+    MayBeCopy {
+        host: NodeName,
+        since: String,
+        /// The node record has another address: this is hardly the machine that wrote it.
+        moved: bool,
+    },
     #[error(
         "a copy of this machine runs, with the same name {host} and machine id {machine_id}; its agent, \
         started at {since}, does not serve"
@@ -90,11 +95,6 @@ impl LeaseError {
     /// This machine is a copy.
     pub fn is_of_copy(&self) -> bool {
         matches!(self, LeaseError::HeldByCopy { .. })
-    }
-
-    /// Whether this machine is a copy is not known yet.
-    pub fn may_be_of_copy(&self) -> bool {
-        matches!(self, LeaseError::MayBeCopy { .. })
     }
 
     /// The host moves to another subnet once no pod uses a disputed one.

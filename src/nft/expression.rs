@@ -76,7 +76,7 @@ impl List {
                 let list = list.of_family(Family::V6);
                 list.payload_into(n::REGISTER_1, n::NETWORK_HEADER, place).compare(n::EQUAL, &[255])
             }
-            Match::Established => self.established(),
+            Match::Established => self.state(n::ESTABLISHED),
             Match::Vxlan(vni) => self.vxlan(*vni),
             Match::NotLocal => {
                 self.destination_type().compare(n::NOT_EQUAL, &n::LOCAL.to_ne_bytes())
@@ -108,10 +108,8 @@ impl List {
                 let list = self.connection(n::REGISTER_1, n::CONNECTION_MARK, None);
                 list.mask(&bits.to_ne_bytes()).then("lookup", lookup(set))
             }
-            Match::NoConnection => {
-                let list = self.connection(n::REGISTER_1, n::CONNECTION_STATE, None);
-                list.mask(&n::NO_CONNECTION.to_ne_bytes()).compare(n::NOT_EQUAL, &[0; 4])
-            }
+            Match::NoConnection => self.state(n::NO_CONNECTION),
+            Match::Invalid => self.state(n::INVALID),
             Match::Reply => {
                 let list = self.connection(n::REGISTER_1, n::CONNECTION_DIRECTION, None);
                 list.compare(n::EQUAL, &[1])
@@ -352,10 +350,10 @@ impl List {
         self.then("payload", load)
     }
 
-    /// The state is one bit of several.
-    fn established(self) -> List {
+    /// The connection's state has one of these bits.
+    fn state(self, bits: u32) -> List {
         let list = self.connection(n::REGISTER_1, n::CONNECTION_STATE, None);
-        list.mask(&n::ESTABLISHED.to_ne_bytes()).compare(n::NOT_EQUAL, &[0; 4])
+        list.mask(&bits.to_ne_bytes()).compare(n::NOT_EQUAL, &[0; 4])
     }
 
     /// Loads what connection tracking knows; `way`: of the packets in this direction.

@@ -226,8 +226,9 @@ pub mod expression {
     pub const CONNECTION_STATUS: u32 = 2;
     pub const CONNECTION_MARK: u32 = 3;
     pub const ESTABLISHED: u32 = 2;
+    pub const INVALID: u32 = 1;
     /// The bits of `invalid` and `untracked`: the packet is of no connection.
-    pub const NO_CONNECTION: u32 = 1 | 1 << 6;
+    pub const NO_CONNECTION: u32 = INVALID | 1 << 6;
     pub const CONNECTION_PROTOCOL: u32 = 10;
     pub const CONNECTION_SOURCE_PORT: u32 = 11;
     pub const CONNECTION_DESTINATION_PORT: u32 = 12;

@@ -133,6 +133,8 @@ pub enum Match {
     ConnectionMarkIn(u32, String),
     /// It is of no connection.
     NoConnection,
+    /// It is of no connection, and connection tracking should have found one.
+    Invalid,
     /// It goes the way of its connection's replies.
     Reply,
     /// At most so many packets a second, and a burst of so many.
@@ -269,6 +271,7 @@ impl fmt::Display for Match {
             Match::ConnectionMarkIn(bits, set) => write!(f, "ct mark & {bits:#010x} @{set}"),
             Match::Reply => f.write_str("ct direction reply"),
             Match::NoConnection => f.write_str("ct state invalid,untracked"),
+            Match::Invalid => f.write_str("ct state invalid"),
             Match::Limit { rate, burst } => {
                 write!(f, "limit rate {rate}/second burst {burst} packets")
             }

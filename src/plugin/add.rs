@@ -45,15 +45,15 @@ pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let entry =
         claim::reserve(&store, add, sets, since_1970, host.link_exists, cleanup_stale, &mut undo)?;
     let addresses = &entry.addresses;
-    let forget = attach::forget_neighbours(host.bridge.index, addresses);
     if let Some(on_agent_down) = add.conf.policy {
         call.line.fact("policies", policy::put_in_force(add, &entry, on_agent_down)?);
         // What a former pod was allowed to get may wait there for its MAC.
+        let forget = attach::forget_neighbours(host.bridge.index, addresses);
         rtnl.apply(&forget).or_internal("drop packets for a former pod")?;
     }
     let mut plan = AddPlan::new(add, &host, claim::assigned(addresses, sets, add));
     if let Some(guard) = &plan.context.guard {
-        let restored = guard::ensure_shared(&rtnl, guard, &add.conf, &store)?;
+        let restored = guard::ensure_shared(&rtnl, guard, &add.conf, &store);
         if restored > 0 {
             call.line.fact("guards restored", restored);
         }
@@ -61,10 +61,6 @@ pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let left_out = conntrack::without_former(addresses, || {
         attach::attach(&plan.context, &plan.wanted, &mut undo)
     })?;
-    if add.conf.policy.is_some() {
-        // Somebody who sends already has made the host ask for the MAC in vain; it would ask again after 1 s.
-        rtnl.apply(&forget).or_internal("look for the new pod at once")?;
-    }
     plan.routes.defaults.retain(|route| !left_out.contains(&route.dst));
     sysctls::write(&host.netns, &plan.wanted.requested.sysctls, &mut undo)?;
     host_ports::open(&store, &rtnl, &add.conf, &entry)?;

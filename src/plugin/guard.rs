@@ -91,16 +91,8 @@ pub fn sweep(rtnl: &Rtnl) -> Result<(), NetlinkError> {
 }
 
 /// Before an ADD with this guard: if the rules that it leads to are not as they should be, makes them
-/// anew, and then [`restore`]. Gives how many changes that took.
-///
-/// # Errors
-/// As for [`restore`].
-pub fn ensure_shared(
-    rtnl: &Rtnl,
-    guard: &Guard,
-    conf: &NetConf,
-    store: &Store,
-) -> Result<usize, CniError> {
+/// anew, and then [`restore`]. Gives how many changes that took; what fails is logged.
+pub fn ensure_shared(rtnl: &Rtnl, guard: &Guard, conf: &NetConf, store: &Store) -> usize {
     let shared = guard.shared();
     let is_whole = |nft: &Nft, chain: &FrameChain| {
         let rules = nft.frame_rules(TABLE, &chain.name)?;
@@ -108,15 +100,19 @@ pub fn ensure_shared(
         Ok::<bool, NetlinkError>(chain.is_whole(Some(&found)))
     };
     // Without nftables [`set`] says so.
-    let Ok(nft) = Nft::open() else { return Ok(0) };
+    let Ok(nft) = Nft::open() else { return 0 };
     if shared.chains.last().is_none_or(|chain| is_whole(&nft, chain).unwrap_or(true)) {
-        return Ok(0);
+        return 0;
     }
     match nft.edit_frames(TABLE, &shared_edits(&shared)) {
-        Ok(()) => restore(rtnl, conf, store),
+        // Another pod's guard, which an agent may be repairing at the same time, is no reason to refuse this pod.
+        Ok(()) => restore(rtnl, conf, store).unwrap_or_else(|error| {
+            log::warn!("restore the guards of running pods: {error:?}");
+            0
+        }),
         Err(error) => {
             log::debug!("make what guards share: {error}");
-            Ok(0)
+            0
         }
     }
 }

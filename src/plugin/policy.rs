@@ -45,6 +45,9 @@ pub fn put_in_force(
     let why = match answered {
         // Without the table nothing would keep the pod in quarantine.
         Ok(Answer { why, .. }) if !is_there => return Err(no_table(&why)),
+        Ok(Answer { judged: false, why, .. }) if is_outside(add, entry) => {
+            return Err(again(not_judged(&why)));
+        }
         Ok(Answer { why, .. }) => {
             // The agent may not have come to the address yet.
             forget(&nft, &entry.addresses).or_internal("remove a former pod's policies")?;
@@ -59,6 +62,9 @@ pub fn put_in_force(
     let became = match on_agent_down {
         AgentDown::Open if !is_there => on_agent_down.name(),
         _ if !is_there => return Err(no_table(&why)),
+        AgentDown::Quarantine if !is_unconcerned && is_outside(add, entry) => {
+            return Err(again(not_judged(&format!("the agent does not answer: {why}"))));
+        }
         AgentDown::Quarantine if !is_unconcerned => on_agent_down.name(),
         _ => {
             let opened = nft.change_elements(POLICY_TABLE, &opened(&entry.addresses));
@@ -68,6 +74,16 @@ pub fn put_in_force(
     };
     log::warn!("policies: the agent does not answer: {why}; {became}");
     Ok(format!("{became}: the agent does not answer: {why}"))
+}
+
+/// The pod has an address that is not judged without the agent: it is in no range of the network.
+fn is_outside(add: &Add, entry: &StoreEntry) -> bool {
+    let ranges = || add.conf.ranges.iter().flatten();
+    entry.addresses.iter().any(|address| !ranges().any(|range| range.subnet.contains(*address)))
+}
+
+fn not_judged(why: &str) -> String {
+    format!("a pod outside the network's subnets cannot be kept in quarantine: {why}")
 }
 
 /// The agent knew, when it was there, that no policy concerns the pod's namespace.

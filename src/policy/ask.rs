@@ -61,6 +61,9 @@ pub struct LocalPod {
 pub struct Answer {
     /// The pod's policies are in force; else it is in quarantine.
     pub in_force: bool,
+    /// The table of policies judges its addresses, wherever they are.
+    #[serde(default)]
+    pub judged: bool,
     /// Why it is in quarantine.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,

@@ -47,7 +47,9 @@ pub struct HostPolicy<'a> {
     pub pods: &'a [Endpoint],
     /// Of the selectors that rules have as peers; a selector that is missing finds nothing.
     pub members: &'a Members,
-    /// Where this host's pods have their addresses.
+    /// Of all pods of this host, in quarantine too.
+    pub addresses: &'a BTreeSet<IpAddr>,
+    /// Where this host's pods have their addresses, but for those that ask for others.
     pub subnets: &'a [IpNetwork],
     /// The bits of a connection's mark that hold the epoch.
     pub mark_bits: MarkBits,
@@ -73,8 +75,9 @@ pub struct PolicyTable {
 
 /// The table of a host.
 pub fn compile(host: &HostPolicy<'_>) -> PolicyTable {
-    let families: Vec<Family> =
-        Family::BOTH.into_iter().filter(|family| host.has(*family)).collect();
+    let networks = host.networks();
+    let has = |family: &Family| networks.iter().any(|it| subnet::family(*it) == *family);
+    let families: Vec<Family> = Family::BOTH.into_iter().filter(has).collect();
     let mut sets = Sets::new(host.members);
     let mut programs = Programs::new(host.rules, &families, host.log_group);
     let verdicts = host.pods.iter().map(|pod| {
@@ -87,8 +90,7 @@ pub fn compile(host: &HostPolicy<'_>) -> PolicyTable {
         pod_sets(*family, &pods).into_iter().for_each(|set| sets.insert(set));
     }
     let judges = families.iter().flat_map(|family| judges(*family));
-    let (called, to_own_node) =
-        hooks(&host.networks(&families, pods.keys()), &families, host.mark_bits.0);
+    let (called, to_own_node) = hooks(&networks, &families, host.mark_bits.0);
     let (programs, mut counters) = programs.finish();
     counters.extend(["unknown", "untracked"].map(str::to_owned));
     let chains = judges.chain(to_own_node).chain([unknown(host)]).chain(programs).collect();
@@ -98,21 +100,13 @@ pub fn compile(host: &HostPolicy<'_>) -> PolicyTable {
 
 impl HostPolicy<'_> {
     /// What is judged: this host's subnets, and addresses of its pods outside of those.
-    fn networks<'a>(
-        &self,
-        families: &[Family],
-        addresses: impl Iterator<Item = &'a IpAddr>,
-    ) -> Vec<IpNetwork> {
-        let outside = addresses
-            .filter(|address| !self.subnets.iter().any(|subnet| subnet.contains(**address)))
-            .map(|address| IpNetwork::from(*address));
-        let all: BTreeSet<IpNetwork> =
-            self.subnets.iter().copied().map(subnet::masked).chain(outside).collect();
-        all.into_iter().filter(|it| families.contains(&subnet::family(*it))).collect()
-    }
-
-    fn has(&self, family: Family) -> bool {
-        self.subnets.iter().any(|network| subnet::family(*network) == family)
+    fn networks(&self) -> Vec<IpNetwork> {
+        let is_outside = |address: &&IpAddr| !self.subnets.iter().any(|it| it.contains(**address));
+        let known = self.pods.iter().flat_map(|pod| &pod.addresses);
+        let outside = self.addresses.iter().chain(known).filter(is_outside);
+        let outside = outside.map(|address| IpNetwork::from(*address));
+        let subnets = self.subnets.iter().copied().map(subnet::masked);
+        BTreeSet::from_iter(subnets.chain(outside)).into_iter().collect()
     }
 }
 

@@ -46,7 +46,9 @@ impl HostKnowledge {
             .as_deref()
             .map(|known| known.clone().on_host(self.endpoints(known, pods), subnets));
         let here = here.unwrap_or_default();
+        let addresses = pods.owners().map(|(address, _)| address).collect();
         compile(&HostPolicy {
+            addresses: &addresses,
             rules: &here.rules,
             pods: &here.pods,
             members: &here.members,

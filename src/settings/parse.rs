@@ -192,6 +192,12 @@ impl Parser<'_> {
                        reach each other by the bridge, past every policy";
             self.fault(variable, why);
         }
+        let sources = guard.iter().flat_map(|guard| &guard.allowed);
+        if sources.filter(|network| !network.ip().is_multicast()).count() > 0 {
+            let why = "with POLICY=on pods send from their own addresses only: policies know a pod by \
+                       them, and would not judge what comes from others; multicast groups may stay";
+            self.fault("ALLOWED_ADDRESSES", why);
+        }
         if flowtable == Some(true) {
             let why = "POLICY=on needs FLOWTABLE=false: what a policy takes away would still reach \
                        connections that pass by the forward chains";

@@ -93,10 +93,14 @@ impl ClusterState {
         let (mut own, mut all, mut refused) = (Vec::new(), BTreeMap::new(), Vec::new());
         for pod in self.pods().filter(|pod| pod.is_endpoint) {
             let Some(host) = &pod.host else { continue };
+            let is_own = *host == self.host;
+            // Rules find it by its namespace's labels: it stays in quarantine until those are known.
+            if is_own && !cluster.has(&pod.namespace) {
+                continue;
+            }
             let mut pod = pod.clone();
             let subnets = nodes.get(host).map(|node| node.subnets.as_slice()).unwrap_or_default();
             refused.extend(refuse(&mut pod, subnets));
-            let is_own = *host == self.host;
             let (endpoint, faults) = cluster.endpoint(pod, host.clone());
             if is_own {
                 refused.extend(faults);
@@ -202,4 +206,37 @@ fn refuse(pod: &mut Pod, subnets: &[IpNetwork]) -> Option<Problem> {
     let subject = Object::named(format!("pod {}/{}", pod.namespace, pod.name));
     let what = format!("address {foreign} is ignored: it is not in a subnet of its node");
     Some(Problem::new(ProblemKind::Policy, subject, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn put(state: &mut ClusterState, resource: Resource, name: &str, object: &Value) {
+        let key = ObjectKey { namespace: None, name: name.into() };
+        state.take(resource, Heard::Put(key, Item::read(resource, object)));
+    }
+
+    #[test]
+    fn a_pod_of_a_namespace_that_is_not_known_is_in_quarantine() {
+        let mut state = ClusterState::new("n1".parse().unwrap(), Resource::ALL);
+        for resource in Resource::ALL {
+            assert!(state.take(resource, Heard::All(BTreeMap::new())));
+        }
+        let pod = json!({
+            "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {"nodeName": "n1"}, "status": {"podIPs": [{"ip": "10.1.2.3"}]},
+        });
+        let namespace = |labels| json!({"metadata": {"name": "shop", "labels": labels}});
+        let own = |state: &mut ClusterState| state.update().snapshot.unwrap().pods;
+        put(&mut state, Resource::Pods, "web", &pod);
+        assert_eq!(own(&mut state), []);
+        put(&mut state, Resource::Namespaces, "shop", &namespace(json!({"tier": "front"})));
+        let known = own(&mut state);
+        assert_eq!(known.len(), 1);
+        put(&mut state, Resource::Namespaces, "shop", &namespace(json!(7)));
+        assert_eq!(own(&mut state), [], "it is not understood");
+    }
 }

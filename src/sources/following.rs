@@ -1,6 +1,7 @@
 //! Follows the Kubernetes API or etcd while policies of it are wanted.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ pub struct Following {
 
 struct Running {
     of: Followed,
-    _source: Option<EventLoop>,
+    _source: EventLoop,
     exchange: Option<Exchange>,
     /// What was exchanged last.
     exchanged: Option<(ExchangedFrom, Arc<Hosts>)>,
@@ -54,8 +55,7 @@ impl Following {
     }
 
     /// Follows `wanted` alone. Nothing that was heard is revoked by that. `had_some`: policies of etcd are in
-    /// force.
-    /// `kept`: gives the members on other hosts that are.
+    /// force; `kept` gives the members on other hosts that are.
     pub fn set(
         &mut self,
         wanted: Option<Followed>,
@@ -79,11 +79,7 @@ impl Following {
                 (policies(start, had_some, publish), Some(exchange))
             }
         };
-        let failed = |error| log::error!("follow policies: {error}");
-        let source = source.map_err(failed).ok();
-        let exchange = exchange.and_then(|started| started.map_err(failed).ok());
-        let (exchanged, former) = Default::default();
-        self.running = Some(Running { of, _source: source, exchange, exchanged, former });
+        self.running = running(of, source, exchange.transpose());
     }
 
     /// Other hosts hear of this one's members, and are heard.
@@ -116,5 +112,45 @@ impl Following {
         let former = running.former.keys().cloned();
         exchange.set(ExchangeInputs::of(from, former, own, Arc::clone(&hosts)));
         running.exchanged = Some((from.clone(), hosts));
+    }
+}
+
+/// `None` if one of them could not be started: both are then, with the next look.
+fn running(
+    of: Followed,
+    source: io::Result<EventLoop>,
+    exchange: io::Result<Option<Exchange>>,
+) -> Option<Running> {
+    match (source, exchange) {
+        (Ok(source), Ok(exchange)) => Some(Running {
+            of,
+            _source: source,
+            exchange,
+            exchanged: None,
+            former: BTreeMap::new(),
+        }),
+        (Err(error), _) | (_, Err(error)) => {
+            log::error!("follow policies: {error}; this is tried again");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::KubeSettings;
+    use crate::sources::PodScope;
+
+    #[test]
+    fn what_could_not_be_started_does_not_count_as_followed() {
+        let host: NodeName = "n1".parse().unwrap();
+        let start = Start { api: KubeSettings::default(), host, pods: PodScope::All };
+        let of = || Followed::Kubernetes(start.clone());
+        let failed = || io::Error::from(io::ErrorKind::WouldBlock);
+        let source = || EventLoop::spawn("test", async |stopped| drop(stopped.await));
+        assert!(running(of(), Err(failed()), Ok(None)).is_none());
+        assert!(running(of(), source(), Err(failed())).is_none());
+        assert!(running(of(), source(), Ok(None)).is_some());
     }
 }

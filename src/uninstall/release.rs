@@ -32,7 +32,8 @@ pub fn run(
         let found = etcd::read(server, roots).map_err(unreachable)?;
         let keys = leave::keys(&found, &own).map_err(|error| Exit::new(exit::FAILURE, error))?;
         // A role made for earlier versions may not read them, and no host writes them then.
-        let members = etcd::members_of(server, roots, &own.name).unwrap_or_default();
+        let members = etcd::members_of(server, roots, &own.name);
+        let members = members.inspect_err(|error| log::warn!("{error}")).unwrap_or_default();
         let transactions = leave::transactions(&found, &own.name, &keys, &members, roots);
         let mut done = true;
         for transaction in transactions.iter().filter(|transaction| !dry && transaction.deletes()) {

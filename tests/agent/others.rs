@@ -23,8 +23,10 @@ fn check(set_up: &str, words: &[&str], tear_down: &str) {
     alone.host.shell(tear_down).ok();
     agent.wait_log(&[&["no longer"], words].concat());
     let log = agent.log();
-    let lines = log.matches("ERROR").count() + log.matches("WARN").count();
-    assert_eq!(lines, 1, "logged once:\n{log}");
+    // A look at the links while a thousand are made is not a complete one.
+    let is_found = |line: &&str| !line.contains("kept changing while it was read");
+    let lines = log.lines().filter(|line| line.contains("ERROR") || line.contains("WARN"));
+    assert_eq!(lines.filter(is_found).count(), 1, "logged once:\n{log}");
     agent.stop();
 }
 

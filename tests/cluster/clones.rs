@@ -170,3 +170,27 @@ fn a_cloned_machine_does_not_serve_and_the_original_loses_no_packet() {
     copy.stop();
     local::status_when(original, "no copy", |status| !is_copied(status));
 }
+
+/// It finds the alive key of its own crash, and etcd is gone before that ends.
+#[test]
+fn a_host_that_boots_after_a_crash_serves_within_a_minute_though_etcd_goes_away() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agent = Agent::start(host, &[]);
+    agent.wait_ready();
+    Pod::add(host, "before").delete();
+    agent.kill();
+    drop(agent);
+    cluster.reboot(host);
+    let agent = Agent::start(host, &[]);
+    let crashed = Instant::now();
+    until_not_ready(host, &["h1", "may still live"]);
+    cluster.part(host, &cluster.etcd.node);
+    eventually("it serves", 8 * SOON, || {
+        let (code, body) = local::get(host, "/readyz");
+        if code == 200 { Ok(()) } else { Err(body) }
+    });
+    println!("it serves after {:?}", crashed.elapsed());
+    Pod::add(host, "without-etcd").delete();
+    agent.stop();
+}

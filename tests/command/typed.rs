@@ -42,7 +42,7 @@ fn each_subcommand_has_help_with_examples() {
 }
 
 /// Those that the manual and the README name.
-const WITHOUT_JSON: [&str; 1] = ["ui"];
+const WITHOUT_JSON: [&str; 2] = ["ui", "export"];
 
 #[test]
 fn every_subcommand_has_json_output_with_listed_exceptions() {

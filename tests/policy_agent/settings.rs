@@ -11,6 +11,7 @@ fn settings_that_would_lead_past_policies_are_refused_with_the_reason() {
         (&[("POD_ROUTING", "bridge")][..], "by the bridge, past every policy"),
         (&[("POD_GUARD", "off")], "by the bridge, past every policy"),
         (&[("FLOWTABLE", "true")], "pass by the forward chains"),
+        (&[("ALLOWED_ADDRESSES", "192.0.2.0/24")], "from their own addresses only"),
         (&[("POLICY_FILE", "")], "needs a file"),
         (&[("SUBNET_SOURCE", "kubernetes")], "from the API alone"),
         (&[("POLICY_ON_AGENT_DOWN", "never")], "quarantine, fail or open"),

@@ -34,6 +34,9 @@ fn no_denied_packet_reaches_a_pod_that_starts() {
         let db = connect(host, &name, "db", address).unwrap();
         server.wait(web.v4());
         assert_eq!(server.received(other.v4()), 0, "start {number}");
+        // No ARP answer of another pod takes its packets.
+        let neighbour = host.run(&format!("ip neigh show {address}")).ok();
+        assert!(neighbour.contains("PERMANENT"), "{neighbour}");
         db.delete();
     }
     agent.kill();

@@ -156,3 +156,21 @@ fn a_dry_run_shows_what_becomes_of_the_table() {
     assert!(off.contains("- nft table inet humanz-policy"), "{off}");
     assert!(host.run("nft list table inet humanz-policy").ok().contains("np/shop/db"));
 }
+
+#[test]
+fn nothing_changes_while_the_index_cannot_be_removed() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    let agent = serve(host, &[]);
+    let (other, db) = (add(host, "other", "other"), add(host, "db", "db"));
+    let mut server = Server::open(&db);
+    host.shell(&format!("rm -f {INDEX}; mkdir -p {INDEX}/full")).ok();
+    write_policies(host, &[]);
+    let status = || Agent::run(host, "status --json", STANDALONE).stdout;
+    soon("a problem", || status().contains("index of policies"));
+    assert!(!arrives(&mut server, &other, &db));
+    host.run(&format!("rm -r {INDEX}")).ok();
+    soon("the policies", || arrives(&mut server, &other, &db));
+    agent.stop();
+}

@@ -18,6 +18,8 @@ pub struct Packet {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub connection: Option<Connection>,
+    /// The host has said that it is not to be tracked.
+    pub untracked: bool,
     /// The counters that counted it.
     pub counted: Vec<String>,
 }
@@ -41,7 +43,8 @@ impl Packet {
     pub fn first(tuple: Tuple) -> Packet {
         let connection = Some(Connection { tuple, mark: 0 });
         let (source, destination) = (tuple.source, tuple.destination);
-        Packet { hook: Hook::FORWARD, source, destination, connection, counted: Vec::new() }
+        let (hook, counted) = (Hook::FORWARD, Vec::new());
+        Packet { hook, source, destination, connection, untracked: false, counted }
     }
 
     /// As the host with this place meets it.
@@ -147,6 +150,7 @@ impl Packet {
                 find(ruleset, &key, set).is_some()
             }),
             Match::NoConnection => self.connection.is_none(),
+            Match::Invalid => self.connection.is_none() && !self.untracked,
             // A routed packet's hop limit is below.
             Match::BridgedNdp => false,
             // The first of a connection, from a pod.

@@ -14,6 +14,7 @@ mod kernel;
 mod large;
 mod network;
 mod partial;
+mod quarantine;
 mod random;
 mod revocation;
 mod steps;

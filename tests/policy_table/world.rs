@@ -75,9 +75,11 @@ impl World {
     pub fn on_host<T>(&self, host: usize, then: impl FnOnce(&HostPolicy<'_>) -> T) -> T {
         let pods = self.local(host);
         let subnets = subnets(host);
+        let addresses = pods.iter().flat_map(|pod| pod.addresses.clone()).collect();
         then(&HostPolicy {
             rules: &self.rules,
             pods: &pods,
+            addresses: &addresses,
             members: &self.members,
             subnets: &subnets,
             mark_bits: MarkBits::DEFAULT,

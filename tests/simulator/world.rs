@@ -566,7 +566,7 @@ impl World {
     /// etcd has not answered in time: the agent serves from its last known state.
     fn last_known(&mut self, host: usize) {
         let trouble = self.hosts[host].agent.as_ref().and_then(|a| a.machine.trouble());
-        if trouble.is_some_and(LeaseError::may_be_of_copy) {
+        if matches!(trouble, Some(LeaseError::MayBeCopy { .. })) {
             let life = self.hosts[host].life;
             return self.after(1_000, Scheduled::LastKnownGood(host, life));
         }

@@ -43,7 +43,7 @@ pub fn reconcile(
         if look {
             remove(run.kernel, applier);
             cache.index = None;
-            write_index(&ask::index(&run.settings.cni.ipam_dir), None, applier);
+            let _reported = write_index(&ask::index(&run.settings.cni.ipam_dir), None, applier);
         }
         return true;
     }
@@ -93,13 +93,14 @@ fn keep(
     // It is never wider than the table.
     if index.as_ref() != Some(&open) {
         *index = None;
-        write_index(&file, None, applier);
+        if !write_index(&file, None, applier) {
+            return Ok(false);
+        }
     }
     for _ in 0..ATTEMPTS {
         match step(nft, table, &wanted, first_epoch, applier) {
             Ok(true) => {
-                if index.is_none() {
-                    write_index(&file, Some(&open), applier);
+                if index.is_none() && write_index(&file, Some(&open), applier) {
                     *index = Some(open);
                 }
                 return Ok(true);
@@ -135,17 +136,18 @@ fn step(
     Ok(applier.is_dry())
 }
 
-/// `None`: there is none any longer. Where it cannot be removed no pod can start, either.
-fn write_index(file: &Path, index: Option<&Index>, applier: &mut Applier) {
+/// `None`: there is none any longer. False if that failed.
+fn write_index(file: &Path, index: Option<&Index>, applier: &mut Applier) -> bool {
     let text = index.map(|index| serde_json::to_vec(index).unwrap_or_default());
     let written = match text {
-        _ if applier.is_dry() => return,
+        _ if applier.is_dry() => return true,
         Some(text) => files::replace(file, &text, 0o600),
         None => files::remove(file),
     };
-    if let Err(error) = written {
-        applier.inspect_failed(Object::File("index of policies", file.to_owned()), error);
-    }
+    let failed = written.map_err(|error| {
+        applier.inspect_failed(Object::File("index of policies", file.to_owned()), error)
+    });
+    failed.is_ok()
 }
 
 /// Removes the table.

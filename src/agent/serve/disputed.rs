@@ -67,6 +67,7 @@ impl Agent {
         let store = Store::open(&cni.ipam_dir, &cni.name, &boot_id, sources);
         if !self.state.disputed.known {
             self.state.disputed.closed = store.closed()?;
+            self.state.disputed.earlier.clone_from(&self.state.disputed.closed);
             self.state.disputed.known = true;
         }
         let trouble = self.state.etcd.trouble.as_ref();
@@ -74,7 +75,9 @@ impl Agent {
         let why = trouble.map(|trouble| trouble.with_fix());
         // Until etcd has answered, what an earlier run closed may be another host's.
         let opens = if self.state.disputed.confirmed { *own } else { PerFamily::default() };
-        let wanted = wanted(self.state.disputed.closed.as_ref(), &opens, &disputed, why);
+        let Disputed { closed, earlier, is_no_copy, .. } = &self.state.disputed;
+        let former = if *is_no_copy { earlier } else { closed };
+        let wanted = wanted(former.as_ref(), &opens, &disputed, why);
         if wanted != self.state.disputed.closed {
             store.close(wanted.as_ref(), WAIT)?;
             self.state.disputed.closed = wanted;

@@ -52,7 +52,7 @@ impl Agent {
 
     /// DEL removes a pod's link before it releases the address: the store is read again a little later.
     pub(super) fn note_pods(&mut self, scope: Scope) {
-        if scope == Scope::POLICY && self.settings.policy.is_some() {
+        if scope.policy && self.settings.policy.is_some() {
             self.state.pods_due = Some((Instant::now() + RELEASED, RELEASED));
         }
     }

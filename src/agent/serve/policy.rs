@@ -12,6 +12,7 @@ use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
 use crate::inspect::{Kernel, last_policies, policy_file};
+use crate::netlink::NetlinkError;
 use crate::policy::ask::Answer;
 use crate::policy::compile::POLICY_TABLE;
 use crate::policy::local::{HostKnowledge, Published};
@@ -32,9 +33,14 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// said something. Where there is none, the host was started again, and older policies are better than none.
 pub fn kept_policies(settings: &Settings, kernel: &Kernel) -> (Policies, Arc<Published>) {
     let Some(policy) = &settings.policy else { return Default::default() };
-    let has_table = kernel.nft.tables().is_ok_and(|all| all.iter().any(|it| it == POLICY_TABLE));
+    let has_table = may_have_table(kernel.nft.tables());
     let (kept, published) = last_policies::kept(&settings.state_dir, !has_table);
     (Policies::kept(kept, &policy.providers(&settings.source)), Arc::new(published))
+}
+
+/// A kernel that does not answer may have it.
+fn may_have_table(found: Result<Vec<String>, NetlinkError>) -> bool {
+    found.map_or(true, |tables| tables.iter().any(|it| it == POLICY_TABLE))
 }
 
 impl Agent {
@@ -95,16 +101,15 @@ impl Agent {
 
     /// Starts to hear the questions of plugins, if policies are on.
     fn hear_pods(&mut self) {
-        if self.settings.policy.is_none() || self.state.once {
+        if self.settings.policy.is_none() || self.state.once || self.state.new_pods.is_some() {
             return;
         }
-        let Some(triggers) = self.on_pods.take() else { return };
         let folder = &self.settings.cni.ipam_dir;
-        let to = triggers.clone();
+        let to = self.on_pods.clone();
         let ask = move |asked| trigger::send(&to, Trigger::Pod(asked));
-        if let Err(error) = new_pods::listen(folder, ask) {
-            log::error!("hear of new pods in {}: {error}", folder.display());
-            self.on_pods = Some(triggers);
+        match new_pods::listen(folder, ask) {
+            Ok(new_pods) => self.state.new_pods = Some(new_pods),
+            Err(error) => log::error!("hear of new pods in {}: {error}", folder.display()),
         }
     }
 
@@ -175,7 +180,7 @@ impl Agent {
             return;
         }
         let asked = std::mem::take(&mut self.state.asked);
-        let quarantine = |why: &str| Answer { in_force: false, why: why.to_owned() };
+        let quarantine = |why: &str| Answer { in_force: false, judged: false, why: why.to_owned() };
         let Some(subnets) = self.state.subnets.filter(|_| self.settings.policy.is_some()) else {
             let why = quarantine("the agent starts");
             return asked.into_iter().for_each(|asked| asked.answer(&why));
@@ -212,8 +217,8 @@ impl Agent {
         let known = pods.map(|pods| policies.addresses(pods)).unwrap_or_default();
         for asked in asked {
             let is_known = asked.pod.addresses.iter().all(|address| known.contains(address));
-            asked.answer(&match (is_in_force, is_known) {
-                (true, true) => Answer { in_force: true, why: String::new() },
+            let answer = match (is_in_force, is_known) {
+                (true, true) => Answer { in_force: true, judged: true, why: String::new() },
                 (true, false) if self.policies.exchanges() => {
                     quarantine("other hosts do not know yet whose its address is")
                 }
@@ -222,10 +227,25 @@ impl Agent {
                     quarantine("no policies have been read yet")
                 }
                 (false, _) => quarantine("the table of policies cannot be changed"),
-            });
+            };
+            let judged = is_in_force && policies.known.is_some();
+            asked.answer(&Answer { judged, ..answer });
         }
         if !is_in_force {
             self.state.scope = self.state.scope.and(Scope::POLICY);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_does_not_answer_may_have_the_table() {
+        let found = |names: &[&str]| Ok(names.iter().map(|name| (*name).to_owned()).collect());
+        assert!(may_have_table(found(&["other", POLICY_TABLE])));
+        assert!(!may_have_table(found(&["other"])));
+        assert!(may_have_table(Err(NetlinkError::Malformed(String::new()))));
     }
 }

@@ -24,6 +24,7 @@ impl Agent {
         let now = Instant::now();
         if now >= self.state.resync_at {
             self.state.scope = Scope::ALL;
+            self.state.new_pods.take_if(|new_pods| !new_pods.is_there());
             self.state.reasons.and(if self.state.ready {
                 TriggerReason::RESYNC
             } else {

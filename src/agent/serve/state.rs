@@ -7,14 +7,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::new_pods::PodRequest;
+use crate::agent::new_pods::{NewPods, PodRequest};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::host_state::HostState;
 use crate::ipam::Closed;
 use crate::lease::snapshot::Snapshot;
-use crate::lease::{Peers, Resolved};
+use crate::lease::{LeaseError, Peers, Resolved};
 use crate::net::PerFamily;
 use crate::policy::keeping::Keeping;
 use crate::policy::local::Published;
@@ -86,6 +86,8 @@ pub struct AgentState {
     pub(super) policy_file_due: Option<Instant>,
     /// When to read the store again for a pod that went, and the wait until then.
     pub(super) pods_due: Option<(Instant, Duration)>,
+    /// The socket for questions of plugins.
+    pub(super) new_pods: Option<NewPods>,
     /// New pods, whose plugins wait.
     pub(super) asked: Vec<PodRequest>,
     /// The agent leaves once the host is as it should be, or with the first failure.
@@ -96,12 +98,23 @@ pub struct AgentState {
 #[derive(Debug, Default)]
 pub struct Disputed {
     pub(super) closed: Option<Closed>,
+    /// What an earlier life of the agent had closed.
+    pub(super) earlier: Option<Closed>,
     /// It was read, or written, in this life of the agent.
     pub(super) known: bool,
     /// In this life etcd said which subnets are this host's: others are not opened before that.
     pub(super) confirmed: bool,
     /// When to look for pods.
     pub(super) look_at: Option<Instant>,
+    /// Nobody has said in time that this machine is a copy: what was closed meanwhile opens.
+    pub(super) is_no_copy: bool,
+}
+
+impl Disputed {
+    /// The state is served that may have been another machine's, as etcd said in `trouble`.
+    pub(super) fn forget_copy(&mut self, trouble: Option<&LeaseError>) {
+        self.is_no_copy |= matches!(trouble, Some(LeaseError::MayBeCopy { .. }));
+    }
 }
 
 impl AgentState {
@@ -140,6 +153,7 @@ impl AgentState {
             kept_policies: Keeping::new(now),
             policy_view: None,
             quarantine_due: None,
+            new_pods: None,
             policy_file_due: Some(now),
             pods_due: None,
             asked: Vec::new(),

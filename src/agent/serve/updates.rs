@@ -39,7 +39,7 @@ impl Agent {
                 if let (None, Registry::Leased(leased)) = (&self.state.subnets, &mut self.registry)
                 {
                     leased.down = Some(error.with_fix());
-                    leased.undecided = error.may_be_of_copy();
+                    leased.held_back = leased.held_back.after(&error);
                     // The state of a copied machine is the other one's.
                     leased.saved = leased.saved.take().filter(|_| !error.is_of_copy());
                 }
@@ -144,6 +144,7 @@ impl Agent {
                 known.snapshot.hosts.len(),
                 known.snapshot.revision
             );
+            self.state.disputed.forget_copy(self.state.etcd.trouble.as_ref());
             self.state.etcd.trouble = self.registry.dispute(&self.settings, &known);
             self.note_store();
             self.state.subnets = Some(known.lease.subnets);

@@ -207,7 +207,8 @@ impl SessionMachine {
         self.asked = Some(LivenessCheck { instance, modified, waits: 0 });
         if self.windows(found) > 1 {
             let (host, since) = (name.clone(), alive.value.since.to_string());
-            self.trouble = Some(LeaseError::MayBeCopy { host, since });
+            let moved = self.has_moved(found);
+            self.trouble = Some(LeaseError::MayBeCopy { host, since, moved });
         }
         self.wait_for_answer(found)
     }

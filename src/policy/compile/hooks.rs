@@ -51,8 +51,8 @@ fn forward(networks: &[IpNetwork], families: &[Family], judged: Rule) -> Chain {
     Chain { name: FORWARD_CHAIN.to_owned(), base: base(Hook::FORWARD), rules }
 }
 
-/// Connections of pods to their own node. Packets of no connection pass: neighbour discovery is such,
-/// and what the host itself tracks not, as caches of names do.
+/// Connections of pods to their own node. What is not tracked passes: neighbour discovery is such, and what the
+/// host itself tracks not, as caches of names do.
 fn input(networks: &[IpNetwork]) -> Chain {
     let from_pods = |network: &IpNetwork| {
         let family = subnet::family(*network);
@@ -60,7 +60,12 @@ fn input(networks: &[IpNetwork]) -> Chain {
         let verdict = Verdict::Goto(numbered("node", family));
         plain("from pods to their node", matches, Action::Verdict(verdict))
     };
-    let rules = networks.iter().map(from_pods).collect();
+    let of_no_connection = |network: &IpNetwork| {
+        let source = Field::Source(subnet::family(*network));
+        closed(Match::Invalid, source, *network)
+    };
+    let rules =
+        networks.iter().map(from_pods).chain(networks.iter().map(of_no_connection)).collect();
     Chain { name: INPUT_CHAIN.to_owned(), base: base(Hook::INPUT), rules }
 }
 
@@ -91,13 +96,13 @@ fn stamp() -> Rule {
 /// Packets of no connection have no tuple to be judged by: only pods without rules get them.
 fn untracked(network: IpNetwork) -> [Rule; 2] {
     let family = subnet::family(network);
-    [Field::Source(family), Field::Destination(family)].map(|field| {
-        let matches = vec![
-            Match::NoConnection,
-            Match::Within(field, network),
-            Match::NotIn(field, numbered("open", family)),
-        ];
-        let count = Action::Count("untracked".to_owned(), Verdict::Drop);
-        plain("of no connection", matches, count)
-    })
+    let ends = [Field::Source(family), Field::Destination(family)];
+    ends.map(|field| closed(Match::NoConnection, field, network))
+}
+
+fn closed(state: Match, field: Field, network: IpNetwork) -> Rule {
+    let open = numbered("open", subnet::family(network));
+    let matches = vec![state, Match::Within(field, network), Match::NotIn(field, open)];
+    let count = Action::Count("untracked".to_owned(), Verdict::Drop);
+    plain("of no connection", matches, count)
 }

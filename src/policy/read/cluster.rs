@@ -52,6 +52,11 @@ impl Cluster {
         self.closed.insert(namespace);
     }
 
+    /// What is said of this namespace is known.
+    pub fn has(&self, namespace: &Name) -> bool {
+        self.namespaces.contains_key(namespace)
+    }
+
     pub fn is_closed(&self, namespace: &Name) -> bool {
         self.closed.contains(namespace)
     }
