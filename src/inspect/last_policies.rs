@@ -39,7 +39,7 @@ pub const OUTDATED: &str = "policy.json.outdated";
 /// They cannot be written.
 pub fn keep(
     state_dir: &Path,
-    snapshots: &BTreeMap<Provider, Snapshot>,
+    snapshots: &BTreeMap<Provider, &Snapshot>,
     published: &Published,
 ) -> Result<usize, FileError> {
     let text =

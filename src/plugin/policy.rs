@@ -90,7 +90,7 @@ fn not_judged(why: &str) -> String {
 fn is_unconcerned(add: &Add, entry: &StoreEntry) -> bool {
     let path = ask::index(&add.conf.data_dir);
     let index = fs::read(path).ok().and_then(|bytes| serde_json::from_slice::<Index>(&bytes).ok());
-    index.zip(entry.pod.as_deref()).is_some_and(|(index, pod)| index.opens(pod))
+    index.zip(entry.pod.as_deref()).is_some_and(|(index, pod)| index.opens(pod, &entry.addresses))
 }
 
 fn answer(add: &Add, entry: &StoreEntry) -> Result<Answer, String> {

@@ -29,11 +29,16 @@ pub fn index(ipam_dir: &Path) -> PathBuf {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Index {
     pub open: BTreeSet<Name>,
+    /// Addresses that other hosts know as those of this host's pods, perhaps former ones.
+    pub held: BTreeSet<IpAddr>,
 }
 
 impl Index {
-    /// It has the namespace of this pod (`namespace/name`).
-    pub fn opens(&self, pod: &str) -> bool {
+    /// It has the namespace of this new pod (`namespace/name`), and other hosts know none of its addresses.
+    pub fn opens(&self, pod: &str, addresses: &[IpAddr]) -> bool {
+        if addresses.iter().any(|address| self.held.contains(address)) {
+            return false;
+        }
         let namespace = pod.split_once('/').and_then(|(namespace, _)| namespace.parse().ok());
         namespace.is_some_and(|namespace: Name| self.open.contains(&namespace))
     }
@@ -67,4 +72,20 @@ pub struct Answer {
     /// Why it is in quarantine.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_pod_is_opened_with_an_address_that_other_hosts_know() {
+        let [held, free] = ["10.1.2.3", "10.1.2.4"].map(|text| text.parse().unwrap());
+        let open = BTreeSet::from(["free".parse().unwrap()]);
+        let index = Index { open, held: [held].into() };
+        assert!(index.opens("free/web", &[free]) && !index.opens("shop/web", &[free]));
+        assert!(!index.opens("free/web", &[held]) && !index.opens("free/web", &[free, held]));
+        // An index of before does not say what other hosts know: it opens nothing.
+        assert!(serde_json::from_str::<Index>(r#"{"open": ["free"]}"#).is_err());
+    }
 }

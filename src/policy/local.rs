@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ipam::StoreEntry;
 use crate::net::node_name::NodeName;
-use crate::policy::ask::LocalPod;
+use crate::policy::ask::{Index, LocalPod};
 use crate::policy::compile::{HostPolicy, MarkBits, PolicyTable, compile};
 use crate::policy::endpoint::Endpoint;
 use crate::policy::labels::Labels;
@@ -56,8 +56,14 @@ impl HostKnowledge {
         })
     }
 
+    /// What plugins go by while there is no agent.
+    pub fn index(&self, pods: &Pods) -> Index {
+        let held = self.published.iter().flat_map(|published| published.keys().copied());
+        Index { open: self.unconcerned(pods), held: held.collect() }
+    }
+
     /// The namespaces of `pods` that no policy concerns.
-    pub fn unconcerned(&self, pods: &Pods) -> BTreeSet<Name> {
+    fn unconcerned(&self, pods: &Pods) -> BTreeSet<Name> {
         let found = |known: &Arc<Snapshot>| {
             unconcerned::namespaces(&known.rules, &pods.endpoints(known, &self.host))
         };

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::net::{Problem, ProblemKind};
+use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::members::Members;
 use crate::policy::read::cluster::Cluster;
 use crate::policy::rule::{Origin, Peer, Rules, Verdict};
@@ -18,12 +18,20 @@ use crate::policy::snapshot::{Provider, Snapshot, Update};
 pub struct Policies {
     /// The sources that there are.
     wanted: BTreeSet<Provider>,
-    snapshots: BTreeMap<Provider, Snapshot>,
+    snapshots: BTreeMap<Provider, Arc<Snapshot>>,
     problems: BTreeMap<Provider, Vec<Problem>>,
     states: BTreeMap<Provider, SourceState>,
     merged: Option<Arc<Snapshot>>,
-    /// Once everything has been known, what is known holds.
-    is_whole: bool,
+    /// Once every source has said something, one more does not hold up the others.
+    were_known: bool,
+    whole: Option<Whole>,
+}
+
+/// What all of them said when nothing was missing.
+#[derive(Debug)]
+struct Whole {
+    snapshots: BTreeMap<Provider, Arc<Snapshot>>,
+    merged: Arc<Snapshot>,
 }
 
 /// How a source is.
@@ -45,12 +53,12 @@ pub struct SourceState {
 impl Policies {
     /// What was kept from an earlier life, of the sources that there are still.
     pub fn kept(snapshots: BTreeMap<Provider, Snapshot>, of: &[Provider]) -> Policies {
-        let mut policies = Policies { snapshots, ..Policies::default() };
+        let snapshots = snapshots.into_iter().map(|(provider, said)| (provider, Arc::new(said)));
+        let mut policies = Policies { snapshots: snapshots.collect(), ..Policies::default() };
         policies.want(of);
         for (provider, snapshot) in &policies.snapshots {
             policies.states.insert(*provider, SourceState::holding(*provider, &snapshot.rules));
         }
-        policies.is_whole = policies.sources_are_known();
         policies
     }
 
@@ -67,10 +75,10 @@ impl Policies {
         self.note(&update, at);
         self.problems.insert(update.provider, update.problems);
         let Some(snapshot) = update.snapshot else { return false };
-        if self.snapshots.get(&update.provider) == Some(&snapshot) {
+        if self.snapshots.get(&update.provider).is_some_and(|before| **before == snapshot) {
             return false;
         }
-        self.snapshots.insert(update.provider, snapshot);
+        self.snapshots.insert(update.provider, Arc::new(snapshot));
         self.merge();
         true
     }
@@ -90,11 +98,12 @@ impl Policies {
             }
         }
         let is_new = before.members != members;
-        self.snapshots.insert(Provider::Members, Snapshot { members, ..Snapshot::default() });
+        let said = Snapshot { members, ..Snapshot::default() };
+        self.snapshots.insert(Provider::Members, Arc::new(said));
         self.problems.insert(Provider::Members, problems);
-        let was_whole = self.is_whole;
+        let was_waiting = self.is_waiting();
         self.merge();
-        is_new || self.is_whole != was_whole
+        is_new || self.is_waiting() != was_waiting
     }
 
     fn note(&mut self, update: &Update, at: SystemTime) {
@@ -125,10 +134,20 @@ impl Policies {
     }
 
     fn merge(&mut self) {
-        let all = || Arc::new(Snapshot::merged(self.snapshots.values()));
+        let all = || Arc::new(Snapshot::merged(self.snapshots.values().map(|said| &**said)));
         self.merged = (!self.snapshots.is_empty()).then(all);
-        let is_whole = || self.sources_are_known() && self.denied_are_known();
-        self.is_whole = self.merged.is_some() && (self.is_whole || is_whole());
+        self.were_known = self.merged.is_some() && (self.were_known || self.sources_are_known());
+        let Some(merged) = &self.merged else { return self.whole = None };
+        if self.were_known && self.unknown_denied().is_empty() {
+            let (snapshots, merged) = (self.snapshots.clone(), Arc::clone(merged));
+            self.whole = Some(Whole { snapshots, merged });
+        }
+    }
+
+    /// Something that was said is not in force.
+    fn is_waiting(&self) -> bool {
+        let in_force = self.snapshot();
+        self.merged.as_ref().is_some_and(|said| in_force.is_none_or(|it| !Arc::ptr_eq(it, said)))
     }
 
     fn sources_are_known(&self) -> bool {
@@ -136,46 +155,68 @@ impl Policies {
         self.merged.is_some() && sources.all(|wanted| self.snapshots.contains_key(wanted))
     }
 
-    /// A rule that denies a group does that before its members start to send.
-    fn denied_are_known(&self) -> bool {
-        let Some(members) = self.snapshots.get(&Provider::Members) else {
-            return !self.wanted.contains(&Provider::Members) || self.denied().is_empty();
-        };
-        self.denied().iter().all(|selector| members.members.contains_key(selector))
+    /// The groups that rules deny and whose members have not been read: a rule that denies a group does that
+    /// before its members start to send.
+    fn unknown_denied(&self) -> BTreeSet<Selector> {
+        let mut groups: BTreeSet<_> = self.merged.iter().flat_map(|known| denied(known)).collect();
+        match self.snapshots.get(&Provider::Members) {
+            Some(said) => groups.retain(|group| !said.members.contains_key(group)),
+            None if self.wanted.contains(&Provider::Members) => {}
+            None => groups.clear(),
+        }
+        groups
     }
 
-    /// The selectors of rules that do not allow.
-    fn denied(&self) -> BTreeSet<Selector> {
-        self.merged.iter().flat_map(|known| denied(known)).collect()
-    }
-
-    /// What all of them say; `None` before each has said something.
+    /// What all of them say; while members of a group are missing that a rule denies, what they said
+    /// before. `None` before each has said something.
     pub fn snapshot(&self) -> Option<&Arc<Snapshot>> {
-        self.merged.as_ref().filter(|_| self.is_whole)
+        self.whole.as_ref().map(|whole| &whole.merged)
     }
 
     /// What the sources say, perhaps without the members on other hosts that this needs.
     pub fn of_sources(&self) -> Option<&Arc<Snapshot>> {
-        self.merged.as_ref().filter(|_| self.is_whole || self.sources_are_known())
+        self.merged.as_ref().filter(|_| self.were_known)
     }
 
     /// There is something in what `provider` says.
     pub fn has_some(&self, provider: Provider) -> bool {
         let nothing = Snapshot { standalone: Some(Cluster::new(true)), ..Snapshot::default() };
-        self.snapshots.get(&provider).is_some_and(|said| *said != nothing)
+        self.snapshots.get(&provider).is_some_and(|said| **said != nothing)
     }
 
     pub fn has(&self, provider: Provider) -> bool {
         self.snapshots.contains_key(&provider)
     }
 
-    pub fn snapshots(&self) -> &BTreeMap<Provider, Snapshot> {
-        &self.snapshots
+    /// The members on other hosts that are in force.
+    pub fn members(&self) -> Members {
+        let said = self.whole.as_ref().and_then(|whole| whole.snapshots.get(&Provider::Members));
+        said.map(|said| said.members.clone()).unwrap_or_default()
     }
 
-    /// What is wrong with their objects.
+    /// What every source said of what is in force; `None` if that is nothing.
+    pub fn in_force(&self) -> Option<BTreeMap<Provider, &Snapshot>> {
+        let said = self.whole.as_ref()?.snapshots.iter();
+        Some(said.map(|(provider, said)| (*provider, &**said)).collect())
+    }
+
+    /// What is wrong with their objects, and what holds up a change of them.
     pub fn problems(&self) -> impl Iterator<Item = Problem> {
-        self.problems.values().flatten().cloned()
+        self.problems.values().flatten().cloned().chain(self.held_up())
+    }
+
+    fn held_up(&self) -> Option<Problem> {
+        let unknown = self.unknown_denied();
+        let (first, more) = (unknown.first().filter(|_| self.were_known)?, unknown.len() - 1);
+        let more = if more > 0 { format!(" and of {more} more") } else { String::new() };
+        let before = if self.whole.is_some() { "the former ones hold" } else { "none hold" };
+        let subject = Object::named("a change of policies");
+        let what = format!(
+            "a change of policies is not in force, {before}: members on other hosts of {first}{more}, \
+             which a rule denies, are not known"
+        );
+        let fix = "it ends when etcd has answered: see the other problems";
+        Some(Problem::new(ProblemKind::Policy, subject, what).with_fix(fix))
     }
 }
 
@@ -214,7 +255,7 @@ fn objects(rules: &Rules) -> BTreeSet<Origin> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Object;
+    use crate::policy::members::Member;
     use crate::policy::read::documents;
 
     fn update(policy: Option<&str>) -> Update {
@@ -228,6 +269,82 @@ mod tests {
             Snapshot { rules, ..Snapshot::default() }
         });
         Update { provider: Provider::File, snapshot, problems: Vec::new() }
+    }
+
+    fn deny_from(apps: &[&str]) -> Update {
+        let policy = serde_json::json!({
+            "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+            "metadata": {"name": "deny"},
+            "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+                "ingress": [{"action": "Deny", "from": [{"pods": {"namespaceSelector": {},
+                    "podSelector": {"matchExpressions":
+                        [{"key": "app", "operator": "In", "values": apps}]}}}]}]},
+        });
+        let found = documents::read(&[policy], true);
+        assert_eq!(found.problems, []);
+        let snapshot = Some(Snapshot { rules: found.rules, ..Snapshot::default() });
+        Update { provider: Provider::File, snapshot, problems: Vec::new() }
+    }
+
+    fn groups(update: &Update) -> BTreeSet<Selector> {
+        update.snapshot.iter().flat_map(denied).collect()
+    }
+
+    /// Other hosts have this pod in each of `groups`.
+    fn members(groups: &BTreeSet<Selector>) -> Members {
+        let addresses = vec!["10.1.9.9".parse().unwrap()];
+        let found: BTreeSet<_> = [Member { addresses, ports: Vec::new() }].into();
+        groups.iter().map(|group| (group.clone(), found.clone())).collect()
+    }
+
+    const SHARED: [Provider; 2] = [Provider::File, Provider::Members];
+
+    #[test]
+    fn a_denied_group_is_not_left_before_the_members_of_the_next_one_are_known() {
+        let mut policies = Policies::default();
+        policies.want(&SHARED);
+        let (former, new) = (deny_from(&["bad"]), deny_from(&["bad", "worse"]));
+        policies.take(former.clone(), SystemTime::UNIX_EPOCH);
+        assert!(policies.snapshot().is_none() && policies.in_force().is_none());
+        assert!(policies.take_members(members(&groups(&former)), &BTreeSet::new(), Vec::new()));
+        let before = policies.snapshot().unwrap().clone();
+        assert_eq!(before.members, members(&groups(&former)));
+        assert_eq!(policies.problems().count(), 0);
+
+        policies.take(new.clone(), SystemTime::UNIX_EPOCH);
+        assert_eq!(policies.snapshot(), Some(&before));
+        assert_eq!(policies.of_sources().unwrap().rules, new.snapshot.as_ref().unwrap().rules);
+        let problems: Vec<_> = policies.problems().map(|problem| problem.what).collect();
+        assert!(
+            problems.len() == 1 && problems[0].contains("the former ones hold"),
+            "{problems:?}"
+        );
+        // etcd is away: the former group is needed no longer, and the new one has not been read.
+        policies.take_members(Members::new(), &groups(&new), Vec::new());
+        assert_eq!(policies.snapshot(), Some(&before));
+
+        // What is kept meanwhile is what is in force, and a start does not change that.
+        let kept = policies.in_force().unwrap().into_iter();
+        let kept = kept.map(|(provider, said)| (provider, said.clone())).collect();
+        let mut restarted = Policies::kept(kept, &SHARED);
+        assert_eq!(restarted.snapshot(), Some(&before));
+        restarted.take(new.clone(), SystemTime::UNIX_EPOCH);
+        assert_eq!(restarted.snapshot(), Some(&before));
+
+        assert!(policies.take_members(members(&groups(&new)), &BTreeSet::new(), Vec::new()));
+        let after = policies.snapshot().unwrap();
+        assert_eq!(after.rules, new.snapshot.as_ref().unwrap().rules);
+        assert_eq!(after.members, members(&groups(&new)));
+        assert_eq!(policies.problems().count(), 0);
+    }
+
+    #[test]
+    fn policies_that_were_kept_without_the_members_that_they_deny_do_not_hold() {
+        let rules = deny_from(&["bad"]).snapshot.unwrap();
+        let kept = Policies::kept([(Provider::File, rules.clone())].into(), &SHARED);
+        assert_eq!(kept.snapshot(), None);
+        let alone = Policies::kept([(Provider::File, rules)].into(), &[Provider::File]);
+        assert!(alone.snapshot().is_some());
     }
 
     fn take(policies: &mut Policies, policy: Option<&str>) -> bool {

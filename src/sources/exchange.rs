@@ -25,7 +25,7 @@ use crate::os::random;
 use crate::policy::local::Published;
 use crate::policy::{Members, Selector};
 use crate::sources::publication::Publication;
-use crate::sources::shared::{GroupId, Hosts, SharedFault, read};
+use crate::sources::shared::{GroupId, Hosts, SharedFault, owners, read};
 
 /// Longest wait before another attempt after the first failure; doubled for each further one …
 const RETRY: Duration = Duration::from_millis(200);
@@ -60,6 +60,8 @@ pub struct ExchangeStart {
     pub etcd: EtcdSettings,
     pub roots: Roots,
     pub host: NodeName,
+    /// The members on other hosts that are in force.
+    pub kept: Members,
 }
 
 /// What this host knows and needs.
@@ -257,6 +259,7 @@ impl<'a, P: Fn(Exchanged)> Reader<'a, P> {
             from = from.min(revision);
             places.extend(keys.iter().filter_map(|key| self.place(key)));
         }
+        places.extend(self.kept_places(&groups));
         self.read(places).await?;
         self.known.extend(groups.keys().cloned());
         (self.trouble, *failures) = (None, 0);
@@ -266,6 +269,21 @@ impl<'a, P: Fn(Exchanged)> Reader<'a, P> {
             return Ok(());
         }
         self.watch(&ranges, from + 1).await
+    }
+
+    /// Where the members stood that are in force, of groups that have not been read yet: every host may
+    /// delete an announcement, and only the host that a member is of may take it away.
+    fn kept_places(&self, groups: &BTreeMap<GroupId, Selector>) -> BTreeSet<Place> {
+        let hosts = Arc::clone(&self.inputs.borrow().hosts);
+        let unread = groups.iter().filter(|(group, _)| !self.known.contains(group));
+        let kept =
+            unread.filter_map(|(group, selector)| Some((group, self.start.kept.get(selector)?)));
+        kept.flat_map(|(group, members)| {
+            let others =
+                owners(members, &hosts).into_iter().filter(|host| *host != self.start.host);
+            others.map(|host| (group.clone(), host))
+        })
+        .collect()
     }
 
     async fn watch(&mut self, ranges: &[String], from: i64) -> Result<(), EtcdError> {

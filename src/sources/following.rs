@@ -1,11 +1,14 @@
 //! Follows the Kubernetes API or etcd while policies of it are wanted.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::net::node_name::NodeName;
 use crate::os::event_loop::EventLoop;
-use crate::policy::Update;
+use crate::policy::members::peers;
+use crate::policy::{Members, Selector, Update};
 use crate::sources::exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, exchange};
 use crate::sources::inputs::{ExchangedFrom, hosts};
 use crate::sources::kubernetes::{self, Start};
@@ -33,7 +36,13 @@ struct Running {
     exchange: Option<Exchange>,
     /// What was exchanged last.
     exchanged: Option<(ExchangedFrom, Arc<Hosts>)>,
+    /// Groups that rules had, and when those went.
+    former: BTreeMap<Selector, Instant>,
 }
+
+/// So long members of a group are published after the last rule about it went: other hosts may learn of
+/// that later.
+const FORMER: Duration = Duration::from_secs(10);
 
 impl Following {
     /// Nothing is followed yet. Both are called from other threads and must not block for long.
@@ -46,8 +55,13 @@ impl Following {
     }
 
     /// Follows `wanted` alone. Nothing that was heard is revoked by that. `had_some`: policies of etcd are in
-    /// force.
-    pub fn set(&mut self, wanted: Option<Followed>, had_some: bool) {
+    /// force; `kept` gives the members on other hosts that are.
+    pub fn set(
+        &mut self,
+        wanted: Option<Followed>,
+        had_some: bool,
+        kept: impl FnOnce() -> Members,
+    ) {
         if self.running.as_ref().map(|running| &running.of) == wanted.as_ref() {
             return;
         }
@@ -60,7 +74,7 @@ impl Following {
             Followed::Etcd(start, host) => {
                 let PoliciesStart { etcd, roots } = start.clone();
                 let members = Arc::clone(&self.publish_members);
-                let start_exchange = ExchangeStart { etcd, roots, host };
+                let start_exchange = ExchangeStart { etcd, roots, host, kept: kept() };
                 let exchange = exchange(start_exchange, move |exchanged| members(exchanged));
                 (policies(start, had_some, publish), Some(exchange))
             }
@@ -79,14 +93,24 @@ impl Following {
         let (Followed::Etcd(_, own), Some(exchange)) = (&running.of, &running.exchange) else {
             return;
         };
-        if running.exchanged.as_ref().is_some_and(|(last, _)| last.is_same(from)) {
+        let is_same = running.exchanged.as_ref().is_some_and(|(last, _)| last.is_same(from));
+        if is_same && running.former.values().all(|since| since.elapsed() < FORMER) {
             return;
         }
         let hosts = match &running.exchanged {
             Some((last, hosts)) if Arc::ptr_eq(&last.peers, &from.peers) => Arc::clone(hosts),
             _ => Arc::new(hosts(&from.peers)),
         };
-        exchange.set(ExchangeInputs::of(from, own, Arc::clone(&hosts)));
+        let now = Instant::now();
+        let last = running.exchanged.as_ref().map(|(last, _)| &last.known);
+        if let Some(last) = last.filter(|last| !Arc::ptr_eq(last, &from.known)) {
+            running.former.extend(peers(last.rules.iter()).into_iter().map(|group| (group, now)));
+            let in_use = peers(from.known.rules.iter());
+            running.former.retain(|group, _| !in_use.contains(group));
+        }
+        running.former.retain(|_, since| now.duration_since(*since) < FORMER);
+        let former = running.former.keys().cloned();
+        exchange.set(ExchangeInputs::of(from, former, own, Arc::clone(&hosts)));
         running.exchanged = Some((from.clone(), hosts));
     }
 }
@@ -98,9 +122,13 @@ fn running(
     exchange: io::Result<Option<Exchange>>,
 ) -> Option<Running> {
     match (source, exchange) {
-        (Ok(source), Ok(exchange)) => {
-            Some(Running { of, _source: source, exchange, exchanged: None })
-        }
+        (Ok(source), Ok(exchange)) => Some(Running {
+            of,
+            _source: source,
+            exchange,
+            exchanged: None,
+            former: BTreeMap::new(),
+        }),
         (Err(error), _) | (_, Err(error)) => {
             log::error!("follow policies: {error}; this is tried again");
             None

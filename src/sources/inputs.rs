@@ -9,7 +9,7 @@ use crate::net::node_name::NodeName;
 use crate::net::subnet;
 use crate::policy::local::Pods;
 use crate::policy::sources::denied;
-use crate::policy::{Endpoints, Labels, Node, Snapshot, members};
+use crate::policy::{Endpoints, Labels, Node, Selector, Snapshot, members};
 use crate::sources::exchange::ExchangeInputs;
 use crate::sources::find::needed;
 use crate::sources::shared::{HostAddresses, Hosts};
@@ -37,11 +37,17 @@ impl ExchangedFrom {
 }
 
 impl ExchangeInputs {
-    /// What the host `own` says and needs.
-    pub fn of(from: &ExchangedFrom, own: &NodeName, hosts: Arc<Hosts>) -> Self {
+    /// What the host `own` says and needs. `former`: groups that other hosts may still look up.
+    pub fn of(
+        from: &ExchangedFrom,
+        former: impl IntoIterator<Item = Selector>,
+        own: &NodeName,
+        hosts: Arc<Hosts>,
+    ) -> Self {
         let ExchangedFrom { known, pods, .. } = from;
         let endpoints = pods.endpoints(known, own);
-        let in_use = members::peers(known.rules.iter());
+        let mut in_use = members::peers(known.rules.iter());
+        in_use.extend(former);
         let mut needed: BTreeSet<_> = needed(known.rules.iter(), &endpoints);
         needed.extend(denied(known));
         let record = from.hosts.nodes.get(own);

@@ -126,6 +126,20 @@ pub fn read(
     (members, fault)
 }
 
+/// The hosts whose pods, or which themselves, have an address of `members`.
+pub fn owners(members: &BTreeSet<Member>, hosts: &Hosts) -> BTreeSet<NodeName> {
+    let addresses: BTreeSet<IpAddr> =
+        members.iter().flat_map(|member| member.addresses.iter().copied()).collect();
+    let has_some = |host: &&NodeName| {
+        let HostAddresses { subnets, nodes } = &hosts[*host];
+        let mut subnets =
+            subnets.iter().map(|subnet| addresses.range(subnet.network()..=subnet.broadcast()));
+        nodes.iter().any(|address| addresses.contains(address))
+            || subnets.any(|mut found| found.next().is_some())
+    };
+    hosts.keys().filter(has_some).cloned().collect()
+}
+
 impl HostAddresses {
     /// A member of `selector` on this host may have `address`.
     fn has(&self, selector: &Selector, address: IpAddr) -> bool {
@@ -183,6 +197,23 @@ mod tests {
         check(&nodes, &["192.0.2.11", "10.244.1.1"], &["192.0.2.11", "10.244.1.1"], None);
         check(&nodes, &["10.244.1.2"], &[], Some("10.244.1.2"));
         check(&nodes, &["192.0.2.12"], &[], Some("192.0.2.12"));
+    }
+
+    #[test]
+    fn members_are_of_the_hosts_with_their_addresses() {
+        let hosts: Hosts =
+            [("n1".parse().unwrap(), host()), ("n2".parse().unwrap(), HostAddresses::default())]
+                .into();
+        let check = |address: &str, wanted: usize| {
+            assert_eq!(owners(&members(&[address]), &hosts).len(), wanted, "{address}");
+        };
+        check("10.244.1.2", 1);
+        check("10.244.1.255", 1);
+        check("10.244.2.0", 0);
+        check("10.244.0.255", 0);
+        check("fd10:244:0:1::2", 1);
+        check("192.0.2.11", 1);
+        check("192.0.2.12", 0);
     }
 
     #[test]

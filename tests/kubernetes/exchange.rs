@@ -66,6 +66,11 @@ impl Scene {
     }
 
     fn peer(&self, number: usize) -> Peer {
+        self.restarted(number, Members::new())
+    }
+
+    /// What a host starts that knew `kept` before.
+    fn restarted(&self, number: usize, kept: Members) -> Peer {
         let host = &self.cluster.hosts[number - 1];
         let name = host.name().to_owned();
         let keys = &self.cluster.etcd;
@@ -78,7 +83,7 @@ impl Scene {
             timeout: Duration::from_secs(2),
             ..EtcdSettings::default()
         };
-        let start = ExchangeStart { etcd, roots: roots(), host: name.parse().unwrap() };
+        let start = ExchangeStart { etcd, roots: roots(), host: name.parse().unwrap(), kept };
         let heard = Arc::new(Mutex::new(Vec::new()));
         let publish = {
             let heard = Arc::clone(&heard);
@@ -287,6 +292,46 @@ fn what_a_stolen_host_says_of_others_is_ignored() {
     assert_eq!(b.of(&web), ["10.244.1.2", "10.244.3.4"]);
     a.has(&web, &["10.244.1.2", "10.244.1.3"]);
     b.becomes(&web, &["10.244.1.2", "10.244.1.3", "10.244.3.4"]);
+}
+
+/// Whoever may delete announcements takes no member away from a host that starts again.
+#[test]
+fn a_member_without_its_announcement_is_found_again_after_a_start() {
+    let scene = Scene::new(3);
+    let (owner, bad) = (scene.peer(2), group("bad"));
+    owner.has(&bad, &["10.244.2.7"]);
+    let reader = scene.peer(1);
+    reader.needs(std::slice::from_ref(&bad));
+    reader.becomes(&bad, &["10.244.2.7"]);
+    let kept = reader.members();
+    drop(reader);
+    // As a stolen host would, between two looks of the owner at its keys.
+    let keys = &scene.cluster.etcd;
+    let announced = || {
+        let range = roots().announcements(GroupId::of(&bad).as_str());
+        keys.pairs(&range).iter().map(|pair| pair.key_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(announced().len(), 1);
+    for key in announced() {
+        keys.delete(&key);
+    }
+    let fresh = scene.restarted(3, Members::new());
+    fresh.needs(std::slice::from_ref(&bad));
+    soon("the group is read", || fresh.members().contains_key(&bad));
+    assert_eq!(fresh.of(&bad), Vec::<String>::new());
+    let again = scene.restarted(1, kept.clone());
+    again.needs(std::slice::from_ref(&bad));
+    again.becomes(&bad, &["10.244.2.7"]);
+    assert!(announced().is_empty(), "nobody has put it again meanwhile");
+    drop(again);
+    // What its host has withdrawn is gone.
+    owner.has(&bad, &[]);
+    let key = Scene::key(&owner.name, &bad);
+    soon("the withdrawal", || keys.get(&key).is_none());
+    let last = scene.restarted(1, kept);
+    last.needs(std::slice::from_ref(&bad));
+    soon("the group is read", || last.members().contains_key(&bad));
+    assert_eq!(last.of(&bad), Vec::<String>::new());
 }
 
 #[test]

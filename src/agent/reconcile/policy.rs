@@ -96,7 +96,7 @@ fn keep(
     let wanted = policies.table(pods, &subnets);
     let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);
     let mut refused = anyhow::anyhow!("another program changes it again and again");
-    let open = Index { open: policies.unconcerned(pods) };
+    let open = policies.index(pods);
     let file = ask::index(&run.settings.cni.ipam_dir);
     // It is never wider than the table.
     if index.as_ref() != Some(&open) {

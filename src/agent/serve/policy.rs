@@ -60,7 +60,8 @@ impl Agent {
             Source::Static(_) => None,
         };
         let had_some = self.state.policies.has_some(Provider::Etcd);
-        self.policies.set(wanted, had_some);
+        let policies = &self.state.policies;
+        self.policies.set(wanted, had_some, || policies.members());
     }
 
     /// Where to look because of `update`.
@@ -118,8 +119,10 @@ impl Agent {
         if self.state.kept_policies.due().is_none_or(|due| due > now && !at_end) {
             return;
         }
-        let (policies, published) = (self.state.policies.snapshots(), &*self.state.published);
-        let kept = last_policies::keep(&self.settings.state_dir, policies, published);
+        let Some(policies) = self.state.policies.in_force() else {
+            return self.state.kept_policies.failed(now);
+        };
+        let kept = last_policies::keep(&self.settings.state_dir, &policies, &self.state.published);
         match kept {
             Ok(bytes) => self.state.kept_policies.written(bytes, now),
             Err(error) => {
