@@ -25,7 +25,7 @@ use crate::settings::{Settings, Source as Wanted};
 /// How long a starting agent waits for etcd before it serves the last known good state.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The longest wait for another agent with this host's name, whose answer etcd would tell, and a little more.
+/// The longest wait for another agent with this host's name, whose answer comes through etcd, and a little more.
 const UNDECIDED: Duration = Duration::from_secs(65);
 
 /// Saving may take one part in this many of the time: with many hosts the file is large.
