@@ -256,3 +256,32 @@ fn root() -> PathBuf {
 fn read(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap()
 }
+
+#[test]
+fn purge_finds_the_agents_copy_however_its_place_is_written() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/deb/postrm");
+    for line in [
+        "CNI_PLUGIN_LOCATION=/run/cni/humanz",
+        "CNI_PLUGIN_LOCATION=\"/run/cni/humanz\"",
+        "CNI_PLUGIN_LOCATION='/run/cni/humanz' ",
+        "  CNI_PLUGIN_LOCATION = /run/cni/humanz",
+        "CNI_PLUGIN_LOCATION=/other/x\nCNI_PLUGIN_LOCATION=\"/run/cni/humanz\"",
+    ] {
+        // In mounts of its own, which end with the shell.
+        let steps = format!(
+            "for dir in /etc /run /var/lib; do mount -t tmpfs none $dir; done
+             mkdir -p /etc/systemd/system /var/lib/humanz /run/cni
+             cat > /var/lib/humanz/agent.env <<'END'\n{line}\nEND
+             printf '#!/bin/sh\\necho \"called $*\"' > /run/cni/humanz-agent
+             chmod +x /run/cni/humanz-agent
+             sh /dev/stdin purge < {}",
+            script.display()
+        );
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--propagation", "private", "sh", "-ec", &steps]);
+        let output = unshare.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let wanted = "called --env-file /var/lib/humanz/agent.env uninstall --purge\n";
+        assert_eq!(said, wanted, "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
