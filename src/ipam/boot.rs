@@ -1,9 +1,9 @@
 //! Locking a store: its first use in a boot removes what is stale, and imports older stores.
 
+use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
 use crate::ipam::layout::{names, read, read_line, remove};
 use crate::ipam::store::{LockedStore, Store};
@@ -17,14 +17,14 @@ impl Store {
     /// [`StoreError::LockTimeout`], [`StoreError::Io`].
     pub fn lock(&self, wait: Duration) -> Result<LockedStore<'_>, StoreError> {
         let path = self.layout.lock();
-        let lock = match lock::acquire(&path, wait) {
+        let lock = match lock::acquire(&path, &self.boot_id, wait) {
             Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 self.layout.create()?;
-                lock::acquire(&path, wait)?
+                lock::acquire(&path, &self.boot_id, wait)?
             }
             other => other?,
         };
-        let locked = LockedStore { store: self, _lock: lock };
+        let locked = LockedStore { store: self, others: HashSet::new(), _lock: lock };
         let begun = read_line(&self.layout.boot())?;
         if begun.as_ref() != Some(&self.boot_id) && begun != Some(self.begun()) {
             locked.begin_boot()?;
@@ -50,8 +50,11 @@ impl LockedStore<'_> {
         let addresses = layout.addresses()?.into_iter().map(|address| layout.address(address));
         let mut stale = 0;
         for path in addresses.chain(owners) {
-            // A file that is not an entry may be host-local's: the import reads it.
-            let entry = read(&path)?.and_then(|bytes| StoreEntry::parse(&bytes).ok());
+            // The import reads host-local's; others that are no entries, a power cut may have left.
+            if read(&path)?.is_some_and(|bytes| import::reservation(&bytes).is_some()) {
+                continue;
+            }
+            let entry = self.entry_at(&path)?;
             if entry.is_some_and(|entry| entry.boot_id != self.store.boot_id) && remove(&path)? {
                 stale += 1;
             }

@@ -103,10 +103,10 @@ impl PortClaims {
     /// [`StoreError::LockTimeout`], [`StoreError::Io`].
     pub fn lock(&self, wait: Duration) -> Result<LockedClaims<'_>, StoreError> {
         let path = self.folder().join("lock");
-        let lock = match lock::acquire(&path, wait) {
+        let lock = match lock::acquire(&path, &self.boot_id, wait) {
             Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 make(&self.folder())?;
-                lock::acquire(&path, wait)?
+                lock::acquire(&path, &self.boot_id, wait)?
             }
             other => other?,
         };

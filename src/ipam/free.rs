@@ -9,8 +9,10 @@ use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 
+use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
-use crate::ipam::layout::{exists, failed, read_line};
+use crate::ipam::import::reservation;
+use crate::ipam::layout::{exists, failed, read, read_line};
 use crate::ipam::pool::RangeSet;
 use crate::ipam::store::Store;
 
@@ -18,17 +20,31 @@ use crate::ipam::store::Store;
 const PROBES: usize = 64;
 
 impl Store {
-    /// Every set has a free address.
+    /// Every set has a free address, or one whose file a claim would remove.
     ///
     /// # Errors
     /// [`StoreError::Io`].
     pub fn has_free(&self, sets: &[RangeSet]) -> Result<bool, StoreError> {
         for (position, set) in sets.iter().enumerate() {
-            if self.next_free(position, set)?.is_none() {
+            let free = self.next_free(position, set, &HashSet::new())?;
+            if free.is_none() && !self.has_removable(set)? {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// The file of some address of the set is neither an entry of this boot nor one of host-local.
+    fn has_removable(&self, set: &RangeSet) -> Result<bool, StoreError> {
+        for address in set.after(None) {
+            let bytes = read(&self.layout.address(address))?.unwrap_or_default();
+            let is_held = StoreEntry::parse(&bytes)
+                .map_or(reservation(&bytes).is_some(), |entry| entry.boot_id == self.boot_id);
+            if !is_held {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The reserved addresses, in no particular order.
@@ -57,16 +73,17 @@ impl Store {
         Ok(())
     }
 
-    /// The next address of a set that has no file.
+    /// The next address of a set that has no file and is none of `others`.
     pub(super) fn next_free(
         &self,
         position: usize,
         set: &RangeSet,
+        others: &HashSet<IpAddr>,
     ) -> Result<Option<IpAddr>, StoreError> {
         let cursor = read_line(&self.layout.cursor(position))?;
         // An invalid cursor is ignored.
         let cursor = cursor.and_then(|text| text.parse().ok());
-        let mut candidates = set.after(cursor);
+        let mut candidates = set.after(cursor).filter(|address| !others.contains(address));
         for address in candidates.by_ref().take(PROBES) {
             if !exists(&self.layout.address(address))? {
                 return Ok(Some(address));

@@ -1,8 +1,8 @@
 //! File locks with a deadline: a process that hangs must not block every pod of the host.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -16,23 +16,33 @@ use crate::os::files;
 /// The first and the longest pause between two tries. The lock is held for about 0.1 ms.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(2));
 
-/// Takes the lock at `path`, creating a missing file (0600); dropping it releases the lock.
+/// Takes the lock at `path`, creating a missing file (0600); dropping it releases the lock. `boot_id`: of
+/// the caller, who will free what is of another boot.
 ///
 /// # Errors
-/// [`StoreError::LockTimeout`] after `wait`; [`StoreError::Io`] if the file cannot be opened.
-pub(super) fn acquire(path: &Path, wait: Duration) -> Result<Flock<File>, StoreError> {
+/// [`StoreError::LockTimeout`] after `wait`; [`StoreError::Io`] if the file cannot be opened, or the caller
+/// does not know this boot.
+pub(super) fn acquire(
+    path: &Path,
+    boot_id: &str,
+    wait: Duration,
+) -> Result<Flock<File>, StoreError> {
     let failed = |what, source| StoreError::Io { what, path: path.to_owned(), source };
+    if boot_id.is_empty() {
+        return Err(failed("lock", io::Error::other("the id of this boot is unknown")));
+    }
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let mut file = options.open(path).map_err(|source| failed("open", source))?;
-    // Whoever may read it may hold it.
-    files::keep_private(&file).map_err(|source| failed("protect", source))?;
     let started = Instant::now();
     let mut pause = PAUSES.0;
     loop {
+        let file = options.open(path).map_err(|source| failed("open", source))?;
+        // Whoever may read it may hold it.
+        files::keep_private(&file).map_err(|source| failed("protect", source))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(lock),
-            Err((unlocked, Errno::EWOULDBLOCK | Errno::EINTR)) => file = unlocked,
+            // A file that was deleted meanwhile locks nobody else out.
+            Ok(lock) if is_at(&lock, path) => return Ok(lock),
+            Ok(_) | Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => {}
             Err((_, errno)) => return Err(failed("lock", io::Error::from(errno))),
         }
         if started.elapsed() >= wait {
@@ -41,4 +51,10 @@ pub(super) fn acquire(path: &Path, wait: Duration) -> Result<Flock<File>, StoreE
         sleep(pause);
         pause = (pause * 2).min(PAUSES.1);
     }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let place = |found: Metadata| (found.dev(), found.ino());
+    let (locked, there) = (file.metadata().map(place), fs::metadata(path).map(place));
+    matches!((locked, there), (Ok(locked), Ok(there)) if locked == there)
 }

@@ -178,13 +178,13 @@ impl<'s> LockedStore<'s> {
 
     /// The next free address of a set. If there is none, unreadable entries are moved to quarantine.
     fn choose(&self, position: usize, set: &RangeSet) -> Result<IpAddr, StoreError> {
-        if let Some(address) = self.store.next_free(position, set)? {
+        if let Some(address) = self.store.next_free(position, set, &self.others)? {
             return Ok(address);
         }
         for address in self.store.layout.addresses()? {
             self.entry_at(&self.store.layout.address(address))?;
         }
-        let free = self.store.next_free(position, set)?;
+        let free = self.store.next_free(position, set, &self.others)?;
         free.ok_or_else(|| StoreError::Exhausted { set: set.to_string() })
     }
 

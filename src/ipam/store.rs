@@ -1,5 +1,6 @@
 //! The store of one network: reading and releasing. (Reserving is in [`crate::ipam::reserve`].)
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -32,6 +33,8 @@ pub struct Store {
 #[derive(Debug)]
 pub struct LockedStore<'s> {
     pub(super) store: &'s Store,
+    /// Addresses that are not chosen, beside those that have a file.
+    pub(super) others: HashSet<IpAddr>,
     pub(super) _lock: Flock<File>,
 }
 
@@ -72,6 +75,11 @@ impl Store {
 }
 
 impl LockedStore<'_> {
+    /// Chooses none of `others`, which have owners of whom the store knows nothing.
+    pub fn without(self, others: HashSet<IpAddr>) -> Self {
+        LockedStore { others, ..self }
+    }
+
     /// The entry of an attachment, in one look-up.
     ///
     /// # Errors
@@ -139,6 +147,20 @@ impl LockedStore<'_> {
         entry.map_or(Ok(Vec::new()), |entry| self.remove_entry(&entry))
     }
 
+    /// Those of `addresses` that are free, or were imported without an owner.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn without_owner(&self, mut addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, StoreError> {
+        let mut owned = Vec::new();
+        for address in &addresses {
+            let entry = self.entry_at(&self.store.layout.address(*address))?;
+            owned.extend(entry.filter(|entry| !entry.is_unowned()).map(|_| *address));
+        }
+        addresses.retain(|address| !owned.contains(address));
+        Ok(addresses)
+    }
+
     /// Releases those of `addresses` that were imported without an owner; gives them.
     ///
     /// # Errors
@@ -203,7 +225,7 @@ impl LockedStore<'_> {
             || entry.addresses.iter().any(|address| path == layout.address(*address))
     }
 
-    /// Removes the addresses and ports of `entry` that are still its own, then its owner file.
+    /// Removes what is still its own of `entry`: addresses, ports, then the owner's file.
     pub(super) fn remove_entry(&self, entry: &StoreEntry) -> Result<Vec<IpAddr>, StoreError> {
         let layout = &self.store.layout;
         let mut freed = Vec::new();
@@ -217,14 +239,17 @@ impl LockedStore<'_> {
         if entry.ports.is_some() && !self.store.ports.are_untouched() {
             self.store.ports.lock(PORTS_WAIT)?.release(entry)?;
         }
-        remove(&layout.owner(&entry.container_id, &entry.ifname))?;
+        let owner = layout.owner(&entry.container_id, &entry.ifname);
+        if self.entry_at(&owner)?.is_some_and(|found| found.is_same(entry)) {
+            remove(&owner)?;
+        }
         Ok(freed)
     }
 
-    /// The file of `address` is that of the owner of `entry`.
+    /// The file of `address` is of the ADD that wrote `entry`.
     fn holds(&self, entry: &StoreEntry, address: IpAddr) -> Result<bool, StoreError> {
         let found = self.entry_at(&self.store.layout.address(address))?;
-        Ok(found.is_some_and(|found| found.is_of(&entry.container_id, &entry.ifname)))
+        Ok(found.is_some_and(|found| found.is_same(entry)))
     }
 
     fn has_owner_file(&self, entry: &StoreEntry) -> Result<bool, StoreError> {

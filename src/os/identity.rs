@@ -48,7 +48,10 @@ pub fn host_name() -> Result<String, IdentityError> {
 
 fn line(path: &Path) -> Result<String, IdentityError> {
     match fs::read_to_string(path) {
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(source) => Err(IdentityError { what: path.display().to_string(), source }),
+        Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
+        other => {
+            let source = other.err().unwrap_or_else(|| io::Error::other("it is empty"));
+            Err(IdentityError { what: path.display().to_string(), source })
+        }
     }
 }

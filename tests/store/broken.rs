@@ -1,10 +1,11 @@
 //! Corrupt files, other boots, locks and inaccessible directories.
 
 use std::fs;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use humanz::ipam::import::Sources;
-use humanz::ipam::{Store, StoreError};
+use humanz::ipam::{Owner, Store, StoreError};
 
 use crate::*;
 
@@ -113,4 +114,84 @@ fn a_directory_that_cannot_be_created_is_reported_with_its_path() {
     assert!(error.to_string().contains("/file/net"), "{error}");
     assert!(store.writable().is_err());
     assert!(fixture.store().writable().is_ok());
+}
+
+#[test]
+fn a_process_that_does_not_know_this_boot_frees_nothing() {
+    let fixture = Fixture::new();
+    let sets = [set(&["10.1.2.0/29"])];
+    let given = add(&fixture.store(), "a", &sets, &[]).unwrap();
+    let nameless = Store::open(fixture.dir.path(), "net", "", Sources::default());
+    assert!(nameless.close(None, WAIT).is_err(), "locked without a boot id");
+    assert!(nameless.ports().lock(WAIT).is_err(), "locked without a boot id");
+    assert_eq!(fixture.addresses(), ["10.1.2.2"]);
+    assert_eq!(nameless.taken().unwrap(), given, "reading needs none");
+    assert_eq!(del(&fixture.store(), "a"), given);
+}
+
+#[test]
+fn garbled_files_of_an_earlier_boot_are_free_at_the_first_use_of_the_next() {
+    let fixture = Fixture::new();
+    let sets = [set(&["10.1.2.0/29"])];
+    add(&fixture.store(), "a", &sets, &[]).unwrap();
+    fs::write(fixture.path("10.1.2.4"), "").unwrap();
+    fs::write(fixture.path("10.1.2.5"), "\0\0\0\0").unwrap();
+    let rebooted = Store::open(fixture.dir.path(), "net", "boot-2", Sources::default());
+    drop(rebooted.lock(WAIT).unwrap());
+    assert_eq!(fixture.addresses(), Vec::<String>::new());
+    assert_eq!(fs::read_dir(fixture.path("quarantine")).unwrap().count(), 2);
+}
+
+#[test]
+fn only_entries_of_this_boot_and_reservations_of_host_local_fill_a_pool() {
+    let fixture = Fixture::new();
+    let (store, sets) = (fixture.store(), [set(&["10.1.2.0/29"])]);
+    drop(store.lock(WAIT).unwrap());
+    let rebooted = Store::open(fixture.dir.path(), "net", "boot-2", Sources::default());
+    for number in 2..=6 {
+        fs::write(fixture.path(&format!("10.1.2.{number}")), "c1\r\neth0").unwrap();
+    }
+    assert!(!store.has_free(&sets).unwrap(), "host-local has them all");
+    fs::write(fixture.path("10.1.2.5"), "").unwrap();
+    assert!(store.has_free(&sets).unwrap(), "an empty file is nobody's");
+    fs::remove_file(fixture.path("10.1.2.5")).unwrap();
+    add(&store, "a", &sets, &[]).unwrap();
+    assert!(!store.has_free(&sets).unwrap());
+    assert!(rebooted.has_free(&sets).unwrap(), "an entry of another boot is nobody's");
+}
+
+#[test]
+fn a_lock_whose_file_was_deleted_meanwhile_is_taken_at_the_new_file() {
+    let fixture = Fixture::new();
+    let store = fixture.store();
+    let held = store.lock(WAIT).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let _locked = store.lock(WAIT).unwrap();
+            let third = store.lock(Duration::ZERO);
+            assert!(third.is_err(), "two have the lock");
+        });
+        // It waits for the file that is held.
+        thread::sleep(Duration::from_millis(50));
+        fs::remove_dir_all(fixture.path("")).unwrap();
+        drop(held);
+        waiting.join().unwrap();
+    });
+}
+
+#[test]
+fn an_undo_leaves_alone_what_a_later_add_of_the_same_interface_reserved() {
+    let fixture = Fixture::new();
+    let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"])]);
+    for requested in [&[][..], &ips(&["10.1.2.9"])] {
+        let slow = store.lock(WAIT).unwrap();
+        let slow = slow.reserve(&owner("a", "eth0"), &sets, requested).unwrap();
+        del(&store, "a");
+        let later = Owner { time_secs: 1_700_000_009, ..owner("a", "eth0") };
+        let locked = store.lock(WAIT).unwrap();
+        let later = locked.reserve(&later, &sets, requested).unwrap().commit();
+        drop(slow);
+        assert_eq!(store.lock(WAIT).unwrap().entry("a", "eth0").unwrap(), Some(later.clone()));
+        assert_eq!(del(&store, "a"), later.addresses);
+    }
 }

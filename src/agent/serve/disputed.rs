@@ -9,7 +9,7 @@ use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
 use crate::agent::serve::state::Disputed;
 use crate::ipam::import::Sources;
-use crate::ipam::{Closed, Store, StoreError};
+use crate::ipam::{Closed, Store};
 use crate::net::{Object, PerFamily, Problem, ProblemKind, subnet};
 use crate::os::identity;
 
@@ -60,9 +60,9 @@ impl Agent {
         Some(problem.with_fix("bring etcd back"))
     }
 
-    fn close_disputed(&mut self, own: &PerFamily<IpNetwork>) -> Result<(), StoreError> {
+    fn close_disputed(&mut self, own: &PerFamily<IpNetwork>) -> anyhow::Result<()> {
         let cni = &self.settings.cni;
-        let boot_id = identity::boot_id().unwrap_or_default();
+        let boot_id = identity::boot_id()?;
         let sources = Sources::usual(&cni.name);
         let store = Store::open(&cni.ipam_dir, &cni.name, &boot_id, sources);
         if !self.state.disputed.known {
@@ -108,8 +108,8 @@ fn wanted(
     (!subnets.is_empty()).then_some(Closed { subnets, why })
 }
 
-fn failure(error: &StoreError) -> Problem {
-    let what = format!("a subnet of another host cannot be closed for new pods: {error}");
+fn failure(error: &anyhow::Error) -> Problem {
+    let what = format!("a subnet of another host cannot be closed for new pods: {error:#}");
     Problem::new(ProblemKind::ChangeFailed, Object::named("IPAM store"), what)
         .with_fix("make IPAM_DIR a directory that root can read and write")
 }
