@@ -15,6 +15,9 @@ use crate::netlink::{Attributes, Message, NetlinkError, Reply};
 /// AF_BRIDGE of linux/socket.h.
 const BRIDGE: u8 = 7;
 
+/// NDA_MASTER of linux/neighbour.h.
+const MASTER: u16 = 9;
+
 /// Frames for `mac` go to `address`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Destination {
@@ -59,10 +62,16 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Destination>, NetlinkError> {
     }))
 }
 
+/// Asks which port of a bridge `mac` is behind; `ENOENT` if the bridge does not know it.
+pub fn get(bridge: u32, mac: Mac) -> Message {
+    let header = neighbour::header(RtAddrFamily::from(BRIDGE), 0, Nud::empty(), Ntf::empty());
+    let attributes = Attributes::new().u32(MASTER, bridge).put(Nda::Lladdr, mac.0);
+    let what = format!("look up {mac} in a bridge");
+    Message::new(what, Rtm::Getneigh, NlmF::empty(), &header, attributes)
+}
+
 /// Asks for all that a bridge knows of who is behind which port.
 pub fn list_learned(bridge: u32) -> Message {
-    /// NDA_MASTER of linux/neighbour.h.
-    const MASTER: u16 = 9;
     let header = neighbour::header(RtAddrFamily::from(BRIDGE), 0, Nud::empty(), Ntf::empty());
     let attributes = Attributes::new().u32(MASTER, bridge);
     let what = "list what a bridge has learned";

@@ -52,6 +52,13 @@ pub fn list(index: u32) -> Message {
     Message::new("list neighbours", Rtm::Getneigh, NlmF::empty(), &header, attributes)
 }
 
+/// Asks for the neighbour `address` of the link `index`; `ENOENT` if there is none.
+pub fn get(index: u32, address: IpAddr) -> Message {
+    let header = header(wire::address_family(address), index, Nud::empty(), Ntf::empty());
+    let attributes = Attributes::new().put(Nda::Dst, wire::octets(address));
+    Message::new("look up a neighbour", Rtm::Getneigh, NlmF::empty(), &header, attributes)
+}
+
 /// The neighbour in an answer; `None` for one whose MAC may change.
 pub fn parse(reply: &Reply<'_>) -> Result<Option<Neighbour>, NetlinkError> {
     let (header, attributes) = reply.parse::<Ndmsg>(HEADER)?;
@@ -124,15 +131,23 @@ pub fn delete(index: u32, address: IpAddr) -> Message {
 /// Pins `mac` to a port of a bridge, by the index of the port: it moves to no other port, and a
 /// locked port lets it in. It goes with the port.
 pub fn pin(port: u32, mac: Mac) -> Message {
+    pin_with(NlmF::CREATE | NlmF::REPLACE, port, mac)
+}
+
+/// As [`pin`]; `EEXIST` if the bridge knows the MAC already.
+pub fn pin_new(port: u32, mac: Mac) -> Message {
+    pin_with(NlmF::CREATE | NlmF::EXCL, port, mac)
+}
+
+fn pin_with(flags: NlmF, port: u32, mac: Mac) -> Message {
     /// AF_BRIDGE of linux/socket.h; NTF_MASTER (the bridge's table, not the port's own) and
     /// NTF_STICKY of linux/neighbour.h.
     const BRIDGE: u8 = 7;
     const MASTER: u8 = 1 << 2;
     const STICKY: u8 = 1 << 6;
-    let flags = Ntf::from_bits_retain(MASTER | STICKY);
-    let header = header(RtAddrFamily::from(BRIDGE), port, Nud::NOARP, flags);
+    let entry = Ntf::from_bits_retain(MASTER | STICKY);
+    let header = header(RtAddrFamily::from(BRIDGE), port, Nud::NOARP, entry);
     let attributes = Attributes::new().put(Nda::Lladdr, mac.0);
-    let flags = NlmF::CREATE | NlmF::REPLACE;
     Message::new(format!("pin {mac} to port {port}"), Rtm::Newneigh, flags, &header, attributes)
 }
 

@@ -133,6 +133,30 @@ impl Rtnl {
         self.socket.dump(&neighbour::list(index), neighbour::parse_state)
     }
 
+    /// What is known of the neighbour `address` of the link of that number.
+    ///
+    /// # Errors
+    /// Any but that there is none.
+    pub fn neighbour(
+        &self,
+        index: u32,
+        address: IpAddr,
+    ) -> Result<Option<NeighbourState>, NetlinkError> {
+        absent(self.socket.ask(&neighbour::get(index, address), neighbour::parse_state))
+    }
+
+    /// The port of a bridge that `mac` is behind, and whether it is pinned there.
+    ///
+    /// # Errors
+    /// Any but that the bridge does not know it.
+    pub fn port_of(&self, bridge: u32, mac: Mac) -> Result<Option<(u32, bool)>, NetlinkError> {
+        let parse = |reply: &Reply<'_>| {
+            let pinned = fdb::parse_pinned(reply)?.map(|(_, port)| (port, true));
+            Ok(pinned.or(fdb::parse_learned(reply)?.map(|(_, port)| (port, false))))
+        };
+        absent(self.socket.ask(&fdb::get(bridge, mac), parse))
+    }
+
     /// The MACs that a bridge has seen, each with the index of the port that it is behind.
     ///
     /// # Errors
@@ -182,10 +206,7 @@ impl Rtnl {
     /// # Errors
     /// Any but that there is none.
     pub fn rate(&self, device: u32) -> Result<Option<u64>, NetlinkError> {
-        match self.socket.ask(&qdisc::get(device), qdisc::parse) {
-            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
-            answer => answer,
-        }
+        absent(self.socket.ask(&qdisc::get(device), qdisc::parse))
     }
 
     /// The routes of a protocol in the main table, both families.
@@ -293,6 +314,14 @@ impl Rtnl {
             Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(None),
             answer => answer,
         }
+    }
+}
+
+/// What there is not is no error.
+fn absent<T>(answer: Result<Option<T>, NetlinkError>) -> Result<Option<T>, NetlinkError> {
+    match answer {
+        Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
+        answer => answer,
     }
 }
 

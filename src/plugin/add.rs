@@ -18,6 +18,7 @@ use crate::plan::pod::{
     port_flags, routes,
 };
 use crate::plugin::attach::{self, AttachContext};
+use crate::plugin::claim::FoundHost;
 use crate::plugin::failure::OrInternal;
 use crate::plugin::invocation::CallContext;
 use crate::plugin::undo_stack::UndoStack;
@@ -42,8 +43,9 @@ pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     };
     let (sets, since_1970) = (&host.sets, call.since_1970);
     let mut undo = UndoStack::default();
-    let entry =
-        claim::reserve(&store, add, sets, since_1970, host.link_exists, cleanup_stale, &mut undo)?;
+    let found =
+        FoundHost { bridge: Some((&rtnl, host.bridge.index)), link_exists: host.link_exists };
+    let entry = claim::reserve(&store, add, sets, since_1970, &found, cleanup_stale, &mut undo)?;
     let addresses = &entry.addresses;
     if let Some(on_agent_down) = add.conf.policy {
         call.line.fact("policies", policy::put_in_force(add, &entry, on_agent_down)?);

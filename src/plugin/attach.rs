@@ -22,9 +22,9 @@ use crate::plan::guard::Guard;
 use crate::plan::pod::{PodInterface, paths};
 use crate::plugin::claim::already_attached;
 use crate::plugin::failure::{self, OrInternal};
-use crate::plugin::guard;
 use crate::plugin::undo_stack::UndoStack;
 use crate::plugin::wait_oper_up::wait_oper_up;
+use crate::plugin::{guard, holders};
 
 /// Where and how an interface is attached, beside what [`PodInterface`] says.
 pub struct AttachContext<'a> {
@@ -67,16 +67,22 @@ pub fn attach<'a>(
         guard::clear(&wanted.host_ifname)?;
     }
     let created = rtnl.apply(&veth(context, wanted));
-    // Refused as a whole: there is nothing to undo.
-    if !matches!(&created, Err(NetlinkError::Refused(refused)) if refused.index == 0) {
-        let name = wanted.host_ifname.clone();
+    let what = format!("set up {}", wanted.host_ifname);
+    let link = match &created {
+        // Refused as a whole: there is nothing to undo.
+        Err(NetlinkError::Refused(refused)) if refused.index == 0 => None,
+        _ => rtnl.link(&wanted.host_ifname).or_internal(&what)?,
+    };
+    if let Some(index) = link.as_ref().map(|link| link.index) {
+        // Not by name: a later ADD of the same interface makes a link of the same name.
         undo.push(move || {
-            rtnl.apply(&[link::delete(LinkRef::Name(&name)).tolerating(Errno::ENODEV)])
+            rtnl.apply(&[link::delete(LinkRef::Index(index)).tolerating(Errno::ENODEV)])
         });
     }
     created.map_err(|error| veth_refused(context, wanted, &error))?;
+    let link = link.ok_or_else(|| CniError::internal(format!("{what}: it disappeared")))?;
     if needs_setup_while_down(wanted) {
-        set_up_host_end(context, wanted)?;
+        set_up_host_end(context, wanted, &link)?;
     }
     let (pod, left_out) = configure(context, wanted)?;
     if context.is_gateway {
@@ -150,10 +156,12 @@ fn needs_setup_while_down(wanted: &PodInterface) -> bool {
 
 /// Guards and limits the host's end, pins the pod's MAC to it, and sets it up. On a link that is up already a
 /// limit would take longer, and the first frames would pass unchecked.
-fn set_up_host_end(context: &AttachContext<'_>, wanted: &PodInterface) -> Result<(), CniError> {
+fn set_up_host_end(
+    context: &AttachContext<'_>,
+    wanted: &PodInterface,
+    link: &Link,
+) -> Result<(), CniError> {
     let what = format!("set up {}", wanted.host_ifname);
-    let link = context.rtnl.link(&wanted.host_ifname).or_internal(&what)?;
-    let link = link.ok_or_else(|| CniError::internal(format!("{what}: it disappeared")))?;
     if wanted.port.locked && link.port.is_none_or(|port| !port.locked) {
         let why = "macspoofchk: this kernel cannot lock a port of a bridge; it needs Linux 5.18";
         return Err(CniError::new(code::UNSUPPORTED_FIELD, why));
@@ -163,8 +171,9 @@ fn set_up_host_end(context: &AttachContext<'_>, wanted: &PodInterface) -> Result
     }
     let limit =
         wanted.requested.queues.host.as_ref().map(|queue| qdisc::replace(link.index, queue));
-    let pin =
-        (wanted.port.locked || wanted.port.fixed).then(|| neighbour::pin(link.index, context.mac));
+    if wanted.port.locked || wanted.port.fixed {
+        pin(context, wanted, link.index)?;
+    }
     let up =
         link::change(LinkRef::Index(link.index), &LinkChange { up: true, ..LinkChange::default() });
     // Since host ports need it, the rules alone keep pods from the host's loopback, and may be flushed.
@@ -173,8 +182,29 @@ fn set_up_host_end(context: &AttachContext<'_>, wanted: &PodInterface) -> Result
         .is_ok_and(|value| value == "1")
         .then(|| filter::drop_loopback(link.index));
     let messages: Vec<Message> =
-        limit.into_iter().chain(pin).chain(loopback.into_iter().flatten()).chain([up]).collect();
+        limit.into_iter().chain(loopback.into_iter().flatten()).chain([up]).collect();
     context.rtnl.apply(&messages).or_internal(&what)
+}
+
+/// Pins the pod's MAC to its port, unless another running pod has it: then two stores have just given out
+/// one address, or somebody asks for the MAC of another pod.
+fn pin(context: &AttachContext<'_>, wanted: &PodInterface, port: u32) -> Result<(), CniError> {
+    let (rtnl, bridge, mac) = (context.rtnl, context.bridge.index, context.mac);
+    let what = format!("pin {mac} to {}", wanted.host_ifname);
+    match rtnl.apply(&[neighbour::pin_new(port, mac)]) {
+        Err(error) if error.errno() == Some(Errno::EEXIST) => {}
+        outcome => return outcome.or_internal(what),
+    }
+    let Some(pod) = holders::pinned(rtnl, bridge, mac).or_internal(&what)? else {
+        // The bridge has only seen it.
+        return rtnl.apply(&[neighbour::pin(port, mac)]).or_internal(what);
+    };
+    let of_address = |address: &IpNetwork| Mac::of_address(address.ip()) == mac;
+    let code = match wanted.addresses.iter().any(of_address) {
+        true => code::TRY_AGAIN,
+        false => code::ADDRESS_REFUSED,
+    };
+    Err(CniError::new(code, format!("MAC {mac} is in use by {pod}")))
 }
 
 /// The messages that remove the host's neighbour entries of `addresses`.

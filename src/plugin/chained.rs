@@ -20,6 +20,7 @@ use crate::netlink::link_settings::{self, LinkSettings};
 use crate::netlink::qdisc::{self, TokenBucket};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::pod::{LinkIdentity, PodDifference, RequestedSettings, settings_differences};
+use crate::plugin::claim::FoundHost;
 use crate::plugin::failure::OrInternal;
 use crate::plugin::invocation::CallContext;
 use crate::plugin::pod_state::PodState;
@@ -159,7 +160,9 @@ fn open_ports<'a>(
     undo: &mut UndoStack<'a>,
 ) -> Result<(), CniError> {
     let cleanup_stale = |former: &StoreEntry| host_ports::close(store, &[former]);
-    let entry = claim::reserve(store, owner, &[], since_1970, false, cleanup_stale, undo)?;
+    // The pod has its addresses already.
+    let found = FoundHost::default();
+    let entry = claim::reserve(store, owner, &[], since_1970, &found, cleanup_stale, undo)?;
     host_ports::open(store, host, &owner.conf, &entry)
 }
 

@@ -1,5 +1,6 @@
 //! Addresses and host ports for a pod, claimed from the store.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -10,10 +11,13 @@ use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Add;
 use crate::ipam::pool::range_sets;
-use crate::ipam::{Owner, RangeSet, RequestedPorts, Store, StoreEntry, StoreError};
+use crate::ipam::{Owner, RangeSet, RequestedPorts, Reservation, Store, StoreEntry, StoreError};
 use crate::net::subnet;
+use crate::netlink::rtnl::Rtnl;
 use crate::os::netns;
 use crate::plan::pod::Assigned;
+use crate::plugin::failure::OrInternal;
+use crate::plugin::holders;
 use crate::plugin::host_ports;
 use crate::plugin::store::LOCK_WAIT;
 use crate::plugin::undo_stack::UndoStack;
@@ -39,7 +43,8 @@ pub fn gateways(sets: &[RangeSet]) -> Vec<IpNetwork> {
 }
 
 /// Claims the pod's addresses and ports; `undo` closes the ports and releases both.
-/// `link_exists`: its interface on the host exists.
+///
+/// An address that another running pod has by the kernel is not claimed, even if this store says that it is free.
 ///
 /// A former attachment of the same container and interface is replaced if it is dead: its
 /// interface on the host, or its namespace, is gone. `cleanup_stale` removes what is left of it;
@@ -53,7 +58,7 @@ pub fn reserve<'s>(
     add: &Add,
     sets: &[RangeSet],
     since_1970: Duration,
-    link_exists: bool,
+    host: &FoundHost<'_>,
     cleanup_stale: impl FnOnce(&StoreEntry) -> Result<(), CniError>,
     undo: &mut UndoStack<'s>,
 ) -> Result<StoreEntry, CniError> {
@@ -69,7 +74,7 @@ pub fn reserve<'s>(
     };
     let requested: Vec<_> = add.requested.ips.iter().map(IpNetwork::ip).collect();
     let reservation = match store.lock(LOCK_WAIT)?.reserve(&owner, sets, &requested) {
-        Err(StoreError::Duplicate(former)) if is_dead(&former, link_exists) => {
+        Err(StoreError::Duplicate(former)) if is_dead(&former, host.link_exists) => {
             cleanup_stale(&former)?;
             let locked = store.lock(LOCK_WAIT)?;
             locked.release(&owner.container_id, &owner.ifname)?;
@@ -77,7 +82,7 @@ pub fn reserve<'s>(
             locked.reserve(&owner, sets, &requested)?
         }
         // An interface without a reservation: it may be in use.
-        Ok(_undone) if link_exists => {
+        Ok(_undone) if host.link_exists => {
             return Err(already_attached(format!(
                 "{} is already attached, although no address is reserved for it; DEL it first",
                 owner.ifname
@@ -85,6 +90,9 @@ pub fn reserve<'s>(
         }
         outcome => outcome?,
     };
+    let reservation = host.without_others(reservation, |others| {
+        store.lock(LOCK_WAIT)?.without(others).reserve(&owner, sets, &requested)
+    })?;
     reservation.claim_ports(LOCK_WAIT, namespace_is_gone)?;
     let entry = reservation.commit();
     let undone = entry.clone();
@@ -94,6 +102,46 @@ pub fn reserve<'s>(
         closed
     });
     Ok(entry)
+}
+
+/// What ADD found of the host, before it claims.
+#[derive(Default)]
+pub struct FoundHost<'a> {
+    /// The index of the bridge that the pod is about to be plugged into.
+    pub bridge: Option<(&'a Rtnl, u32)>,
+    /// The attachment's interface on the host exists.
+    pub link_exists: bool,
+}
+
+impl FoundHost<'_> {
+    /// `reservation`, unless another running pod has one of its addresses: then the one that `again` makes
+    /// without the addresses of all such pods.
+    fn without_others<'s>(
+        &self,
+        reservation: Reservation<'s>,
+        again: impl FnOnce(HashSet<IpAddr>) -> Result<Reservation<'s>, StoreError>,
+    ) -> Result<Reservation<'s>, CniError> {
+        let what = "look for the addresses in use";
+        let Some((rtnl, bridge)) = self.bridge else { return Ok(reservation) };
+        let first = |reservation: &Reservation<'_>| {
+            holders::first(rtnl, bridge, reservation.addresses()).or_internal(what)
+        };
+        let Some((address, pod)) = first(&reservation)? else { return Ok(reservation) };
+        log::warn!("{address} is in use ({pod}), and free by this network's store");
+        drop(reservation);
+        let others = holders::all(rtnl, bridge).or_internal(what)?;
+        let others = others.into_keys().chain([address]).collect();
+        let in_use =
+            format!("{address} is in use by {pod}, of whom this network's store knows nothing");
+        let reservation = again(others).map_err(|error| match error {
+            StoreError::Exhausted { .. } => CniError::from(error).with_details(in_use),
+            error => error.into(),
+        })?;
+        match first(&reservation)? {
+            Some((address, owner)) => Err(StoreError::Taken { address, owner }.into()),
+            None => Ok(reservation),
+        }
+    }
 }
 
 /// The host ports that the pod requests.

@@ -33,7 +33,11 @@ pub fn del(del: &Del, call: &mut CallContext<'_>) -> Result<(), CniError> {
         failures.note(host_ports::close(store, &[entry]));
     }
     let ports = entry.as_ref().map(host_ports::requested);
-    let reserved = entry.map_or_else(|| previous_addresses(del), |entry| entry.addresses);
+    let reserved = match (entry, &store) {
+        (Some(entry), _) => entry.addresses,
+        (None, Some(store)) => failures.note(previous_addresses(store, del)).unwrap_or_default(),
+        (None, None) => Vec::new(),
+    };
     let bridge = match failures.note(remove_link(&rtnl, &identity)) {
         Some(Some(bridge)) => Some(bridge),
         // The link may still exist: its address must not be reserved for another pod.
@@ -80,10 +84,15 @@ fn entry(store: &Store, del: &Del) -> Result<Option<StoreEntry>, CniError> {
     Ok(locked.entry(container_id.as_str(), ifname.as_str())?)
 }
 
-/// The addresses in `prevResult`, for stores of older plugins that kept no owners.
-fn previous_addresses(del: &Del) -> Vec<IpAddr> {
+/// The addresses in `prevResult` that no other pod has by now: for stores of older plugins, which kept no
+/// owners, and for a lost one.
+fn previous_addresses(store: &Store, del: &Del) -> Result<Vec<IpAddr>, CniError> {
     let ips = del.conf.prev_result.iter().flat_map(|result| &result.ips);
-    ips.map(|ip| ip.address.ip()).collect()
+    let addresses = ips.map(|ip| ip.address.ip()).collect();
+    match lock_if_any(store)? {
+        Some(locked) => Ok(locked.without_owner(addresses)?),
+        None => Ok(addresses),
+    }
 }
 
 fn release(store: &Store, del: &Del, reserved: &[IpAddr]) -> Result<Vec<IpAddr>, CniError> {

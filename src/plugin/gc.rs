@@ -60,13 +60,17 @@ pub fn gc(gc: &Gc, call: &mut CallContext<'_>) -> Result<(), CniError> {
     failures.into_result()
 }
 
-/// The network's links of which no valid attachment has the name.
+/// The network's links that are of no valid attachment, by name or, if somebody renamed them, by alias.
 fn stale_links<'a>(links: &'a [Link], gc: &Gc) -> Vec<&'a Link> {
     let network = &gc.conf.name;
     let host_ifname = |attachment| LinkIdentity::of(network, attachment).host_ifname();
     let valid: BTreeSet<IfName> = gc.valid.iter().map(host_ifname).collect();
     let stale = |link: &&Link| {
-        is_of_network(link.alias.as_deref(), network.as_str()) && !valid.contains(&link.name)
+        let alias = link.alias.as_deref();
+        let owns = |attachment| LinkIdentity::of(network, attachment).owns(alias);
+        is_of_network(alias, network.as_str())
+            && !valid.contains(&link.name)
+            && !gc.valid.iter().any(owns)
     };
     links.iter().filter(stale).collect()
 }
@@ -95,14 +99,14 @@ enum ValidOwners<'a> {
     Anybody,
     Of {
         gc: &'a Gc,
-        links: BTreeSet<IfName>,
+        links: Vec<Link>,
     },
 }
 
 impl<'a> ValidOwners<'a> {
     fn observe(rtnl: &Rtnl, gc: &'a Gc) -> Result<ValidOwners<'a>, CniError> {
         let links = rtnl.links(None).or_internal("list the interfaces")?;
-        Ok(ValidOwners::Of { gc, links: links.into_iter().map(|link| link.name).collect() })
+        Ok(ValidOwners::Of { gc, links })
     }
 
     /// `ifname` is empty for a reservation that an older plugin made without it.
@@ -113,7 +117,10 @@ impl<'a> ValidOwners<'a> {
             let same_ifname = ifname.is_empty() || valid.ifname.as_str() == ifname;
             valid.container_id.as_str() == container_id && same_ifname
         });
-        valid || links.contains(&LinkIdentity { network, container_id, ifname }.host_ifname())
+        let identity = LinkIdentity { network, container_id, ifname };
+        let name = identity.host_ifname();
+        let is_its = |link: &Link| link.name == name || identity.owns(link.alias.as_deref());
+        valid || links.iter().any(is_its)
     }
 }
 

@@ -24,6 +24,7 @@ mod del;
 mod failure;
 mod gc;
 mod guard;
+mod holders;
 mod host_ports;
 mod invocation;
 mod log;

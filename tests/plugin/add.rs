@@ -487,3 +487,46 @@ fn a_pod_with_ipv6_disabled_by_the_runtime_gets_its_ipv6_address() {
     assert_eq!(pod_addresses(&host, "c1"), ["10.1.2.2/24", "fd00::2/64"]);
     assert_eq!(routes(&host, "c1").len(), 2);
 }
+
+#[test]
+fn a_network_with_the_longest_name_is_masqueraded() {
+    let host = PluginHost::new();
+    for length in [248, 255] {
+        let name = format!("{length}{}", "n".repeat(length - 3));
+        let keys = json!({ "name": name, "subnet": "10.1.2.0/24", "ipMasq": true });
+        let long = conf("1.0.0", keys);
+        host.add(&long, &format!("c{length}"));
+        let tables = host.run("nft list tables").ok();
+        assert!(tables.contains(&format!("humanz_{length}nnn")), "{tables}");
+    }
+}
+
+#[test]
+fn an_add_that_fails_late_leaves_alone_what_a_later_one_made() {
+    let host = PluginHost::new();
+    host.netns("c1");
+    let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
+    // Nobody reads its result until both ends of the pipe are full.
+    let (reader, writer) = std::io::pipe().unwrap();
+    let file = std::os::fd::AsFd::as_fd(&writer);
+    nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+    while nix::unistd::write(&writer, &[b'x'; 1]).is_ok() {}
+    nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
+    let call = Call::new("ADD", &conf, "c1");
+    let mut command = call.command();
+    command.stdin(std::process::Stdio::piped()).stdout(writer).stderr(std::process::Stdio::null());
+    let mut slow = host.spot().inside(|| command.spawn()).unwrap();
+    drop(command);
+    let mut stdin = slow.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, call.conf.to_string().as_bytes()).unwrap();
+    drop(stdin);
+    let neighbours = || host.run("ip neigh show dev hz0 nud permanent").stdout;
+    crate::support::soon("everything is made", || neighbours().contains("10.1.2.2"));
+    Call::new("DEL", &conf, "c1").run(&host).ok();
+    let later = call.run(&host).ok();
+    let made = host.leftovers();
+    drop(reader);
+    assert!(!slow.wait().unwrap().success());
+    assert_eq!(host.leftovers(), made);
+    Call::new("CHECK", &conf, "c1").key("prevResult", later).run(&host).ok();
+}

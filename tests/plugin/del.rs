@@ -117,3 +117,21 @@ fn a_real_failure_is_reported_without_phrases_that_runtimes_ignore() {
     Call::new("DEL", &subnet(), "c1").run(&host).ok();
     host.assert_clean("after the second DEL");
 }
+
+#[test]
+fn a_late_del_leaves_the_pod_alone_that_has_the_address_now() {
+    let host = PluginHost::new();
+    let small = conf("1.0.0", json!({ "subnet": "10.1.2.0/30" }));
+    let former = host.add(&small, "c1");
+    // As one does that is killed before the runtime has heard of its success.
+    Call::new("DEL", &small, "c1").run(&host).ok();
+    let now = host.add(&small, "c2");
+    assert_eq!(now["ips"], former["ips"]);
+    let before = host.leftovers();
+    let flow = "-s 10.1.2.2 -d 192.0.2.99 -p udp --sport 7 --dport 7 -t 600 -u ASSURED";
+    host.run(&format!("conntrack -I {flow}")).ok();
+    Call::new("DEL", &small, "c1").key("prevResult", former).run(&host).ok();
+    assert_eq!(host.leftovers(), before);
+    assert!(host.run("conntrack -L -p udp").stdout.contains("sport=7"), "its flows stay");
+    Call::new("CHECK", &small, "c2").key("prevResult", now).run(&host).ok();
+}

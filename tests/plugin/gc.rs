@@ -103,3 +103,17 @@ fn a_member_that_cannot_be_read_stops_gc_before_it_begins() {
     assert_eq!(gc(&subnet(), hostile).run(&host).code(), 7);
     assert_eq!(veths(&host).len(), 1);
 }
+
+#[test]
+fn the_renamed_link_of_a_valid_pod_stays_and_that_of_another_goes() {
+    let host = PluginHost::new();
+    host.add(&subnet(), "alive");
+    host.add(&subnet(), "dead");
+    for (number, veth) in veths(&host).iter().enumerate() {
+        host.shell(&format!("ip link set {veth} down; ip link set {veth} name renamed{number}; ip link set renamed{number} up")).ok();
+    }
+    gc(&subnet(), listed(&["alive"])).run(&host).ok();
+    assert_eq!(veths(&host).len(), 1);
+    assert_eq!(host.list(&format!("{STORE}/owners")), ["alive:eth0"]);
+    assert_eq!(host.pod_ip("alive", "link show eth0")[0]["ifname"], "eth0");
+}

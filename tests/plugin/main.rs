@@ -28,6 +28,7 @@ mod many;
 mod reach;
 mod second;
 mod status;
+mod stores;
 mod tuning;
 
 /// Both families, and everything that a pod can ask for; `name` is the container's.

@@ -70,17 +70,17 @@ fn stray(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Pro
     }
     let attachments = &context.host.attachments();
     let network = &context.settings().cni.name;
-    let known: Vec<String> =
-        attachments.iter().map(|pod| identity(pod).host_ifname().to_string()).collect();
     let stray = links.values().filter(|link| {
-        is_of_network(link.alias.as_deref(), network) && !known.contains(&link.name.to_string())
+        let alias = link.alias.as_deref();
+        let is_known = || attachments.iter().any(|pod| identity(pod).owns(alias));
+        is_of_network(alias, network) && !is_known()
     });
     let names: Vec<&str> = stray.map(|link| link.name.as_str()).collect();
     (!names.is_empty()).then(|| {
         let few = names.iter().take(SHOWN).copied().collect::<Vec<&str>>().join(", ");
         let what = format!("{} links of pods have no address in the store: {few}", names.len());
-        let fix = "if their pods are gone: ip link delete NAME; if not, IPAM_DIR was emptied: make \
-                   the pods anew before their addresses are allocated again";
+        let fix = "if their pods are gone: ip link delete NAME; if not, IPAM_DIR was emptied: no other \
+                   pod gets their addresses while they run, but make them anew when that suits";
         Problem::new(ProblemKind::StrayLinks, Object::named("links of pods"), what).with_fix(fix)
     })
 }

@@ -1,0 +1,58 @@
+//! The addresses that running pods have by the kernel, whatever the stores say: a store may be lost, and
+//! several may give out one subnet.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::net::Mac;
+use crate::netlink::NetlinkError;
+use crate::netlink::rtnl::Rtnl;
+use crate::plan::ownership::is_of_pod;
+
+/// The first of `addresses` that a port of the bridge has, with the alias of that port.
+pub fn first(
+    rtnl: &Rtnl,
+    bridge: u32,
+    addresses: &[IpAddr],
+) -> Result<Option<(IpAddr, String)>, NetlinkError> {
+    for address in addresses {
+        let Some(found) = rtnl.neighbour(bridge, *address)? else { continue };
+        let port = found.mac.map(|mac| rtnl.port_of(bridge, mac)).transpose()?.flatten();
+        if let Some((port, _)) = port
+            && let Some(alias) = pod(rtnl, port)?
+        {
+            return Ok(Some((*address, alias)));
+        }
+    }
+    Ok(None)
+}
+
+/// Every address that a port of the bridge has, with the alias of that port.
+pub fn all(rtnl: &Rtnl, bridge: u32) -> Result<BTreeMap<IpAddr, String>, NetlinkError> {
+    let aliases: BTreeMap<u32, String> = rtnl
+        .links(Some(bridge))?
+        .into_iter()
+        .filter(is_of_pod)
+        .filter_map(|link| Some((link.index, link.alias?)))
+        .collect();
+    let ports: BTreeMap<Mac, u32> = rtnl.learned(bridge)?.into_iter().collect();
+    let neighbours = rtnl.neighbours(bridge)?.into_iter();
+    let held = neighbours.filter_map(|neighbour| {
+        let alias = aliases.get(ports.get(&neighbour.mac?)?)?;
+        Some((neighbour.address, alias.clone()))
+    });
+    Ok(held.collect())
+}
+
+/// The alias of the port that `mac` is pinned to.
+pub fn pinned(rtnl: &Rtnl, bridge: u32, mac: Mac) -> Result<Option<String>, NetlinkError> {
+    match rtnl.port_of(bridge, mac)? {
+        Some((port, true)) => pod(rtnl, port),
+        _ => Ok(None),
+    }
+}
+
+fn pod(rtnl: &Rtnl, port: u32) -> Result<Option<String>, NetlinkError> {
+    let link = rtnl.link_by_index(port)?;
+    Ok(link.filter(is_of_pod).and_then(|link| link.alias))
+}
