@@ -44,6 +44,9 @@ const WATCH_SECONDS: u64 = 300;
 /// How much longer a server may take to end a watch.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 
+/// Pages of a list in a row that may be empty: a server may have left out all that was on them.
+const EMPTY_PAGES: usize = 100;
+
 /// Largest page accepted, in bytes; fewer objects are requested if it is larger.
 const PAGE_LIMIT: usize = 8 * 1024 * 1024;
 
@@ -99,7 +102,7 @@ impl Api {
         mut take: impl FnMut(&[u8]) -> Result<PageEnd, String>,
     ) -> Result<String, ApiError> {
         let what = format!("list {}", query.name);
-        let (mut next, mut version, mut count) = (None, None, 0);
+        let (mut next, mut version, mut count, mut empty) = (None, None, 0, 0);
         let mut limit = query.page;
         loop {
             let bytes = match self.page(&what, query, limit, next.as_deref()).await {
@@ -113,6 +116,10 @@ impl Api {
             count += page.count;
             if count > query.limit {
                 return Err(self.failed(&what, &format!("more than {}", query.limit)));
+            }
+            empty = if page.count == 0 { empty + 1 } else { 0 };
+            if empty > EMPTY_PAGES {
+                return Err(self.failed(&what, &format!("{empty} empty pages, and no end")));
             }
             let version = version.get_or_insert(page.version);
             next = page.next;

@@ -206,7 +206,9 @@ impl<T> Follower<T> {
                 Ok(None) => break,
                 Err(error) => return Ok(Err(error)),
             };
-            self.attempts = 0;
+            if begun.elapsed() > SHORT {
+                self.attempts = 0;
+            }
             for event in events {
                 self.take(event).await?;
             }

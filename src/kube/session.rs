@@ -12,7 +12,7 @@ use crate::etcd::{Contact, Update};
 use crate::kube::answer::ApiError;
 use crate::kube::client::Api;
 use crate::kube::nodes::{self, Nodes};
-use crate::kube::object::{self, NodeEvent};
+use crate::kube::object::{self, NodeEvent, NodeObject};
 use crate::kube::own;
 use crate::kube::settings::{Setup, Start};
 use crate::lease::{HostAttributes, Identity, Lease, NodeError, Snapshot};
@@ -36,6 +36,9 @@ const RELIST: Duration = Duration::from_secs(3600);
 
 /// A watch that ends earlier without an error failed for an unknown reason.
 const SHORT: Duration = Duration::from_secs(10);
+
+/// Time after which the API is asked again for what it refused, if the node is as it was.
+const REFUSED: Duration = Duration::from_secs(300);
 
 /// Events that come closer together than this make one snapshot.
 const COALESCE: Duration = Duration::from_millis(5);
@@ -62,7 +65,7 @@ pub async fn run(start: Start, inputs: Inputs, contact: &Contact, publish: impl 
         published: None,
         trouble: None,
         disconnected: Some(BTreeSet::new()),
-        unable: false,
+        refused: None,
         attempts: 0,
         publish,
     };
@@ -95,8 +98,8 @@ struct KubeSession<'a, P> {
     trouble: Option<NodeError>,
     /// The API does not answer, for the reasons published since.
     disconnected: Option<BTreeSet<String>>,
-    /// The role does not permit the condition of the node; logged.
-    unable: bool,
+    /// The node whose condition the API refused to change, and when; logged.
+    refused: Option<(NodeObject, Instant)>,
     attempts: u32,
     publish: P,
 }
@@ -183,7 +186,9 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
                     self.contact.heard();
                     self.contact.changed();
                     events.into_iter().for_each(|event| listed.take_in(event));
-                    self.attempts = 0;
+                    if begun.elapsed() > SHORT {
+                        self.attempts = 0;
+                    }
                     due.get_or_insert(Instant::now() + COALESCE);
                 }
                 () = sleep_until(due.unwrap_or(begun)), if due.is_some() => {
@@ -243,6 +248,10 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
     async fn clear_network_unavailable(&mut self, api: &Api, nodes: &Nodes) {
         let ready = *self.inputs.ready.borrow();
         let Some(node) = nodes.own().filter(|node| ready && node.unavailable) else { return };
+        let refused = self.refused.as_ref();
+        if refused.is_some_and(|(known, at)| known == node && at.elapsed() < REFUSED) {
+            return;
+        }
         let now = rfc3339(SystemTime::now());
         let patch = format!(
             r#"{{"status":{{"conditions":[{{"type":"NetworkUnavailable","status":"False",
@@ -251,14 +260,17 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
         );
         match api.patch_status(&node.name, patch).await {
             Ok(()) => {
-                self.unable = false;
+                self.refused = None;
                 log::info!("node {}: condition NetworkUnavailable set to False", node.name);
             }
-            Err(error) if !std::mem::replace(&mut self.unable, true) => log::warn!(
-                "{error}; it has the condition NetworkUnavailable, so no pod is put there: let the \
-                 role patch nodes/status"
-            ),
-            Err(error) => log::debug!("{error}"),
+            Err(error) => {
+                if self.refused.replace((node.clone(), Instant::now())).is_none() {
+                    log::warn!(
+                        "{error}; it has the condition NetworkUnavailable, so no pod is put there: let \
+                         the role patch nodes/status"
+                    );
+                }
+            }
         }
     }
 

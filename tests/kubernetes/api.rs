@@ -248,6 +248,10 @@ impl Api {
         self.requests().iter().filter(is_list).count()
     }
 
+    pub fn patches(&self) -> usize {
+        self.requests().iter().filter(|line| line.starts_with("PATCH")).count()
+    }
+
     pub fn watches(&self) -> usize {
         self.requests().iter().filter(|line| line.contains("/nodes?watch=1")).count()
     }
@@ -337,7 +341,7 @@ async fn answer(
             huge.resize(40_000_000, b' ');
             return reply(&mut respond, 200, huge);
         }
-        Mode::Well | Mode::Brief => {}
+        Mode::Well | Mode::Brief | Mode::Bookmark | Mode::Endless => {}
     }
     let query = query(&head.uri);
     if head.method == Method::PATCH {
@@ -368,6 +372,11 @@ async fn answer(
     };
     if verb == "watch" {
         return follow(&server, path, &query, respond, mode).await;
+    }
+    if mode == Mode::Endless {
+        let metadata = json!({"resourceVersion": "100", "continue": "again"});
+        let list = json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": []});
+        return reply(&mut respond, 200, list.to_string());
     }
     let list = lock(&server.state).list(path, &query);
     match list {
@@ -401,6 +410,10 @@ async fn follow(
     }
     let mut send =
         |event: Value, ends: bool| stream.send_data(format!("{event}\n").into(), ends).is_ok();
+    if mode == Mode::Bookmark {
+        send(lock(&server.state).bookmark(path), true);
+        return;
+    }
     let mut is_new = true;
     loop {
         let (events, breaks) = {

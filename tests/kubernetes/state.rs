@@ -77,6 +77,10 @@ pub enum Mode {
     Silent,
     /// Ends every watch at once.
     Brief,
+    /// Ends every watch after one bookmark.
+    Bookmark,
+    /// Lists of empty pages, each with another one behind it.
+    Endless,
 }
 
 #[derive(Default)]

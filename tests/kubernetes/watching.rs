@@ -9,7 +9,7 @@ use crate::support::local;
 use crate::support::ping::{addresses, all_reach};
 use crate::support::wait::SOON;
 use crate::support::watch::Watch;
-use crate::support::{Place, Pod, eventually, facts, soon};
+use crate::support::{Agent, Place, Pod, eventually, facts, soon};
 use crate::{Scene, count, node, peak_kb, routes_become, wait_logged};
 
 const DUAL_STACK: (&str, &str) = ("IPV6_SUBNET", "fd10:244::/48");
@@ -305,16 +305,30 @@ fn requests_to_an_unresponsive_api_time_out() {
 
 #[test]
 fn watches_that_end_at_once_are_retried_with_a_delay() {
-    let steady = Steady::new();
-    let api = &steady.scene.api;
-    api.set_mode(Mode::Brief);
-    steady.changes();
-    let before = api.requests().len();
-    std::thread::sleep(std::time::Duration::from_secs(5));
-    let asked = api.requests().len() - before;
-    assert!(asked < 20, "{asked} requests in 5 s");
-    api.set_mode(Mode::Well);
-    steady.ends_in_sync();
+    for mode in [Mode::Brief, Mode::Bookmark] {
+        let steady = Steady::new();
+        let api = &steady.scene.api;
+        api.set_mode(mode);
+        steady.changes();
+        let before = api.requests().len();
+        std::thread::sleep(std::time::Duration::from_secs(5));
+        let asked = api.requests().len() - before;
+        assert!(asked < 20, "{asked} requests in 5 s");
+        api.set_mode(Mode::Well);
+        steady.ends_in_sync();
+    }
+}
+
+#[test]
+fn a_list_of_empty_pages_without_end_is_an_error() {
+    let scene = Scene::new(1, 0);
+    scene.api.set_mode(Mode::Endless);
+    let agent = Agent::start(scene.host(1), &crate::with(&[]));
+    wait_logged(&agent, "empty pages");
+    let asked = scene.api.requests().len();
+    assert!(asked < 300, "{asked} requests");
+    scene.api.set_mode(Mode::Well);
+    agent.wait_ready();
 }
 
 #[test]
