@@ -1,6 +1,6 @@
 //! Pure. Reading foreign JSON: keys in any case, every error collected with its path. And writing it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -40,18 +40,35 @@ pub(super) fn error(faults: &[FieldError]) -> CniError {
     }
 }
 
+/// So many errors are kept; the others are counted.
+const KEPT: usize = 50;
+
 /// The errors so far.
 #[derive(Debug, Default)]
-pub(super) struct FieldErrors(RefCell<Vec<FieldError>>);
+pub(super) struct FieldErrors {
+    kept: RefCell<Vec<FieldError>>,
+    /// All others, and those that are unsupported fields.
+    others: Cell<(usize, usize)>,
+}
 
 impl FieldErrors {
-    /// In the order of their discovery.
+    /// In the order of their discovery; at the end, how many more there were.
     pub fn into_vec(self) -> Vec<FieldError> {
-        self.0.into_inner()
+        let (mut errors, (others, unsupported)) = (self.kept.into_inner(), self.others.get());
+        if others > 0 {
+            let (path, text) = ("further errors".to_owned(), others.to_string());
+            errors.push(FieldError { path, text, unsupported: unsupported == others });
+        }
+        errors
     }
 
     fn push(&self, path: String, text: String, unsupported: bool) {
-        self.0.borrow_mut().push(FieldError { path, text, unsupported });
+        let mut kept = self.kept.borrow_mut();
+        if kept.len() < KEPT {
+            return kept.push(FieldError { path, text, unsupported });
+        }
+        let (others, of_these) = self.others.get();
+        self.others.set((others + 1, of_these + usize::from(unsupported)));
     }
 }
 

@@ -1,5 +1,7 @@
 //! Pure. Requested settings of a pod's interface and network namespace.
 
+use std::collections::BTreeSet;
+
 use crate::cni::json::Field;
 use crate::cni::sysctl::{self, Sysctl, SysctlKey};
 
@@ -37,7 +39,8 @@ impl Tuning {
     /// Source: the reference plugin: `args.cni` takes precedence over the configuration, by key.
     pub(super) fn or(self, other: Tuning) -> Tuning {
         let mut sysctls = other.sysctls;
-        sysctls.retain(|sysctl| self.sysctls.iter().all(|own| own.key != sysctl.key));
+        let own: BTreeSet<&SysctlKey> = self.sysctls.iter().map(|sysctl| &sysctl.key).collect();
+        sysctls.retain(|sysctl| !own.contains(&sysctl.key));
         sysctls.extend(self.sysctls);
         Tuning {
             mtu: self.mtu.or(other.mtu),
@@ -50,14 +53,13 @@ impl Tuning {
 }
 
 fn sysctls(map: &Field) -> Vec<Sysctl> {
-    let mut found: Vec<Sysctl> = Vec::new();
+    let (mut found, mut keys) = (Vec::new(), BTreeSet::new());
     for (name, field) in map.entries() {
         let Some(text) = field.text() else { continue };
         let read = name.parse::<SysctlKey>().and_then(|key| Ok((key, sysctl::value(text)?)));
-        let twice = |key: &SysctlKey| found.iter().any(|other| other.key == *key);
         let sysctl = match read {
             Err(error) => field.fault(error.to_string()),
-            Ok((key, _)) if twice(&key) => field.fault("is a duplicate"),
+            Ok((key, _)) if !keys.insert(key.clone()) => field.fault("is a duplicate"),
             Ok((key, value)) => Some(Sysctl { key, value }),
         };
         found.extend(sysctl);

@@ -140,3 +140,17 @@ fn a_pod_sends_with_its_own_mac_only() {
     let known = host.run("bridge fdb show br hz0").ok();
     assert!(!known.contains(own.as_str().unwrap()), "{known}");
 }
+
+#[test]
+fn of_very_many_faults_the_first_fifty_are_shown_and_the_others_counted() {
+    let host = PluginHost::new();
+    host.netns("c1");
+    let wrong: serde_json::Map<String, serde_json::Value> =
+        (0..5000).map(|number| (format!("kernel.wrong{number}"), json!("1"))).collect();
+    let asked = conf("1.0.0", json!({ "subnet": "10.1.2.0/24", "sysctl": wrong }));
+    let answer = Call::new("ADD", &asked, "c1").run(&host);
+    assert_eq!(answer.code(), 7);
+    let error = answer.error();
+    assert!(error.len() < 20_000, "{} bytes", error.len());
+    assert!(error.ends_with("further errors: 4950 "), "{error}");
+}
