@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::net::range::covering;
-use crate::net::{AddressRange, Family, IfName, subnet};
+use crate::net::{AddressRange, Family, IfName, hash, subnet};
 use crate::nft::{
     Action, Base, Chain, ChainPolicy, Element, Field, Hook, Match, Rule, Ruleset, Set, Shape, Type,
     Verdict,
@@ -61,9 +61,18 @@ pub struct FirewallSpec {
 }
 
 /// The table of one network on a host without an agent. Networks may share a bridge, so each has
-/// its own.
+/// its own. A name that is too long for a table: its beginning and a hash of the whole.
 pub fn standalone_table(network: &str) -> String {
-    format!("{AGENT_TABLE}_{network}")
+    /// NFT_NAME_MAXLEN of linux/netfilter/nf_tables.h, less its final zero.
+    const LONGEST: usize = 255;
+    let name = format!("{AGENT_TABLE}_{network}");
+    match name.len() {
+        ..=LONGEST => name,
+        _ => {
+            let kept: String = name.chars().take(LONGEST - 17).collect();
+            format!("{kept}_{:016x}", hash::stable(&[network]))
+        }
+    }
 }
 
 /// The table that `spec` asks for; `None` if it asks for nothing.
