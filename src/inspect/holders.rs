@@ -9,7 +9,10 @@ use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::ownership::is_of_pod;
 
-/// The first of `addresses` that a port of the bridge has, with the alias of that port.
+/// The first of `addresses` that a pod's port of the bridge has, with the alias of that port.
+///
+/// # Errors
+/// [`NetlinkError`].
 pub fn first(
     rtnl: &Rtnl,
     bridge: u32,
@@ -27,7 +30,10 @@ pub fn first(
     Ok(None)
 }
 
-/// Every address that a port of the bridge has, with the alias of that port.
+/// Every address that a pod's port of the bridge has, with the alias of that port.
+///
+/// # Errors
+/// [`NetlinkError`].
 pub fn all(rtnl: &Rtnl, bridge: u32) -> Result<BTreeMap<IpAddr, String>, NetlinkError> {
     let aliases: BTreeMap<u32, String> = rtnl
         .links(Some(bridge))?
@@ -44,7 +50,10 @@ pub fn all(rtnl: &Rtnl, bridge: u32) -> Result<BTreeMap<IpAddr, String>, Netlink
     Ok(held.collect())
 }
 
-/// The alias of the port that `mac` is pinned to.
+/// The alias of the pod's port that `mac` is pinned to.
+///
+/// # Errors
+/// [`NetlinkError`].
 pub fn pinned(rtnl: &Rtnl, bridge: u32, mac: Mac) -> Result<Option<String>, NetlinkError> {
     match rtnl.port_of(bridge, mac)? {
         Some((port, true)) => pod(rtnl, port),

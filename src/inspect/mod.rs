@@ -3,6 +3,7 @@
 pub mod agent_socket;
 pub mod cluster;
 pub mod guards;
+pub mod holders;
 mod host;
 pub mod host_ports;
 pub mod host_state;

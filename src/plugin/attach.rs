@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use crate::cni::error::{CniError, code};
+use crate::inspect::holders;
 use crate::net::{Family, IfName, Mac};
 use crate::netlink::link::{self, Link, LinkChange, LinkRef, Veth};
 use crate::netlink::link_settings::{self, LinkSettings};
@@ -22,9 +23,9 @@ use crate::plan::guard::Guard;
 use crate::plan::pod::{PodInterface, paths};
 use crate::plugin::claim::already_attached;
 use crate::plugin::failure::{self, OrInternal};
+use crate::plugin::guard;
 use crate::plugin::undo_stack::UndoStack;
 use crate::plugin::wait_oper_up::wait_oper_up;
-use crate::plugin::{guard, holders};
 
 /// Where and how an interface is attached, beside what [`PodInterface`] says.
 pub struct AttachContext<'a> {

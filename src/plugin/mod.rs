@@ -24,7 +24,6 @@ mod del;
 mod failure;
 mod gc;
 mod guard;
-mod holders;
 mod host_ports;
 mod invocation;
 mod log;

@@ -145,3 +145,51 @@ fn a_host_with_pods_keeps_a_subnet_that_a_python_host_took_for_them_alone() {
     Pod::add(host, "late-again").delete();
     drop(agent);
 }
+
+/// The files of addresses of the network's store.
+fn reserved(host: &Node) -> Vec<String> {
+    let names = host.list("/run/humanz/ipam/humanz").into_iter();
+    names.filter(|name| name.parse::<std::net::IpAddr>().is_ok()).collect()
+}
+
+#[test]
+fn an_agent_that_cannot_read_the_boot_id_frees_no_address_when_a_dispute_begins() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agent = Agent::start(host, &[]);
+    agent.wait_ready();
+    let (before, pod) = (subnet(&cluster, "h1"), Pod::add(host, "running"));
+    let kept = reserved(host);
+    // As an agent that has no descriptor left for a moment.
+    let boot_id = "/proc/sys/kernel/random/boot_id";
+    host.shell(&format!("mount --bind /dev/null {boot_id}")).ok();
+    cluster.etcd.put(&format!("{HOSTS}py"), &*before);
+    local::status_when(host, "the problem", |status| {
+        status["problems"].to_string().contains("cannot be closed for new pods")
+    });
+    assert_eq!(reserved(host), kept);
+    host.shell(&format!("umount {boot_id}")).ok();
+    until_not_ready(host, &[&*before, "h1", "py", "drain host h1"]);
+    no_pod_starts(host, "late", &Network::of(host), &[&*before]);
+    assert_eq!(reserved(host), kept);
+    reaches_its_gateway(&pod, host, &gateway(&before));
+}
+
+#[test]
+fn a_host_that_lost_its_store_keeps_a_disputed_subnet_for_its_running_pods() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agent = Agent::start(host, &[]);
+    agent.wait_ready();
+    let (before, pod) = (subnet(&cluster, "h1"), Pod::add(host, "running"));
+    host.run("rm -r /run/humanz/ipam/humanz").ok();
+    cluster.etcd.put(&format!("{HOSTS}py"), &*before);
+    until_not_ready(host, &[&*before, "h1", "py", "drain host h1"]);
+    // A host without pods moves within a second.
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    assert_eq!(subnet(&cluster, "h1"), before);
+    reaches_its_gateway(&pod, host, &gateway(&before));
+    pod.delete();
+    moves_to_another(&cluster, host, &before);
+    drop(agent);
+}

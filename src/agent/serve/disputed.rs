@@ -8,6 +8,7 @@ use ipnetwork::IpNetwork;
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
 use crate::agent::serve::state::Disputed;
+use crate::inspect::holders;
 use crate::ipam::import::Sources;
 use crate::ipam::{Closed, Store};
 use crate::net::{Object, PerFamily, Problem, ProblemKind, subnet};
@@ -84,8 +85,15 @@ impl Agent {
         }
         let moves = trouble.is_some_and(|trouble| trouble.ends_without_pods());
         let is_vacant = moves && {
+            // A lost store, or that of another network, does not show every running pod.
+            let bridge = self.kernel.rtnl.link(&self.settings.bridge)?;
+            let running = bridge.map(|bridge| holders::all(&self.kernel.rtnl, bridge.index));
+            let running = running.transpose()?.unwrap_or_default();
             let taken = store.taken()?;
-            !taken.iter().any(|pod| own.iter().any(|subnet| subnet.contains(*pod)))
+            !taken
+                .iter()
+                .chain(running.keys())
+                .any(|pod| own.iter().any(|subnet| subnet.contains(*pod)))
         };
         self.registry.set_vacated(if is_vacant { *own } else { PerFamily::default() });
         Ok(())
