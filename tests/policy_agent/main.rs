@@ -10,6 +10,7 @@ mod etcd;
 mod hosts;
 mod kills;
 mod leak;
+mod live;
 mod one_host;
 mod own_node;
 mod seen;
