@@ -9,6 +9,7 @@ mod drops;
 mod etcd;
 mod hosts;
 mod kills;
+mod guide;
 mod leak;
 mod live;
 mod one_host;
