@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 
 use crate::netlink::connections::Connection;
-use crate::policy::partial::{Answer, Knowledge};
+use crate::policy::partial::{Knowledge, PartialDecision};
 use crate::policy::rule::{Direction, Rule};
 use crate::policy::tuple::Tuple;
 
 /// Rules and what is known of pods, before a change and after it.
 #[derive(Clone, Copy, Debug)]
-pub struct Change<'a> {
+pub struct RuleChange<'a> {
     pub before: Knowledge<'a>,
     pub after: Knowledge<'a>,
 }
@@ -24,7 +24,7 @@ pub enum Fate<'a> {
     NotKnown(Direction, &'a Rule),
 }
 
-impl<'a> Change<'a> {
+impl<'a> RuleChange<'a> {
     /// `None`: no end is a pod of this host, or the connection is over or denied already.
     pub fn fate(&self, connection: &Connection) -> Option<Fate<'a>> {
         if connection.is_over() {
@@ -36,8 +36,8 @@ impl<'a> Change<'a> {
             .filter(|direction| self.is_here(end(&tuple, *direction)))
             .collect();
         let is_denied = |direction: &Direction| match self.before.end(&tuple, *direction) {
-            Answer::Known(decision) => !decision.allowed,
-            Answer::DependsOn(_) => false,
+            PartialDecision::Known(decision) => !decision.allowed,
+            PartialDecision::DependsOn(_) => false,
         };
         if ends.is_empty() || ends.iter().any(is_denied) {
             return None;
@@ -65,8 +65,8 @@ impl<'a> Change<'a> {
             return Fate::Lives;
         }
         match after {
-            Answer::DependsOn(rule) => Fate::NotKnown(direction, rule),
-            Answer::Known(decision) => match decision.denying_rule() {
+            PartialDecision::DependsOn(rule) => Fate::NotKnown(direction, rule),
+            PartialDecision::Known(decision) => match decision.denying_rule() {
                 Some(rule) => Fate::Cut(direction, rule),
                 None => Fate::Lives,
             },

@@ -7,9 +7,9 @@ use humanz_test_support as support;
 
 mod drops;
 mod etcd;
+mod guide;
 mod hosts;
 mod kills;
-mod guide;
 mod leak;
 mod live;
 mod one_host;

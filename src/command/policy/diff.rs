@@ -11,7 +11,7 @@ use crate::command::policy::live::{Affected, Live};
 use crate::net::{Family, Protocol};
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::{
-    Endpoint, Endpoints, Judgement, Peer, Reason, Rules, Selector, Service, Transport, Tuple,
+    Endpoint, Endpoints, Judgement, PolicyPeer, Reason, Rules, Selector, Service, Transport, Tuple,
     evaluate,
 };
 use crate::settings::exit::{self, Exit};
@@ -43,7 +43,7 @@ pub struct Diff {
 const LIMIT: usize = 4_000_000;
 
 /// A connection whose verdict changes.
-struct Change {
+struct ChangedConnection {
     source: String,
     destination: String,
     service: String,
@@ -69,7 +69,7 @@ pub fn run(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
     };
     let mut text = files::faults(&after.problems);
     for change in &changes {
-        let Change { source, destination, service, rule, .. } = change;
+        let ChangedConnection { source, destination, service, rule, .. } = change;
         let now = if change.allowed { "+ allowed, was denied" } else { "- denied, was allowed" };
         text += &format!("{now}: {source} -> {destination} {service}: {rule}\n");
     }
@@ -77,7 +77,7 @@ pub fn run(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
         text += "no connection between these pods changes\n";
     }
     text.extend(affected.iter().map(Affected::text));
-    let object = |change: &Change| {
+    let object = |change: &ChangedConnection| {
         json!({"source": change.source, "destination": change.destination,
             "service": change.service, "allowed": change.allowed, "rule": change.rule})
     };
@@ -104,7 +104,7 @@ fn replaced(objects: Vec<Value>, new: Vec<Value>) -> Vec<Value> {
     kept.chain(new).collect()
 }
 
-fn changes(before: &Documents, after: &Documents) -> Result<Vec<Change>, Exit> {
+fn changes(before: &Documents, after: &Documents) -> Result<Vec<ChangedConnection>, Exit> {
     let alike = alike(&after.endpoints, [&before.rules, &after.rules]);
     let endpoints = Endpoints {
         pods: alike.iter().map(|(pod, _)| (*pod).clone()).collect(),
@@ -126,7 +126,7 @@ fn changes(before: &Documents, after: &Documents) -> Result<Vec<Change>, Exit> {
                     continue;
                 }
                 let denies = if new.allowed() { &old } else { &new };
-                changes.push(Change {
+                changes.push(ChangedConnection {
                     source: from.clone(),
                     destination: to.clone(),
                     service: service.clone(),
@@ -144,12 +144,15 @@ fn changes(before: &Documents, after: &Documents) -> Result<Vec<Change>, Exit> {
 fn alike<'a>(endpoints: &'a Endpoints, rules: [&Rules; 2]) -> Vec<(&'a Endpoint, String)> {
     let rules = || rules.into_iter().flat_map(|rules| rules.iter());
     let subjects: BTreeSet<&Selector> = rules().map(|rule| &rule.subject).collect();
-    let peers: BTreeSet<&Peer> = rules().flat_map(|rule| rule.peers.iter().flatten()).collect();
+    let peers: BTreeSet<&PolicyPeer> =
+        rules().flat_map(|rule| rule.peers.iter().flatten()).collect();
     let mut kinds: BTreeMap<_, Vec<&Endpoint>> = BTreeMap::new();
     for pod in &endpoints.pods {
-        let is_peer = |peer: &&Peer| match peer {
-            Peer::Selected(selector) => selector.matches_pod(pod),
-            Peer::Network { .. } => pod.addresses.iter().any(|address| peer.contains(*address)),
+        let is_peer = |peer: &&PolicyPeer| match peer {
+            PolicyPeer::Selected(selector) => selector.matches_pod(pod),
+            PolicyPeer::Network { .. } => {
+                pod.addresses.iter().any(|address| peer.contains(*address))
+            }
         };
         let subject = subjects.iter().map(|selector| selector.matches_pod(pod));
         let kind: Vec<bool> = subject.chain(peers.iter().map(is_peer)).collect();

@@ -15,9 +15,9 @@ use crate::netlink::connections::{self, Connection};
 use crate::policy::partial::Knowledge;
 use crate::policy::read::documents::Documents;
 use crate::policy::rule::{Origin, Tier};
-use crate::policy::running::{Change, Fate};
+use crate::policy::running::{Fate, RuleChange};
 use crate::policy::view::View;
-use crate::policy::{Direction, Members, Rule, Rules, Snapshot, Tuple, members};
+use crate::policy::{Direction, Members, PolicySnapshot, Rule, Rules, Tuple, members};
 use crate::settings::exit::{self, Exit};
 
 /// Lines of text for each list; JSON has all.
@@ -38,7 +38,7 @@ const GROUP_POLICY: &str = "GroupPolicy";
 /// The host, with the connections that run.
 pub struct Live {
     view: View,
-    known: Snapshot,
+    known: PolicySnapshot,
     own: BTreeSet<IpAddr>,
     connections: Vec<Connection>,
 }
@@ -104,7 +104,7 @@ impl Live {
             subnets: &self.view.subnets,
             own: &self.own,
         };
-        let change = Change {
+        let change = RuleChange {
             before: knowledge(&self.known.rules, &members),
             after: knowledge(&rules, &then),
         };
