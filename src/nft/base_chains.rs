@@ -21,7 +21,7 @@ pub use chain::{BaseChain, ChainRef, EditKind, RuleEdit};
 pub use decode::FoundSets;
 pub use direction::{COMMENT_PREFIX, HookDirection};
 pub use error::ChainError;
-pub use rule::{ChainRule, Comparison, Packet, PacketAddress, PacketField, RuleMatch};
+pub use rule::{ChainRule, Comparison, FirstPacket, PacketAddress, PacketField, RuleMatch};
 
 use crate::net::Family;
 use crate::netlink::{Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket};

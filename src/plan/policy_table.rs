@@ -14,7 +14,9 @@ mod after;
 use std::collections::BTreeSet;
 
 use crate::nft::set::DataType;
-use crate::nft::{Action, Chain, ElementChange, FoundTable, Rule, Ruleset, Set, TableEdit, Value};
+use crate::nft::{
+    Action, Chain, ElementChange, FoundTable, NftRule, Ruleset, Set, TableEdit, Value,
+};
 use crate::plan::firewall::{TableChange, TableDifference, changes};
 use crate::policy::compile::{EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, PolicyTable};
 
@@ -186,7 +188,7 @@ struct Parts {
 impl Parts {
     /// It can be made whole before anything leads to it.
     fn is_new_program(&self, chain: &Chain) -> bool {
-        let looks_up = |rule: &Rule| matches!(rule.action, Action::VerdictMap(..));
+        let looks_up = |rule: &NftRule| matches!(rule.action, Action::VerdictMap(..));
         self.missing_chains.contains(&chain.name)
             && chain.base.is_none()
             && !chain.rules.iter().any(looks_up)

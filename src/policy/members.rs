@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::endpoint::{Endpoint, Endpoints, NamedPort};
-use crate::policy::rule::{Direction, Peer, Rule};
+use crate::policy::rule::{Direction, PolicyPeer, Rule};
 use crate::policy::selector::Selector;
 use crate::policy::selector_index::SelectorIndex;
 use crate::policy::service::Service;
@@ -28,8 +28,8 @@ pub fn peers<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BTreeSet<Selector
     let (mut selected, mut every_pod) = (BTreeSet::new(), false);
     for rule in rules {
         selected.extend(rule.peers.iter().flatten().filter_map(|peer| match peer {
-            Peer::Selected(selector) => Some(selector),
-            Peer::Network { .. } => None,
+            PolicyPeer::Selected(selector) => Some(selector),
+            PolicyPeer::Network { .. } => None,
         }));
         every_pod |= looks_up_every_pod(rule);
     }
@@ -38,7 +38,7 @@ pub fn peers<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BTreeSet<Selector
 
 fn looks_up_every_pod(rule: &Rule) -> bool {
     let is_named = |service: &Service| matches!(service, Service::Named(..));
-    let is_network = |peer: &Peer| matches!(peer, Peer::Network { .. });
+    let is_network = |peer: &PolicyPeer| matches!(peer, PolicyPeer::Network { .. });
     rule.direction == Direction::Egress
         && rule.services.iter().flatten().any(is_named)
         && rule.peers.as_ref().is_none_or(|peers| peers.iter().any(is_network))

@@ -1,7 +1,7 @@
 //! Pure. What a source of policies knows at one moment, and how it gets to the agent's loop.
 //!
-//! Each source is a thread that sends a whole [`Update`] whenever something changed; the loop keeps
-//! the last valid [`Snapshot`] of each source, on disk too, and makes the table of all of them.
+//! Each source is a thread that sends a whole [`SourceUpdate`] whenever something changed; the loop keeps
+//! the last valid [`PolicySnapshot`] of each source, on disk too, and makes the table of all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ pub enum Provider {
 
 /// Rules, and the pods that they are about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct PolicySnapshot {
     pub rules: Rules,
     /// This host's pods. Their addresses may be missing: the agent takes those that its own store of
     /// addresses gave them, because a source learns them after the pod's start.
@@ -48,10 +48,10 @@ pub struct Snapshot {
 
 /// What a source sends to the loop.
 #[derive(Clone, Debug)]
-pub struct Update {
+pub struct SourceUpdate {
     pub provider: Provider,
     /// `None`: what is there cannot be used; the last valid snapshot holds.
-    pub snapshot: Option<Snapshot>,
+    pub snapshot: Option<PolicySnapshot>,
     /// Everything that is wrong with its objects now.
     pub problems: Vec<Problem>,
 }
@@ -67,9 +67,9 @@ impl Provider {
     }
 }
 
-impl Snapshot {
+impl PolicySnapshot {
     /// What all sources say together.
-    pub fn merged<'a>(all: impl IntoIterator<Item = &'a Snapshot>) -> Snapshot {
+    pub fn merged<'a>(all: impl IntoIterator<Item = &'a PolicySnapshot>) -> PolicySnapshot {
         let (mut rules, mut pods, mut members) = (Vec::new(), BTreeMap::new(), Members::new());
         let mut standalone: Option<Cluster> = None;
         for one in all {
@@ -86,17 +86,17 @@ impl Snapshot {
             }
         }
         let pods = pods.into_values().cloned().collect();
-        Snapshot { rules: Rules::new(rules), pods, members, standalone }
+        PolicySnapshot { rules: Rules::new(rules), pods, members, standalone }
     }
 
     /// With `pods`, which have their addresses, as all pods of the host with these `subnets`: nothing
     /// that a source says gives an address of this host to anything else.
-    pub fn on_host(self, pods: Vec<Endpoint>, subnets: &[IpNetwork]) -> Snapshot {
+    pub fn on_host(self, pods: Vec<Endpoint>, subnets: &[IpNetwork]) -> PolicySnapshot {
         let members = self.members_on_host(&pods, subnets);
-        Snapshot { pods, members, ..self }
+        PolicySnapshot { pods, members, ..self }
     }
 
-    /// The members of [`Snapshot::on_host`].
+    /// The members of [`PolicySnapshot::on_host`].
     pub fn members_on_host(&self, pods: &[Endpoint], subnets: &[IpNetwork]) -> Members {
         let is_own = |address: &IpAddr| subnets.iter().any(|subnet| subnet.contains(*address));
         let is_gateway = |address: &IpAddr| subnets.iter().any(|it| gateway(*it) == *address);
@@ -141,13 +141,18 @@ mod tests {
     use super::*;
     use crate::policy::read::documents;
 
-    fn snapshot(text: &str) -> Snapshot {
+    fn snapshot(text: &str) -> PolicySnapshot {
         let documents = documents::read(&documents::objects(text).unwrap(), true);
         assert_eq!(documents.problems, []);
         let peers = members::peers(documents.rules.iter());
         let members = members::find(&peers, &documents.endpoints);
         let pods = documents.endpoints.pods;
-        Snapshot { rules: documents.rules, pods, members, standalone: Some(documents.cluster) }
+        PolicySnapshot {
+            rules: documents.rules,
+            pods,
+            members,
+            standalone: Some(documents.cluster),
+        }
     }
 
     fn pod(name: &str, address: &str) -> String {
@@ -167,13 +172,13 @@ mod tests {
     fn a_snapshot_is_read_back_as_it_was_written() {
         let before = snapshot(&[POLICY, &pod("web", "10.1.2.3")].concat());
         let text = serde_json::to_string(&before).unwrap();
-        assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), before);
+        assert_eq!(serde_json::from_str::<PolicySnapshot>(&text).unwrap(), before);
     }
 
     #[test]
     fn an_address_of_this_host_belongs_to_the_pod_that_has_it_here() {
         let said = snapshot(&[POLICY, &pod("old", "10.1.2.3"), &pod("far", "10.1.9.9")].concat());
-        let addresses = |snapshot: &Snapshot| -> Vec<String> {
+        let addresses = |snapshot: &PolicySnapshot| -> Vec<String> {
             let members = snapshot.members.values().flatten();
             members.flat_map(|it| &it.addresses).map(ToString::to_string).collect()
         };

@@ -116,7 +116,7 @@ pub fn exchange(
     let (inputs, receiver) = latest::channel(ExchangeInputs::default());
     let event_loop = EventLoop::spawn("members", async move |stopped| {
         let etcd = Etcd::new(start.etcd.clone(), start.roots.clone());
-        let mut reader = Reader::new(&etcd, &start, receiver.clone(), &publish);
+        let mut reader = GroupReader::new(&etcd, &start, receiver.clone(), &publish);
         tokio::select! {
             _ = stopped => {}
             never = reader.run() => match never {},
@@ -196,7 +196,7 @@ fn retry(failures: u32) -> Duration {
 /// A group and a host that announced members of it.
 type Place = (GroupId, NodeName);
 
-struct Reader<'a, P> {
+struct GroupReader<'a, P> {
     etcd: &'a Etcd,
     start: &'a ExchangeStart,
     inputs: latest::Receiver<ExchangeInputs>,
@@ -209,7 +209,7 @@ struct Reader<'a, P> {
     published: HeardMembers,
 }
 
-impl<'a, P: Fn(Exchanged)> Reader<'a, P> {
+impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
     fn new(
         etcd: &'a Etcd,
         start: &'a ExchangeStart,
@@ -217,7 +217,7 @@ impl<'a, P: Fn(Exchanged)> Reader<'a, P> {
         publish: P,
     ) -> Self {
         let (values, known, trouble, published) = Default::default();
-        Reader { etcd, start, inputs, publish, values, known, trouble, published }
+        GroupReader { etcd, start, inputs, publish, values, known, trouble, published }
     }
 
     async fn run(&mut self) -> Infallible {

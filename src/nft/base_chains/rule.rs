@@ -16,7 +16,7 @@ pub const STATE_NEW: u32 = 8;
 
 /// The first packet of a connection: no mark, no flag, no other state than that it is new.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet<'a> {
+pub struct FirstPacket<'a> {
     /// The interface that it came in by.
     pub input: &'a str,
     /// The interface that it goes out by.
@@ -173,7 +173,7 @@ impl RuleMatch {
     }
 
     /// Whether `packet` fulfils it; `None` if that is not known.
-    pub fn holds(&self, packet: &Packet<'_>) -> Option<bool> {
+    pub fn holds(&self, packet: &FirstPacket<'_>) -> Option<bool> {
         if self.field == PacketField::Unknown {
             return None;
         }
@@ -203,7 +203,7 @@ impl RuleMatch {
 
 impl PacketField {
     /// `None` if an ordinary packet has no such thing.
-    fn bytes(self, packet: &Packet<'_>) -> Option<Vec<u8>> {
+    fn bytes(self, packet: &FirstPacket<'_>) -> Option<Vec<u8>> {
         let name = |name: &str| {
             let mut bytes = name.as_bytes().to_vec();
             bytes.resize(IFNAMSIZ, 0);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::nft::{
     Base, Chain, Element, ElementChange, Flowtable, FoundChain, FoundRule, FoundSet, FoundTable,
-    Rule, Ruleset, Set,
+    NftRule, Ruleset, Set,
 };
 
 /// One difference between the table wanted and the table found.
@@ -126,7 +126,7 @@ fn rule_differences(wanted: &Chain, found: &[FoundRule]) -> Vec<TableDifference>
     if prints == present {
         return Vec::new();
     }
-    let missing = |(rule, print): (&Rule, &Option<u64>)| {
+    let missing = |(rule, print): (&NftRule, &Option<u64>)| {
         (!present.contains(print)).then(|| TableDifference::RuleMissing(name(), rule.to_string()))
     };
     let mut differences: Vec<_> = wanted.rules.iter().zip(&prints).filter_map(missing).collect();

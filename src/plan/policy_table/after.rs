@@ -1,6 +1,6 @@
 //! Pure. The table after a transaction of its own, as it would be found.
 
-use crate::nft::{Chain, FoundChain, FoundRule, FoundSet, FoundTable, Rule, TableEdit};
+use crate::nft::{Chain, FoundChain, FoundRule, FoundSet, FoundTable, NftRule, TableEdit};
 use crate::plan::policy_table::FoundPolicy;
 use crate::policy::compile::POLICY_TABLE;
 
@@ -67,7 +67,7 @@ fn fill(chains: &mut [FoundChain], name: &str, rules: impl Fn() -> Vec<FoundRule
 }
 
 fn rules(chain: &Chain) -> Vec<FoundRule> {
-    let found = |rule: &Rule| FoundRule {
+    let found = |rule: &NftRule| FoundRule {
         handle: NO_HANDLE,
         comment: Some(rule.comment.clone()),
         fingerprint: Some(rule.fingerprint()),

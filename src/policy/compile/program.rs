@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::net::{Family, hash};
-use crate::nft::{self, Action, Chain, Field, Match};
+use crate::nft::{self, Action, Chain, Field, Match, NftRule};
 use crate::policy::compile::conditions::Reader;
 use crate::policy::compile::forms::{audited_denial, denial, plain};
 use crate::policy::compile::name::{self, numbered};
 use crate::policy::compile::sets::Sets;
 use crate::policy::endpoint::{Endpoint, NamedPort};
-use crate::policy::rule::{Direction, Rule, Rules, Tier, Verdict};
+use crate::policy::rule::{Direction, PolicyVerdict, Rule, Rules, Tier};
 use crate::policy::selector::Selector;
 use crate::policy::selector_index::SelectorIndex;
 use crate::policy::service::Service;
@@ -39,7 +39,7 @@ pub struct PodVerdict {
 }
 
 /// A rule's conditions, in one of its forms.
-struct Line<'a> {
+struct MatchedRule<'a> {
     rule: &'a Rule,
     matches: Vec<Match>,
 }
@@ -129,11 +129,11 @@ impl<'a> Programs<'a> {
         ports: &[NamedPort],
         sets: &mut Sets<'_>,
     ) -> Option<String> {
-        let mut tiers: BTreeMap<Tier, Vec<Line<'a>>> = BTreeMap::new();
+        let mut tiers: BTreeMap<Tier, Vec<MatchedRule<'a>>> = BTreeMap::new();
         for rule in rules {
             let mut reader = Reader { rule, ports, families: self.families, sets };
             let alternatives = reader.alternatives();
-            let lines = alternatives.into_iter().map(|matches| Line { rule, matches });
+            let lines = alternatives.into_iter().map(|matches| MatchedRule { rule, matches });
             tiers.entry(rule.tier).or_default().extend(lines);
         }
         tiers.retain(|_, lines| !lines.is_empty());
@@ -160,7 +160,7 @@ impl<'a> Programs<'a> {
     }
 
     /// A pod may always connect to itself; only the tier Admin comes before.
-    fn itself(&self) -> Vec<nft::Rule> {
+    fn itself(&self) -> Vec<NftRule> {
         let rule = |family: &Family| {
             let ends =
                 vec![Field::ConnectionSource(*family), Field::ConnectionDestination(*family)];
@@ -171,7 +171,7 @@ impl<'a> Programs<'a> {
     }
 
     /// `next`: the chain of the next tier.
-    fn rules_of(&self, line: &Line<'_>, next: Option<&str>) -> Vec<nft::Rule> {
+    fn rules_of(&self, line: &MatchedRule<'_>, next: Option<&str>) -> Vec<NftRule> {
         let comment = line.rule.to_string();
         let (matches, counter) = (line.matches.clone(), name::counter(line.rule));
         let passed = match next {
@@ -179,14 +179,14 @@ impl<'a> Programs<'a> {
             None => nft::Verdict::Return,
         };
         match line.rule.verdict {
-            Verdict::Deny if line.rule.audit => {
+            PolicyVerdict::Deny if line.rule.audit => {
                 audited_denial(&comment, self.log_group, matches, counter).into()
             }
-            Verdict::Deny => denial(&comment, self.log_group, matches, counter).into(),
-            Verdict::Allow => {
+            PolicyVerdict::Deny => denial(&comment, self.log_group, matches, counter).into(),
+            PolicyVerdict::Allow => {
                 vec![plain(&comment, matches, Action::Count(counter, nft::Verdict::Return))]
             }
-            Verdict::Pass => vec![plain(&comment, matches, Action::Count(counter, passed))],
+            PolicyVerdict::Pass => vec![plain(&comment, matches, Action::Count(counter, passed))],
         }
     }
 }
@@ -202,7 +202,7 @@ fn asked_for<'a>(rules: &[&Rule], pod: &'a Endpoint) -> Vec<&'a NamedPort> {
     ports
 }
 
-fn program_name(direction: Direction, tiers: &BTreeMap<Tier, Vec<Line<'_>>>) -> String {
+fn program_name(direction: Direction, tiers: &BTreeMap<Tier, Vec<MatchedRule<'_>>>) -> String {
     let lines = tiers.values().flatten();
     let texts: Vec<String> = lines
         .flat_map(|line| {

@@ -9,7 +9,7 @@ use crate::net::{AddressRange, Family, Protocol, subnet};
 use crate::nft::{Element, Set, Shape, Type, Value};
 use crate::policy::compile::name;
 use crate::policy::members::{Member, Members};
-use crate::policy::name::Name;
+use crate::policy::name::ObjectName;
 use crate::policy::selector::Selector;
 use crate::policy::service::PortRange;
 
@@ -56,7 +56,7 @@ impl<'a> Sets<'a> {
     pub fn named_ports(
         &mut self,
         selector: &Selector,
-        (protocol, port): (Option<Protocol>, &Name),
+        (protocol, port): (Option<Protocol>, &ObjectName),
         family: Family,
     ) -> String {
         let text = format!("{} {protocol:?} {port}", selector.text());
