@@ -164,6 +164,16 @@ impl<'a, 'b> EvaluatedEnd<'a, 'b> {
     }
 }
 
+impl<'a> Decision<'a> {
+    /// `None` if it allows: nothing but a rule denies.
+    pub fn denying_rule(&self) -> Option<&'a Rule> {
+        match self.reason {
+            Reason::Rule(rule) if !self.allowed => Some(rule),
+            _ => None,
+        }
+    }
+}
+
 impl<'a> Judgement<'a> {
     /// Both ends allow the connection.
     pub fn allowed(&self) -> bool {

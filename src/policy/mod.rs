@@ -17,6 +17,7 @@ pub mod name;
 pub mod partial;
 pub mod read;
 pub mod rule;
+pub mod running;
 pub mod selector;
 pub mod selector_index;
 pub mod service;

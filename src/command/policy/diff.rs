@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::policy::files;
+use crate::command::policy::live::{Affected, Live};
 use crate::net::{Family, Protocol};
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::{
@@ -27,6 +28,9 @@ pub struct Diff {
     /// a file with changed objects: one of the same kind and name is replaced, another added
     #[argh(option)]
     new: Vec<String>,
+    /// name the connections that run on this host and would be cut, by what its agent and the kernel know
+    #[argh(switch)]
+    live: bool,
     /// let pods choose their group where their namespace has no rule
     #[argh(switch)]
     free_groups: bool,
@@ -54,10 +58,15 @@ struct ChangedConnection {
 /// A file that is not understood, or more pods and ports than can be tried.
 pub fn run(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
     let old = files::read(&options.file)?;
-    let new = replaced(old.clone(), files::read(&options.new)?);
+    let changed = files::read(&options.new)?;
+    let new = replaced(old.clone(), changed.clone());
     let before = documents::read(&old, options.free_groups);
     let after = documents::read(&new, options.free_groups);
     let changes = changes(&before, &after)?;
+    let affected = match options.live {
+        true => Some(Live::look(call)?.affected(&changed, &before, &after)?),
+        false => None,
+    };
     let mut text = files::faults(&after.problems);
     for change in &changes {
         let ChangedConnection { source, destination, service, rule, .. } = change;
@@ -65,17 +74,22 @@ pub fn run(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
         text += &format!("{now}: {source} -> {destination} {service}: {rule}\n");
     }
     if changes.is_empty() {
-        text += "no connection between these pods changes";
+        text += "no connection between these pods changes\n";
     }
+    text.extend(affected.iter().map(Affected::text));
     let object = |change: &ChangedConnection| {
         json!({"source": change.source, "destination": change.destination,
             "service": change.service, "allowed": change.allowed, "rule": change.rule})
     };
-    let json = json!({
+    let mut json = json!({
         "changes": changes.iter().map(object).collect::<Vec<_>>(),
         "problems": after.problems,
     });
-    call.answer(options.json, changes.is_empty(), json, &text)
+    if let Some(affected) = &affected {
+        json["live"] = affected.json();
+    }
+    let fine = changes.is_empty() && affected.is_none_or(|affected| affected.cuts_nothing());
+    call.answer(options.json, fine, json, &text)
 }
 
 /// `objects` with those of `new` in place of the ones with their kind and name.

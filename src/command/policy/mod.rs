@@ -4,6 +4,7 @@ mod diff;
 mod files;
 pub mod found;
 mod list;
+mod live;
 mod show;
 mod stored;
 mod test;
