@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::cluster::Alone;
 use crate::support::local::get;
 use crate::support::wait::SOON;
-use crate::support::{Cluster, Node, Place, Pod, eventually};
+use crate::support::{Agent, Cluster, Node, Place, Pod, eventually};
 use crate::{alone, serve};
 
 /// The samples of a page: name and labels → value.
