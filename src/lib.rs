@@ -48,7 +48,8 @@
 //! 2. No address, subnet or host port has two owners: every claim is an exclusive create (`link(2)`
 //!    for an address, the same under a lock for a port, one etcd transaction for a subnet).
 //!    A subnet that another host has, too, gives no address to a new pod, and a machine whose name a
-//!    living agent holds does not serve.
+//!    living agent holds does not serve. An address that the kernel has for a running pod is not given
+//!    to another one, whatever the store says.
 //! 3. Whole states are compared, events are never applied; every plan can run twice without harm.
 //! 4. What humanz made bears its mark (route protocol 104, link alias `humanz…`, nft tables
 //!    `humanz…`). Nothing without the mark is removed, except a VXLAN device that somebody recreated

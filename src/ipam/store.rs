@@ -147,18 +147,24 @@ impl LockedStore<'_> {
         entry.map_or(Ok(Vec::new()), |entry| self.remove_entry(&entry))
     }
 
-    /// Those of `addresses` that are free, or were imported without an owner.
+    /// Those of `addresses` that no other attachment has.
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn without_owner(&self, mut addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, StoreError> {
-        let mut owned = Vec::new();
-        for address in &addresses {
-            let entry = self.entry_at(&self.store.layout.address(*address))?;
-            owned.extend(entry.filter(|entry| !entry.is_unowned()).map(|_| *address));
+    pub fn without_others(
+        &self,
+        container_id: &str,
+        ifname: &str,
+        addresses: Vec<IpAddr>,
+    ) -> Result<Vec<IpAddr>, StoreError> {
+        let mut left = Vec::new();
+        for address in addresses {
+            let entry = self.entry_at(&self.store.layout.address(address))?;
+            if entry.is_none_or(|entry| entry.is_unowned() || entry.is_of(container_id, ifname)) {
+                left.push(address);
+            }
         }
-        addresses.retain(|address| !owned.contains(address));
-        Ok(addresses)
+        Ok(left)
     }
 
     /// Releases those of `addresses` that were imported without an owner; gives them.

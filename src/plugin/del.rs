@@ -90,7 +90,10 @@ fn previous_addresses(store: &Store, del: &Del) -> Result<Vec<IpAddr>, CniError>
     let ips = del.conf.prev_result.iter().flat_map(|result| &result.ips);
     let addresses = ips.map(|ip| ip.address.ip()).collect();
     match lock_if_any(store)? {
-        Some(locked) => Ok(locked.without_owner(addresses)?),
+        Some(locked) => {
+            let (container_id, ifname) = (&del.attachment.container_id, &del.attachment.ifname);
+            Ok(locked.without_others(container_id.as_str(), ifname.as_str(), addresses)?)
+        }
         None => Ok(addresses),
     }
 }

@@ -82,8 +82,8 @@ fn stray(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Pro
         let delete: Vec<String> =
             names.iter().take(SHOWN).map(|name| format!("ip link delete {name}")).collect();
         let fix = format!(
-            "if their pods are gone: {}; if not, IPAM_DIR was emptied: make the pods anew before \
-             their addresses are allocated again",
+            "if their pods are gone: {}; if not, IPAM_DIR was emptied: no other pod gets their \
+             addresses while they run; make them anew when that suits",
             delete.join("; ")
         );
         Problem::new(ProblemKind::StrayLinks, Object::named("links of pods"), what).with_fix(fix)
