@@ -235,7 +235,7 @@ fn elements_of_a_lost_store_block_no_port() {
     add(&host, "lost", &wish);
     host.run("rm -r /run/humanz").ok();
     add(&host, "second", &wish);
-    assert!(elements(&host)[0].ends_with("10.1.2.2 . 80"), "{:?}", elements(&host));
+    assert!(elements(&host)[0].ends_with("10.1.2.3 . 80"), "{:?}", elements(&host));
     // A network with a store of its own: refused while that pod is there, and not for ever.
     let elsewhere = |name: &str| {
         call("ADD", name, &wish).key("dataDir", json!("/run/elsewhere")).key("name", json!("other"))
