@@ -226,7 +226,7 @@ impl<'a> JsonField<'a> {
 
     /// The number of errors so far.
     pub fn error_count(&self) -> usize {
-        self.faults.0.borrow().len()
+        self.faults.kept.borrow().len() + self.faults.others.get().0
     }
 
     /// An error at `path` in this object.
