@@ -169,6 +169,9 @@ fn an_agent_that_cannot_read_the_boot_id_frees_no_address_when_a_dispute_begins(
     });
     assert_eq!(reserved(host), kept);
     host.shell(&format!("umount {boot_id}")).ok();
+    local::status_when(host, "the subnet is closed", |status| {
+        !status["problems"].to_string().contains("cannot be closed for new pods")
+    });
     until_not_ready(host, &[&*before, "h1", "py", "drain host h1"]);
     no_pod_starts(host, "late", &Network::of(host), &[&*before]);
     assert_eq!(reserved(host), kept);
