@@ -8,11 +8,11 @@ use nix::errno::Errno;
 use crate::netlink::{Attributes, Message, NetlinkError, Reply};
 use crate::nft::found;
 use crate::nft::frame::edit::{self, FrameEdit, place};
-use crate::nft::frame::{FoundFrameChain, FoundFrameRule, FoundFrames};
+use crate::nft::frame::{FoundFrameChain, FoundFrameRule, FoundFrames, FrameChain};
 use crate::nft::handle::Nft;
 use crate::nft::message;
 use crate::nft::numbers::{chain, message as kind, rule, table};
-use crate::nft::set::{Set, Value};
+use crate::nft::set::{Element, Set, Value};
 use crate::nft::userdata::Userdata;
 
 /// How often a change is tried while tables change.
@@ -70,12 +70,7 @@ impl Nft {
     /// # Errors
     /// [`NetlinkError`].
     pub fn frames(&self, table: &str, sets: &[Set]) -> Result<Option<FoundFrames>, NetlinkError> {
-        let name = Attributes::new().text(table::NAME, table);
-        let is_dormant = match self.socket().ask(&get(table, kind::GET_TABLE, name), found::dormant)
-        {
-            Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
-            outcome => outcome?,
-        };
+        let Some(is_dormant) = self.is_dormant(table)? else { return Ok(None) };
         let chains = self.frame_chains(table)?;
         let mut found = FoundFrames { is_dormant, chains, ..FoundFrames::default() };
         let name = Attributes::new().text(rule::TABLE, table);
@@ -96,6 +91,48 @@ impl Nft {
             }
         }
         Ok(Some(found))
+    }
+
+    /// As [`Nft::frames`], but of `chains` and of the elements of `sets` alone: what else the table has
+    /// costs nothing. Sets whose elements are not there are listed, too.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn some_frames<'a>(
+        &self,
+        table: &str,
+        chains: impl Iterator<Item = &'a FrameChain>,
+        sets: &[Set],
+    ) -> Result<Option<FoundFrames>, NetlinkError> {
+        let Some(is_dormant) = self.is_dormant(table)? else { return Ok(None) };
+        let mut found = FoundFrames { is_dormant, ..FoundFrames::default() };
+        for FrameChain { name, device, .. } in chains {
+            // A chain that others lead to is at no hook.
+            let is_base = device.is_some() && self.is_at_device(table, name)?;
+            let rules = self.frame_rules(table, name)?;
+            let chain = FoundFrameChain { is_base, references: 0, rules };
+            found.chains.insert(name.clone(), chain);
+        }
+        for set in sets {
+            let ask = |wanted: &Element| self.element(place(table), set, &wanted.key).transpose();
+            let elements: Result<_, NetlinkError> = set.elements.iter().filter_map(ask).collect();
+            found.elements.insert(set.name.clone(), elements?);
+        }
+        Ok(Some(found))
+    }
+
+    /// The table is there and does nothing; `None`: it is not there.
+    fn is_dormant(&self, table: &str) -> Result<Option<bool>, NetlinkError> {
+        let name = Attributes::new().text(table::NAME, table);
+        self.ask_if_there(&get(table, kind::GET_TABLE, name), found::dormant)
+    }
+
+    fn is_at_device(&self, table: &str, name: &str) -> Result<bool, NetlinkError> {
+        let of = Attributes::new().text(chain::TABLE, table).text(chain::NAME, name);
+        let is_base =
+            |reply: &Reply<'_>| Ok(found::parts(reply)?.1.get(chain::HOOK).is_some());
+        let found = self.ask_if_there(&get(table, kind::GET_CHAIN, of), is_base)?;
+        Ok(found.unwrap_or(false))
     }
 
     /// The rules of one chain of a table of the family `netdev`; none if it is not there.

@@ -12,7 +12,7 @@ use crate::ipam::Store;
 use crate::net::IfName;
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
-use crate::nft::Nft;
+use crate::nft::{Nft, Set};
 use crate::nft::frame::edit::FrameEdit;
 use crate::nft::frame::{FoundFrameChain, FrameChain};
 use crate::plan::guard::{
@@ -154,13 +154,22 @@ pub fn restore(rtnl: &Rtnl, conf: &NetConf, store: &Store) -> Result<usize, CniE
     Ok(made)
 }
 
-/// The guard is there as it should be and lets nothing more pass, if `index` is that of its port.
+/// The guard is there as it should be, if `index` is that of its port. What it costs does not depend on
+/// how many pods there are, so that nobody looks for elements that let more pass: GC and the agent do.
 ///
 /// # Errors
 /// Code 999: the kernel refused an answer.
 pub fn is_there(guard: &Guard, index: u32) -> Result<bool, CniError> {
     let what = format!("read the guard of {}", guard.device);
     let nft = Nft::open().or_internal(&what)?;
-    let found = nft.frames(TABLE, &all_sets()).or_internal(&what)?;
+    let (shared, own) = (guard.shared(), guard.chain());
+    let mut elements = guard.elements(index);
+    let of_device = |mut set: Set| {
+        set.elements = elements.remove(&set.name).unwrap_or_default();
+        set
+    };
+    let sets: Vec<Set> = shared.sets.into_iter().map(of_device).collect();
+    let found = nft.some_frames(TABLE, shared.chains.iter().chain([&own]), &sets);
+    let found = found.or_internal(&what)?;
     Ok(changes([(guard.clone(), index)].iter(), &BTreeMap::new(), found.as_ref()).is_empty())
 }
