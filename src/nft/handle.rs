@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
-use crate::netlink::{
-    Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket, Reply,
-};
+use crate::netlink::{Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket, Reply};
 use crate::nft::edit::{self, TableEdit};
 use crate::nft::found::{self, Count, FoundChain, FoundRule, FoundSet, FoundTable, TableFamily};
 use crate::nft::message::{self, TablePath, inet};

@@ -8,11 +8,11 @@ use nix::errno::Errno;
 use crate::netlink::{Attributes, Message, NetlinkError, Reply};
 use crate::nft::found;
 use crate::nft::frame::edit::{self, FrameEdit, place};
-use crate::nft::frame::{FoundFrameChain, FoundFrameRule, FoundFrames, FrameChain};
+use crate::nft::frame::{FoundFrameChain, FoundFrameRule, FoundFrames, FrameTable};
 use crate::nft::handle::Nft;
 use crate::nft::message;
 use crate::nft::numbers::{chain, message as kind, rule, table};
-use crate::nft::set::{Element, Set, Value};
+use crate::nft::set::{Set, Value};
 use crate::nft::userdata::Userdata;
 
 /// How often a change is tried while tables change.
@@ -93,32 +93,32 @@ impl Nft {
         Ok(Some(found))
     }
 
-    /// As [`Nft::frames`], but of `chains` and of the elements of `sets` alone: what else the table has
-    /// costs nothing. Sets whose elements are not there are listed, too.
+    /// The table is awake, and has these chains as they shall be and these elements. What else it has costs
+    /// nothing.
     ///
     /// # Errors
     /// [`NetlinkError`].
-    pub fn some_frames<'a>(
-        &self,
-        table: &str,
-        chains: impl Iterator<Item = &'a FrameChain>,
-        sets: &[Set],
-    ) -> Result<Option<FoundFrames>, NetlinkError> {
-        let Some(is_dormant) = self.is_dormant(table)? else { return Ok(None) };
-        let mut found = FoundFrames { is_dormant, ..FoundFrames::default() };
-        for FrameChain { name, device, .. } in chains {
-            // A chain that others lead to is at no hook.
-            let is_base = device.is_some() && self.is_at_device(table, name)?;
-            let rules = self.frame_rules(table, name)?;
-            let chain = FoundFrameChain { is_base, references: 0, rules };
-            found.chains.insert(name.clone(), chain);
+    pub fn has_frames(&self, table: &str, wanted: &FrameTable) -> Result<bool, NetlinkError> {
+        if self.is_dormant(table)? != Some(false) {
+            return Ok(false);
         }
-        for set in sets {
-            let ask = |wanted: &Element| self.element(place(table), set, &wanted.key).transpose();
-            let elements: Result<_, NetlinkError> = set.elements.iter().filter_map(ask).collect();
-            found.elements.insert(set.name.clone(), elements?);
+        for chain in &wanted.chains {
+            // One that others lead to is at no hook.
+            let is_base = chain.device.is_some() && self.is_at_device(table, &chain.name)?;
+            let rules = self.frame_rules(table, &chain.name)?;
+            let found = FoundFrameChain { is_base, references: 0, rules };
+            if !chain.is_whole(Some(&found)) {
+                return Ok(false);
+            }
         }
-        Ok(Some(found))
+        for set in &wanted.sets {
+            for element in &set.elements {
+                if self.element(place(table), set, &element.key)?.as_ref() != Some(element) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// The table is there and does nothing; `None`: it is not there.
@@ -129,8 +129,7 @@ impl Nft {
 
     fn is_at_device(&self, table: &str, name: &str) -> Result<bool, NetlinkError> {
         let of = Attributes::new().text(chain::TABLE, table).text(chain::NAME, name);
-        let is_base =
-            |reply: &Reply<'_>| Ok(found::parts(reply)?.1.get(chain::HOOK).is_some());
+        let is_base = |reply: &Reply<'_>| Ok(found::parts(reply)?.1.get(chain::HOOK).is_some());
         let found = self.ask_if_there(&get(table, kind::GET_CHAIN, of), is_base)?;
         Ok(found.unwrap_or(false))
     }

@@ -116,7 +116,8 @@ fn check_says_what_is_missing_or_changed_of_a_guard() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let attacker = scene.attacker;
     let own4 = format!("own4 {{ {port} . 0x{mac} . 0x{} }}", hex(&attacker.v4.octets()));
-    let of = |set: &str, address: &[u8]| format!("{set} {{ {port} . 0x{mac} . 0x{} }}", hex(address));
+    let of =
+        |set: &str, address: &[u8]| format!("{set} {{ {port} . 0x{mac} . 0x{} }}", hex(address));
     let [own6, nd6] = ["own6", "nd6"].map(|set| of(set, &attacker.v6.octets()));
     let link_local = of("nd6", &attacker.link_local().octets());
     let (mac, host) = (format!("mac {{ {port} . 0x{mac} }}"), format!("port {{ {port} }}"));
