@@ -47,6 +47,10 @@ pub struct Connection {
     pub tcp_state: Option<u8>,
 }
 
+/// TCP_CONNTRACK_TIME_WAIT and _CLOSE: places in [`TCP_STATES`].
+const TIME_WAIT: u8 = 7;
+const CLOSED: u8 = 8;
+
 /// Names of TCP's states in linux/netfilter/nf_conntrack_tcp.h.
 const TCP_STATES: [&str; 10] = [
     "not opened",
@@ -89,6 +93,13 @@ impl fmt::Display for Connection {
             write!(f, ", no answer yet")?;
         }
         Ok(())
+    }
+}
+
+impl Connection {
+    /// TCP has closed it, and only its entry is left.
+    pub fn is_over(&self) -> bool {
+        matches!(self.tcp_state, Some(TIME_WAIT | CLOSED))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::nft::expression;
 use crate::nft::numbers::{
     chain, expression as list, family, flowtable, message, rule, set, table,
 };
-use crate::nft::ruleset::{Base, Chain, ChainPolicy, Flowtable, Rule, Ruleset};
+use crate::nft::ruleset::{Base, Chain, ChainPolicy, Flowtable, NftRule, Ruleset};
 use crate::nft::set::{Element, ElementChange, Set, Shape, Value};
 use crate::nft::userdata::Userdata;
 
@@ -287,7 +287,7 @@ pub(super) fn flush_chain(table: &str, chain: &str) -> Message {
     inet(what, message::DELETE_RULE, NlmF::empty(), attributes)
 }
 
-pub(super) fn add_rule(table: &str, chain: &Chain, wanted: &Rule) -> Message {
+pub(super) fn add_rule(table: &str, chain: &Chain, wanted: &NftRule) -> Message {
     let attributes = Attributes::new()
         .text(rule::TABLE, table)
         .text(rule::CHAIN, &chain.name)

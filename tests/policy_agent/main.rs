@@ -7,9 +7,11 @@ use humanz_test_support as support;
 
 mod drops;
 mod etcd;
+mod guide;
 mod hosts;
 mod kills;
 mod leak;
+mod live;
 mod one_host;
 mod own_node;
 mod seen;
