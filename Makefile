@@ -88,11 +88,13 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	install -D -m 0644 packaging/completion/fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/humanz-agent.fish
 	install -D -m 0644 packaging/copyright $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz packaging/architecture.md \
-		packaging/coexistence.md packaging/migration.md packaging/operations.md packaging/policy.md packaging/trust.md
+		packaging/coexistence.md packaging/migration.md packaging/operations.md \
+		packaging/policy.md packaging/trust.md
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz/doc packaging/doc/overview.svg
 	install -D -m 0644 LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE
 	install -D -m 0644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/humanz
 	install -D -m 0644 packaging/monitoring/alerts.yml $(DESTDIR)$(PREFIX)/share/humanz/alerts.yml
+	install -D -m 0644 packaging/monitoring/prometheusrule.yaml $(DESTDIR)$(PREFIX)/share/humanz/prometheusrule.yaml
 	install -D -m 0644 packaging/monitoring/dashboard.json $(DESTDIR)$(PREFIX)/share/humanz/dashboard.json
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/sbin/|$(PREFIX)/sbin/|' packaging/humanz-agent.service \

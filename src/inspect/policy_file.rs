@@ -22,7 +22,7 @@ pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
             let subject = Object::File("policies", path.to_owned());
             let what = format!("{}: {why}; the last valid policies hold", path.display());
             let problem = Problem::new(ProblemKind::Policy, subject, what);
-            let fix = "humanz-agent policy test -f FILE lists what is wrong (POLICY_FILE)";
+            let fix = format!("humanz-agent policy ls -f {} lists what is wrong", path.display());
             return update(None, vec![problem.with_fix(fix)]);
         }
     };

@@ -18,7 +18,7 @@ use crate::nft::{
 };
 use crate::plan::tunnel::device_name;
 
-pub use changes::{TableChange, TableDifference, changes};
+pub use changes::{TableChange, TableDifference, chain_differences, changes, set_difference};
 pub use repair::{TableRepair, creation, repair};
 
 /// The agent's table.

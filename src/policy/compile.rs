@@ -12,41 +12,45 @@
 
 pub mod address;
 
+mod compiler;
 mod conditions;
+mod counts;
 mod forms;
 mod hooks;
+mod mark;
 mod name;
+mod peers;
+mod pod_maps;
 mod program;
+mod programs;
 mod sets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use crate::net::{Family, subnet};
-use crate::nft::{Action, Chain, Data, Element, Field, Ruleset, Set, Shape, Type, Value, Verdict};
-use crate::policy::compile::forms::{QUARANTINE, denial, plain};
+use crate::net::subnet;
+use crate::nft::{Action, Chain, Element, Ruleset, Set, Shape, Type, Value, Verdict};
+pub use crate::policy::compile::compiler::Compiler;
+use crate::policy::compile::forms::plain;
 pub use crate::policy::compile::forms::{log_prefix, quarantine_prefix};
-use crate::policy::compile::hooks::hooks;
-use crate::policy::compile::name::numbered;
+pub use crate::policy::compile::mark::MarkBits;
 pub use crate::policy::compile::name::{
-    EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, POLICY_TABLE, counter,
+    EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, POLICY_TABLE, STAMP_CHAIN, counter,
 };
-use crate::policy::compile::program::{PodVerdict, Programs};
-use crate::policy::compile::sets::Sets;
 use crate::policy::endpoint::Endpoint;
-use crate::policy::members::Members;
-use crate::policy::rule::{Direction, Rules};
+use crate::policy::snapshot::PolicySnapshot;
 
 /// What the table of a host is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct HostPolicy<'a> {
-    pub rules: &'a Rules,
+    /// Its rules, and what the selectors find that these have as peers: a selector that is missing finds
+    /// nothing. An address in `subnets` counts only as that of one of `pods`.
+    pub known: &'a Arc<PolicySnapshot>,
     /// This host's pods. A pod of this host's subnets that is not among them is in quarantine.
-    pub pods: &'a [Endpoint],
-    /// Of the selectors that rules have as peers; a selector that is missing finds nothing.
-    pub members: &'a Members,
+    pub pods: &'a [Arc<Endpoint>],
     /// Of all pods of this host, in quarantine too.
     pub addresses: &'a BTreeSet<IpAddr>,
     /// Where this host's pods have their addresses, but for those that ask for others.
@@ -57,17 +61,12 @@ pub struct HostPolicy<'a> {
     pub log_group: u16,
 }
 
-/// Neighbouring bits of a connection's mark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MarkBits(u32);
-
-/// The table, but for the number of its epoch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The table, but for the number of its epoch. Parts that two tables of one [`Compiler`] have in common are
+/// the same values in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyTable {
-    sets: Vec<Set>,
-    /// By the kernel.
-    called: [Chain; 2],
-    chains: Vec<Chain>,
+    sets: BTreeMap<String, Arc<Set>>,
+    chains: BTreeMap<String, Arc<Chain>>,
     counters: BTreeSet<String>,
     denying: BTreeSet<String>,
     mark_bits: MarkBits,
@@ -75,27 +74,9 @@ pub struct PolicyTable {
 
 /// The table of a host.
 pub fn compile(host: &HostPolicy<'_>) -> PolicyTable {
-    let networks = host.networks();
-    let has = |family: &Family| networks.iter().any(|it| subnet::family(*it) == *family);
-    let families: Vec<Family> = Family::BOTH.into_iter().filter(has).collect();
-    let mut sets = Sets::new(host.members);
-    let mut programs = Programs::new(host.rules, &families, host.log_group);
-    let verdicts = host.pods.iter().map(|pod| {
-        let verdict = |direction| programs.verdict(direction, pod, &mut sets);
-        Direction::BOTH.map(verdict)
-    });
-    let verdicts: Vec<[PodVerdict; 2]> = verdicts.collect();
-    let pods = by_address(host.pods, &verdicts);
-    for family in &families {
-        pod_sets(*family, &pods).into_iter().for_each(|set| sets.insert(set));
-    }
-    let judges = families.iter().flat_map(|family| judges(*family));
-    let (called, to_own_node) = hooks(&networks, &families, host.mark_bits.0);
-    let (programs, mut counters) = programs.finish();
-    counters.extend(["unknown", "untracked"].map(str::to_owned));
-    let chains = judges.chain(to_own_node).chain([unknown(host)]).chain(programs).collect();
-    let (sets, denying) = sets.finish();
-    PolicyTable { sets, called, chains, counters, denying, mark_bits: host.mark_bits }
+    let mut compiler = Compiler::default();
+    compiler.compile(host);
+    compiler.into_table()
 }
 
 impl HostPolicy<'_> {
@@ -110,62 +91,49 @@ impl HostPolicy<'_> {
     }
 }
 
-impl MarkBits {
-    /// The upper half.
-    pub const DEFAULT: MarkBits = MarkBits(0xffff_0000);
-
-    /// `None` unless at least 8 bits that stand beside each other.
-    pub fn new(bits: u32) -> Option<MarkBits> {
-        let number = bits.checked_shr(bits.trailing_zeros())?;
-        (number & number.wrapping_add(1) == 0 && number.count_ones() >= 8).then_some(MarkBits(bits))
-    }
-
-    pub fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// The mark of an epoch; `number` counts round. Never zero, the mark of a new connection.
-    pub fn epoch(self, number: u32) -> u32 {
-        let shift = self.0.trailing_zeros();
-        let count = self.0 >> shift;
-        (number % count + 1) << shift
-    }
-
-    /// The mark of the epoch after the one with this mark.
-    pub fn next(self, mark: u32) -> u32 {
-        self.epoch((mark & self.0) >> self.0.trailing_zeros())
-    }
-
-    /// `mark` is that of an epoch.
-    pub fn is_epoch(self, mark: u32) -> bool {
-        mark != 0 && mark & !self.0 == 0
-    }
-}
-
 impl PolicyTable {
     /// The whole table in the epoch with this mark.
     pub fn ruleset(&self, epoch: u32) -> Ruleset {
-        let present = Set {
+        let (present, stamp) = (self.epoch_set(epoch), self.stamp(epoch));
+        let sets = self.sets.values().map(|set| (**set).clone());
+        let chains = self.chains.values().map(|chain| (**chain).clone());
+        Ruleset {
+            table: POLICY_TABLE.to_owned(),
+            comment: PolicyTable::COMMENT.to_owned(),
+            sets: [present].into_iter().chain(sets).collect(),
+            flowtable: None,
+            chains: [stamp].into_iter().chain(chains).collect(),
+        }
+    }
+
+    pub const COMMENT: &str = "written by humanz: which pods may connect to which";
+
+    /// The set of the epoch with this mark.
+    pub fn epoch_set(&self, epoch: u32) -> Set {
+        Set {
             name: EPOCH_SET.to_owned(),
             shape: Shape::set([Type::Mark]),
             elements: [Element::key([Value::Bits(epoch)])].into(),
-        };
-        let stamp = [
-            plain("judged", Vec::new(), Action::MarkConnection(self.mark_bits.0, epoch)),
+        }
+    }
+
+    /// The chain that gives connections the mark of the epoch.
+    pub fn stamp(&self, epoch: u32) -> Chain {
+        let rules = [
+            plain("judged", Vec::new(), Action::MarkConnection(self.mark_bits.bits(), epoch)),
             plain("judged", Vec::new(), Action::Verdict(Verdict::Accept)),
         ];
-        let stamp = Chain { name: "stamp".to_owned(), base: None, rules: stamp.into() };
-        Ruleset {
-            table: POLICY_TABLE.to_owned(),
-            comment: "written by humanz: which pods may connect to which".to_owned(),
-            sets: [present].into_iter().chain(self.sets.iter().cloned()).collect(),
-            flowtable: None,
-            chains: [stamp]
-                .into_iter()
-                .chain(self.chains.iter().cloned())
-                .chain(self.called.iter().cloned())
-                .collect(),
-        }
+        Chain { name: STAMP_CHAIN.to_owned(), base: None, rules: rules.into() }
+    }
+
+    /// By name, but for the set of the epoch.
+    pub fn sets(&self) -> &BTreeMap<String, Arc<Set>> {
+        &self.sets
+    }
+
+    /// By name, but for the chain that gives the mark of the epoch.
+    pub fn chains(&self) -> &BTreeMap<String, Arc<Chain>> {
+        &self.chains
     }
 
     pub fn counters(&self) -> &BTreeSet<String> {
@@ -180,70 +148,18 @@ impl PolicyTable {
     pub fn mark_bits(&self) -> MarkBits {
         self.mark_bits
     }
+
+    /// What is as in `before` becomes the same values.
+    fn share(&mut self, before: &PolicyTable) {
+        share(&mut self.sets, &before.sets);
+        share(&mut self.chains, &before.chains);
+    }
 }
 
-/// The verdicts of each address: to it, then from it. Two pods with one address are a mistake, which
-/// puts both in quarantine.
-fn by_address(
-    pods: &[Endpoint],
-    verdicts: &[[PodVerdict; 2]],
-) -> BTreeMap<IpAddr, [PodVerdict; 2]> {
-    let mut owned: BTreeMap<IpAddr, Option<[PodVerdict; 2]>> = BTreeMap::new();
-    for (pod, verdicts) in pods.iter().zip(verdicts) {
-        for address in BTreeSet::from_iter(&pod.addresses) {
-            owned
-                .entry(*address)
-                .and_modify(|verdicts| *verdicts = None)
-                .or_insert_with(|| Some(verdicts.clone()));
+fn share<T: PartialEq>(parts: &mut BTreeMap<String, Arc<T>>, before: &BTreeMap<String, Arc<T>>) {
+    for (name, part) in parts {
+        if let Some(before) = before.get(name).filter(|before| **before == *part) {
+            *part = Arc::clone(before);
         }
     }
-    let decided = owned.into_iter().filter_map(|(address, verdicts)| Some((address, verdicts?)));
-    decided.collect()
-}
-
-/// The verdict maps of a family, its pods without rules, and each pod with itself.
-fn pod_sets(family: Family, pods: &BTreeMap<IpAddr, [PodVerdict; 2]>) -> Vec<Set> {
-    let kind = Type::address(family);
-    let pods = || pods.iter().filter(|(address, _)| Family::of(**address) == family);
-    let map = |direction: usize, name: &str| {
-        let element = |(address, verdicts): (&IpAddr, &[PodVerdict; 2])| Element {
-            data: Some(Data::Verdict(verdicts[direction].verdict.clone())),
-            ..Element::key([Value::address(*address)])
-        };
-        let elements = pods().map(element).collect();
-        Set { name: numbered(name, family), shape: Shape::verdicts([kind]), elements }
-    };
-    let open = pods().filter(|(_, verdicts)| verdicts.iter().all(|it| !it.decides));
-    let open = open.map(|(address, _)| Element::key([Value::address(*address)])).collect();
-    let itself = pods()
-        .map(|(address, _)| Element::key([Value::address(*address), Value::address(*address)]));
-    let plain = |name, shape, elements| Set { name: numbered(name, family), shape, elements };
-    vec![
-        map(0, "in"),
-        map(1, "out"),
-        plain("open", Shape::set([kind]), open),
-        plain("self", Shape::set([kind, kind]), itself.collect()),
-    ]
-}
-
-/// The chains that look up a connection's pods.
-fn judges(family: Family) -> [Chain; 2] {
-    let ends = [
-        ("from", "out", Field::ConnectionSource(family)),
-        ("to", "in", Field::ConnectionDestination(family)),
-    ];
-    ends.map(|(chain, map, field)| {
-        let program = Action::VerdictMap(vec![field], numbered(map, family));
-        let unknown = Action::Verdict(Verdict::Goto("unknown".to_owned()));
-        let rules = vec![
-            plain("the pod's rules", Vec::new(), program),
-            plain("not known yet", Vec::new(), unknown),
-        ];
-        Chain { name: numbered(chain, family), base: None, rules }
-    })
-}
-
-fn unknown(host: &HostPolicy<'_>) -> Chain {
-    let rules = denial(QUARANTINE, host.log_group, Vec::new(), "unknown".to_owned());
-    Chain { name: "unknown".to_owned(), base: None, rules: rules.into() }
 }

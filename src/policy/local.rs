@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::ipam::StoreEntry;
 use crate::net::node_name::NodeName;
 use crate::policy::ask::{Index, LocalPod};
-use crate::policy::compile::{HostPolicy, MarkBits, PolicyTable, compile};
+use crate::policy::compile::{Compiler, HostPolicy, MarkBits, PolicyTable};
 use crate::policy::endpoint::Endpoint;
 use crate::policy::labels::Labels;
 use crate::policy::name::ObjectName;
@@ -40,16 +40,19 @@ pub type Published = BTreeMap<IpAddr, String>;
 
 impl HostKnowledge {
     /// The table of a host with these pods; without any source all of them are in quarantine.
-    pub fn table(&self, pods: &Pods, subnets: &[IpNetwork]) -> PolicyTable {
-        let nothing = PolicySnapshot::default();
-        let known = self.known.as_deref().unwrap_or(&nothing);
+    pub fn table<'a>(
+        &self,
+        pods: &Pods,
+        subnets: &[IpNetwork],
+        compiler: &'a mut Compiler,
+    ) -> &'a PolicyTable {
+        let known = self.known.clone().unwrap_or_default();
         let addresses = pods.owners().map(|(address, _)| address).collect();
-        let pods = self.endpoints(known, pods);
-        compile(&HostPolicy {
-            addresses: &addresses,
-            rules: &known.rules,
+        let pods: Vec<_> = self.endpoints(&known, pods).into_iter().map(Arc::new).collect();
+        compiler.compile(&HostPolicy {
+            known: &known,
             pods: &pods,
-            members: &known.members_on_host(&pods, subnets),
+            addresses: &addresses,
             subnets,
             mark_bits: MarkBits::DEFAULT,
             log_group: LOG_GROUP,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +20,11 @@ pub struct Member {
     pub ports: Vec<NamedPort>,
 }
 
+/// What a selector finds. Two values that are one in memory are compared at once.
+pub type FoundMembers = Arc<BTreeSet<Member>>;
+
 /// Selector → what it finds. A selector without entry finds nothing.
-pub type Members = BTreeMap<Selector, BTreeSet<Member>>;
+pub type Members = BTreeMap<Selector, FoundMembers>;
 
 /// The selectors whose members `rules` need: their peers, and all pods where an egress rule has ports by
 /// name and a peer that is no selector.
@@ -56,7 +60,7 @@ pub fn find<'a>(
         found.extend(
             nodes.map(|node| Member { addresses: node.addresses.clone(), ports: Vec::new() }),
         );
-        (selector.clone(), found)
+        (selector.clone(), Arc::new(found))
     };
     selectors.iter().copied().zip(pods).map(found).collect()
 }
@@ -72,4 +76,13 @@ pub fn find_pods(selectors: &[&Selector], pods: &[Endpoint]) -> Vec<BTreeSet<Mem
         }
     }
     found
+}
+
+/// What is as in `before` becomes the same values.
+pub fn share(members: &mut Members, before: &Members) {
+    for (selector, found) in members {
+        if let Some(before) = before.get(selector).filter(|before| *before == found) {
+            *found = Arc::clone(before);
+        }
+    }
 }

@@ -114,7 +114,7 @@ impl<'a> Knowledge<'a> {
             Some(pod) => Some(&pod.ports),
             None if self.subnets.iter().any(|subnet| subnet.contains(destination)) => None,
             None => {
-                let mut all = self.members.values().flatten();
+                let mut all = self.members.values().flat_map(|found| &**found);
                 let member = all.find(|member| member.addresses.contains(&destination));
                 match member {
                     Some(member) => Some(&member.ports),

@@ -103,15 +103,39 @@ pub struct Rule {
 /// Peers and services of a rule, as [`Rule`] has them.
 pub type Limits = (Option<Vec<PolicyPeer>>, Option<Vec<Service>>);
 
-/// Rules in the order in which they are judged: the first match of a tier decides.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Rules in the order in which they are judged: the first match of a tier decides. Two values that are one
+/// in memory are compared at once.
+#[derive(Clone, Debug, Default, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Rule>", into = "Vec<Rule>")]
 pub struct Rules(Arc<[Rule]>);
+
+impl PartialEq for Rules {
+    fn eq(&self, other: &Rules) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
 
 impl Rules {
     pub fn new(mut rules: Vec<Rule>) -> Rules {
         rules.sort_by(|a, b| a.order().cmp(&b.order()));
         Rules(rules.into())
+    }
+
+    /// All of these together.
+    pub fn merged(all: &[&Rules]) -> Rules {
+        match all {
+            [one] => (*one).clone(),
+            all => Rules::new(all.iter().flat_map(|rules| rules.iter()).cloned().collect()),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The rule at this place.
+    pub fn get(&self, place: usize) -> &Rule {
+        &self.0[place]
     }
 
     /// All of them, those that only audit included.

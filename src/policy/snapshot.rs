@@ -3,8 +3,9 @@
 //! Each source is a thread that sends a whole [`SourceUpdate`] whenever something changed; the loop keeps
 //! the last valid [`PolicySnapshot`] of each source, on disk too, and makes the table of all of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::net::Problem;
 use crate::net::subnet::gateway;
 use crate::policy::endpoint::Endpoint;
-use crate::policy::members::{self, Member, Members};
+use crate::policy::members::{self, FoundMembers, Members};
 use crate::policy::read::cluster::Cluster;
 use crate::policy::rule::Rules;
 use crate::policy::selector::Selector;
@@ -70,23 +71,32 @@ impl Provider {
 impl PolicySnapshot {
     /// What all sources say together.
     pub fn merged<'a>(all: impl IntoIterator<Item = &'a PolicySnapshot>) -> PolicySnapshot {
-        let (mut rules, mut pods, mut members) = (Vec::new(), BTreeMap::new(), Members::new());
+        let (mut pods, mut members) = (BTreeMap::new(), Members::new());
+        let mut rules: Vec<&Rules> = Vec::new();
         let mut standalone: Option<Cluster> = None;
         for one in all {
             standalone = match (standalone, &one.standalone) {
                 (Some(cluster), Some(other)) => Some(cluster.and(other)),
                 (cluster, other) => cluster.or_else(|| other.clone()),
             };
-            rules.extend(one.rules.iter().cloned());
+            rules.extend((!one.rules.is_empty()).then_some(&one.rules));
             for pod in &one.pods {
                 pods.entry((pod.namespace.name(), &pod.name)).or_insert(pod);
             }
             for (selector, found) in &one.members {
-                members.entry(selector.clone()).or_default().extend(found.iter().cloned());
+                join(members.entry(selector.clone()).or_default(), found);
             }
         }
         let pods = pods.into_values().cloned().collect();
-        PolicySnapshot { rules: Rules::new(rules), pods, members, standalone }
+        PolicySnapshot { rules: Rules::merged(&rules), pods, members, standalone }
+    }
+
+    /// What is as in `before` becomes the same values.
+    pub fn share(&mut self, before: &PolicySnapshot) {
+        if self.rules == before.rules {
+            self.rules = before.rules.clone();
+        }
+        members::share(&mut self.members, &before.members);
     }
 
     /// With `pods`, which have their addresses, as all pods of the host with these `subnets`: nothing
@@ -100,7 +110,7 @@ impl PolicySnapshot {
     pub fn members_on_host(&self, pods: &[Endpoint], subnets: &[IpNetwork]) -> Members {
         let is_own = |address: &IpAddr| subnets.iter().any(|subnet| subnet.contains(*address));
         let is_gateway = |address: &IpAddr| subnets.iter().any(|it| gateway(*it) == *address);
-        let of_others = |(selector, found): (&Selector, &BTreeSet<Member>)| {
+        let of_others = |(selector, found): (&Selector, &FoundMembers)| {
             // The gateway is the host itself.
             let is_node = matches!(selector, Selector::Nodes(_));
             let kept = found.iter().filter_map(|member| {
@@ -108,31 +118,44 @@ impl PolicySnapshot {
                 member.addresses.retain(|it| !is_own(it) || is_node && is_gateway(it));
                 (!member.addresses.is_empty()).then_some(member)
             });
-            (selector.clone(), kept.collect())
+            (selector.clone(), Arc::new(kept.collect()))
         };
         let mut members: Members = self.members.iter().map(of_others).collect();
         let wanted = members::peers(self.rules.iter());
         let selectors: Vec<&Selector> = wanted.iter().collect();
         let found = members::find_pods(&selectors, pods);
         for (selector, found) in wanted.into_iter().zip(found) {
-            members.entry(selector).or_default().extend(found);
+            join(members.entry(selector).or_default(), &Arc::new(found));
         }
         members
     }
 }
 
+/// What two sources find; what one finds alone stays the same value.
+fn join(found: &mut FoundMembers, more: &FoundMembers) {
+    match found.is_empty() {
+        true => *found = Arc::clone(more),
+        false => Arc::make_mut(found).extend(more.iter().cloned()),
+    }
+}
+
 /// Selectors are no keys of JSON.
 mod pairs {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use crate::policy::members::Members;
+    use crate::policy::members::{Member, Members};
+    use crate::policy::selector::Selector;
 
     pub fn serialize<S: Serializer>(members: &Members, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(members)
+        to.collect_seq(members.iter().map(|(selector, found)| (selector, &**found)))
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Members, D::Error> {
-        Ok(Vec::deserialize(from)?.into_iter().collect())
+        let pairs = Vec::<(Selector, BTreeSet<Member>)>::deserialize(from)?;
+        Ok(pairs.into_iter().map(|(selector, found)| (selector, Arc::new(found))).collect())
     }
 }
 
@@ -179,7 +202,7 @@ mod tests {
     fn an_address_of_this_host_belongs_to_the_pod_that_has_it_here() {
         let said = snapshot(&[POLICY, &pod("old", "10.1.2.3"), &pod("far", "10.1.9.9")].concat());
         let addresses = |snapshot: &PolicySnapshot| -> Vec<String> {
-            let members = snapshot.members.values().flatten();
+            let members = snapshot.members.values().flat_map(|found| &**found);
             members.flat_map(|it| &it.addresses).map(ToString::to_string).collect()
         };
         assert_eq!(addresses(&said), ["10.1.2.3", "10.1.9.9"]);

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use crate::net::{Object, Problem, ProblemKind};
-use crate::policy::members::Members;
+use crate::policy::members::{self, Members};
 use crate::policy::read::cluster::Cluster;
 use crate::policy::rule::{Origin, PolicyPeer, PolicyVerdict, Rules};
 use crate::policy::selector::Selector;
@@ -74,9 +74,12 @@ impl Policies {
     pub fn take(&mut self, update: SourceUpdate, at: SystemTime) -> bool {
         self.note(&update, at);
         self.problems.insert(update.provider, update.problems);
-        let Some(snapshot) = update.snapshot else { return false };
-        if self.snapshots.get(&update.provider).is_some_and(|before| **before == snapshot) {
-            return false;
+        let Some(mut snapshot) = update.snapshot else { return false };
+        if let Some(before) = self.snapshots.get(&update.provider) {
+            snapshot.share(before);
+            if **before == snapshot {
+                return false;
+            }
         }
         self.snapshots.insert(update.provider, Arc::new(snapshot));
         self.merge();
@@ -97,6 +100,7 @@ impl Policies {
                 members.entry(selector.clone()).or_insert_with(|| found.clone());
             }
         }
+        members::share(&mut members, &before.members);
         let is_new = before.members != members;
         let said = PolicySnapshot { members, ..PolicySnapshot::default() };
         self.snapshots.insert(Provider::Members, Arc::new(said));
@@ -295,7 +299,7 @@ mod tests {
     fn members(groups: &BTreeSet<Selector>) -> Members {
         let addresses = vec!["10.1.9.9".parse().unwrap()];
         let found: BTreeSet<_> = [Member { addresses, ports: Vec::new() }].into();
-        groups.iter().map(|group| (group.clone(), found.clone())).collect()
+        groups.iter().map(|group| (group.clone(), Arc::new(found.clone()))).collect()
     }
 
     const SHARED: [Provider; 2] = [Provider::File, Provider::Members];

@@ -362,7 +362,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         let unread = unread.map(|(_, selector)| selector.clone()).collect();
         let mut exchanged = HeardMembers { unread, ..HeardMembers::default() };
         for (group, selector) in groups.iter().filter(|(group, _)| self.known.contains(group)) {
-            let found = exchanged.members.entry(selector.clone()).or_default();
+            let mut found = BTreeSet::new();
             let first = (group.clone(), "0".parse().expect("a name"));
             let values = self.values.range(first..).take_while(|((of, _), _)| of == group);
             for ((_, host), value) in values {
@@ -373,6 +373,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                     exchanged.problems.push(problem(host, selector, &fault));
                 }
             }
+            exchanged.members.insert(selector.clone(), Arc::new(found));
         }
         if let Some(why) = &self.trouble {
             let subject = Object::named("members of groups");

@@ -1,6 +1,7 @@
 //! Pure. What the selectors that a host needs find in the whole cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::policy::{Endpoint, Member, Members, Node, ObjectName, Rule, Selector, members};
 
@@ -45,5 +46,5 @@ pub fn find<'a>(
         }
         found
     };
-    selectors.iter().map(|selector| (selector.clone(), found(selector))).collect()
+    selectors.iter().map(|selector| (selector.clone(), Arc::new(found(selector)))).collect()
 }

@@ -61,7 +61,8 @@ impl ExchangeInputs {
             addresses: addresses.unwrap_or_default(),
         };
         let found = members::find(&in_use, &Endpoints { pods: endpoints, nodes: vec![node] });
-        let members = found.values().flatten().flat_map(|member| &member.addresses);
+        let members =
+            found.values().flat_map(|found| &**found).flat_map(|member| &member.addresses);
         let published: BTreeSet<IpAddr> = members.copied().collect();
         let owners = pods.owners().filter(|(address, _)| published.contains(address));
         let owners = owners.map(|(address, container)| (address, container.to_owned())).collect();

@@ -95,9 +95,9 @@ impl Follower {
     /// Addresses of all members of all groups that this host needs.
     fn members(&self) -> Vec<String> {
         let members = self.snapshot().map(|snapshot| snapshot.members).unwrap_or_default();
-        let members = members.into_values().flatten();
+        let members = members.values().flat_map(|found| &**found);
         let mut all: Vec<String> =
-            members.flat_map(|member| member.addresses).map(|it| it.to_string()).collect();
+            members.flat_map(|member| &member.addresses).map(ToString::to_string).collect();
         all.sort();
         all
     }

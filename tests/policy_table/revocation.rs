@@ -280,7 +280,8 @@ fn nothing_of_a_denied_pod_arrives_while_the_table_changes() {
 }
 
 fn damage(nft: &Nft, random: &mut Random, found: &FoundPolicy) {
-    let sets: Vec<_> = found.table.sets.iter().filter(|set| set.name.starts_with("in")).collect();
+    let table = found.table();
+    let sets: Vec<_> = table.sets.iter().filter(|set| set.name.starts_with("in")).collect();
     let edits = match random.below(4) {
         0 => vec![TableEdit::AddCounter("mine".to_owned())],
         // A foreign address in the map of the pods' programs.

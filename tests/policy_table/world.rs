@@ -7,8 +7,9 @@ use humanz::net::{Family, Protocol};
 use humanz::policy::compile::{HostPolicy, MarkBits};
 use humanz::policy::{
     Direction, Endpoint, Endpoints, LabelSelector, Labels, Members, NamedPort, Namespace,
-    Namespaces, Node, ObjectName, Origin, PolicyKind, PolicyPeer, PolicyVerdict, PortRange,
-    Requirement, Rule, Rules, Scoped, Selector, Service, Tier, Transport, Tuple, members,
+    Namespaces, Node, ObjectName, Origin, PolicyKind, PolicyPeer, PolicySnapshot, PolicyVerdict,
+    PortRange, Requirement, Rule, Rules, Scoped, Selector, Service, Tier, Transport, Tuple,
+    members,
 };
 use ipnetwork::IpNetwork;
 
@@ -71,16 +72,21 @@ impl World {
         self.endpoints.pods.iter().filter(is_local).cloned().collect()
     }
 
+    /// What sources say of rules and members.
+    pub fn known(&self) -> Arc<PolicySnapshot> {
+        let (rules, members) = (self.rules.clone(), self.members.clone());
+        Arc::new(PolicySnapshot { rules, members, ..PolicySnapshot::default() })
+    }
+
     /// Calls `then` with what the table of a host is made of.
     pub fn on_host<T>(&self, host: usize, then: impl FnOnce(&HostPolicy<'_>) -> T) -> T {
-        let pods = self.local(host);
+        let pods: Vec<_> = self.local(host).into_iter().map(Arc::new).collect();
         let subnets = subnets(host);
         let addresses = pods.iter().flat_map(|pod| pod.addresses.clone()).collect();
         then(&HostPolicy {
-            rules: &self.rules,
+            known: &self.known(),
             pods: &pods,
             addresses: &addresses,
-            members: &self.members,
             subnets: &subnets,
             mark_bits: MarkBits::DEFAULT,
             log_group: 71,

@@ -124,7 +124,7 @@ impl NetConf {
             let in_ipam = ipam.as_ref().and_then(|ipam| ipam.get(key));
             in_ipam.or_else(|| conf.get(key))
         };
-        refuse_unsupported_keys(conf);
+        refuse_unsupported_keys(conf, ipam.as_ref());
         let is_gateway = flag("isGateway");
         let is_default_gateway = flag("isDefaultGateway").or(is_gateway).unwrap_or(true);
         let ranges = range::sets(conf, ipam.as_ref());
@@ -206,17 +206,23 @@ fn ipam<'a>(conf: &JsonField<'a>) -> Option<JsonField<'a>> {
 
 /// Refuses known keys of features that humanz does not have. If they were ignored, a pod would be
 /// less isolated than its owner believes, or would not work.
-fn refuse_unsupported_keys(conf: &JsonField) {
+fn refuse_unsupported_keys(conf: &JsonField, ipam: Option<&JsonField>) {
     let keys = [
         ("vlan", "humanz has no VLANs"),
         ("vlanTrunk", "humanz has no VLANs"),
         ("disableContainerInterface", "humanz sets every interface up"),
+        ("forceAddress", "humanz removes no address of a bridge; remove it by hand"),
     ];
-    for (key, instead) in keys {
-        if let Some(field) = conf.get(key).filter(|field| !is_off(field.value())) {
+    let refuse = |field: &JsonField, instead: &str| {
+        if !is_off(field.value()) {
             field.unsupported(instead);
         }
+    };
+    for (key, instead) in keys {
+        conf.get(key).into_iter().for_each(|field| refuse(&field, instead));
     }
+    let file = ipam.and_then(|ipam| ipam.get("resolvConf"));
+    file.into_iter().for_each(|field| refuse(&field, "write nameservers and domains into dns"));
     // promiscMode alone is ignored: hairpinMode replaces it.
     let on = |key: &str| conf.get(key).is_some_and(|flag| flag.value() == &Value::Bool(true));
     if on("promiscMode") && on("hairpinMode") {

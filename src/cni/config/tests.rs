@@ -262,6 +262,8 @@ fn unsupported_features_are_refused_with_key_and_value() {
         (json!({ "vlan": -100 }), "vlan: -100"),
         (json!({ "vlanTrunk": [{ "id": 5 }] }), "vlanTrunk: a list"),
         (json!({ "disableContainerInterface": true }), "disableContainerInterface: true"),
+        (json!({ "forceAddress": true }), "forceAddress: true"),
+        (json!({ "ipam": { "resolvConf": "/etc/resolv.conf" } }), "ipam.resolvConf: \"/etc"),
         (
             json!({ "runtimeConfig": { "deviceID": "0000:00:1f" } }),
             "runtimeConfig.deviceID: \"0000",
@@ -271,7 +273,8 @@ fn unsupported_features_are_refused_with_key_and_value() {
         let found = fault(keys);
         assert!(found.contains(expected), "{found}");
     }
-    conf(json!({ "vlan": 0, "vlanTrunk": [], "promiscMode": true }));
+    conf(json!({ "vlan": 0, "vlanTrunk": [], "promiscMode": true, "forceAddress": false,
+        "ipam": { "resolvConf": "" } }));
 }
 
 #[test]

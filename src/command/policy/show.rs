@@ -121,7 +121,7 @@ fn selectors<'a>(policy: &PolicyObject<'a>) -> BTreeSet<&'a Selector> {
 }
 
 fn members(found: &KnownPolicies, selector: &Selector) -> Vec<IpAddr> {
-    let members = found.members.get(selector).into_iter().flatten();
+    let members = found.members.get(selector).into_iter().flat_map(|found| &**found);
     members.flat_map(|member| &member.addresses).copied().collect()
 }
 

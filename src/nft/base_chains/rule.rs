@@ -86,6 +86,23 @@ pub enum Comparison {
 }
 
 impl ChainRule {
+    /// The one address that its packets come from, if it compares that.
+    pub fn source(&self) -> Option<IpAddr> {
+        self.matches.iter().find_map(|compared| {
+            let PacketField::Address(PacketAddress::Source, _, _) = compared.field else {
+                return None;
+            };
+            match &compared.test {
+                Comparison::Begins(bytes) if !compared.negated => address_of(bytes),
+                Comparison::Within(ranges) if !compared.negated => match &ranges[..] {
+                    [(first, last)] if first == last => address_of(first),
+                    _ => None,
+                },
+                _ => None,
+            }
+        })
+    }
+
     /// It accepts everything that comes in, or goes out, by `bridge`, and nothing else.
     pub fn accepts(&self, direction: HookDirection, bridge: &IfName) -> bool {
         let [only] = &self.matches[..] else { return false };
@@ -96,6 +113,12 @@ impl ChainRule {
             && (only.field, only.negated) == (field, false)
             && name == Some(bridge.as_str().as_bytes())
     }
+}
+
+/// Of 4 or 16 bytes.
+fn address_of(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 impl RuleMatch {

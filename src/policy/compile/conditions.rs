@@ -14,12 +14,12 @@ use crate::policy::selector::Selector;
 use crate::policy::service::{ICMP, ICMPV6, PortRange, Service};
 
 /// Reads a rule for pods with these ports of their own.
-pub struct Reader<'a, 'b> {
+pub struct Reader<'a> {
     pub rule: &'a Rule,
     /// Of the pod that the rule is for, for ports by name.
     pub ports: &'a [NamedPort],
     pub families: &'a [Family],
-    pub sets: &'a mut Sets<'b>,
+    pub sets: &'a mut Sets,
 }
 
 /// Which connections of one end, whatever the service.
@@ -30,7 +30,7 @@ struct End<'a> {
     selector: Option<&'a Selector>,
 }
 
-impl<'a> Reader<'a, '_> {
+impl<'a> Reader<'a> {
     /// The rule matches where all conditions of one of these lists hold.
     pub fn alternatives(&mut self) -> Vec<Vec<Match>> {
         let mut alternatives = Vec::new();

@@ -5,7 +5,9 @@ use ipnetwork::IpNetwork;
 use crate::net::{Family, IfName, Protocol, subnet};
 use crate::nft::{Action, Base, Chain, ChainPolicy, Field, Hook, Match, NftRule, Value, Verdict};
 use crate::policy::compile::forms::plain;
-use crate::policy::compile::name::{EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, numbered};
+use crate::policy::compile::name::{
+    EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, STAMP_CHAIN, UNTRACKED, numbered,
+};
 use crate::policy::service::DNS_PORT;
 
 /// Before the priority `filter` of others, whose verdicts are then final for what is allowed here.
@@ -90,7 +92,7 @@ fn to_own_node(family: Family, judged: NftRule) -> Chain {
 }
 
 fn stamp() -> NftRule {
-    plain("allowed", Vec::new(), Action::Verdict(Verdict::Goto("stamp".to_owned())))
+    plain("allowed", Vec::new(), Action::Verdict(Verdict::Goto(STAMP_CHAIN.to_owned())))
 }
 
 /// Packets of no connection have no tuple to be judged by: only pods without rules get them.
@@ -103,6 +105,6 @@ fn untracked(network: IpNetwork) -> [NftRule; 2] {
 fn closed(state: Match, field: Field, network: IpNetwork) -> NftRule {
     let open = numbered("open", subnet::family(network));
     let matches = vec![state, Match::Within(field, network), Match::NotIn(field, open)];
-    let count = Action::Count("untracked".to_owned(), Verdict::Drop);
+    let count = Action::Count(UNTRACKED.to_owned(), Verdict::Drop);
     plain("of no connection", matches, count)
 }

@@ -10,6 +10,15 @@ pub const POLICY_TABLE: &str = "humanz-policy";
 pub const FORWARD_CHAIN: &str = "forward";
 pub const INPUT_CHAIN: &str = "input";
 
+/// The chain that gives connections the mark of the present epoch.
+pub const STAMP_CHAIN: &str = "stamp";
+
+/// The chain of pods in quarantine, and its counter.
+pub const UNKNOWN: &str = "unknown";
+
+/// Counts packets of no connection.
+pub const UNTRACKED: &str = "untracked";
+
 /// The set that holds the mark of the present epoch.
 pub const EPOCH_SET: &str = "epoch";
 

@@ -1,7 +1,9 @@
 //! Every difference between a table and the one wanted.
 
 use crate::net::AddressRange;
-use crate::nft::{Action, Base, ChainPolicy, Hook, Match, Shape, TableEdit, Type, Verdict};
+use crate::nft::{
+    Action, Base, ChainPolicy, FoundSet, Hook, Match, Shape, TableEdit, Type, Verdict,
+};
 use crate::plan::Describe;
 use crate::plan::firewall::changes::*;
 use crate::plan::firewall::{TableRepair, repair};
