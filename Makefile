@@ -47,9 +47,10 @@ test-kernels: build ## the kernel-near tests under other kernels (as root, hours
 	@packaging/deps kernels
 	HUMANZ_BIN=$(AGENT) SUITES="$(SUITES)" FILTER="$(FILTER)" tests/kernels $(VM_LAB) $(KERNELS)
 
-soak: build ## an hour of everything that can break, then a report of leaks (as root); SOAK=300 seconds
+soak: build ## an hour of everything that can break, then a report of leaks, then the flood at denied pods (as root); SOAK=300 seconds
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) SOAK=$(SOAK) $(CARGO) run --quiet --locked --example soak
+	HUMANZ_BIN=$(AGENT) POLICY_LEAK=whole $(CARGO) test --locked --test policy_agent leak:: -- --show-output
 
 # What is found stays in target/fuzz; what must not come back is copied into tests/fuzz/corpus, which
 # `make test` replays. Without a sanitizer: humanz has no unsafe code, and panics are what is looked for.
@@ -89,11 +90,13 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	install -D -m 0644 packaging/completion/fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/humanz-agent.fish
 	install -D -m 0644 packaging/copyright $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz packaging/architecture.md \
-		packaging/coexistence.md packaging/migration.md packaging/operations.md packaging/trust.md
+		packaging/coexistence.md packaging/migration.md packaging/operations.md \
+		packaging/policy.md packaging/trust.md
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz/doc packaging/doc/overview.svg
 	install -D -m 0644 LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE
 	install -D -m 0644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/humanz
 	install -D -m 0644 packaging/monitoring/alerts.yml $(DESTDIR)$(PREFIX)/share/humanz/alerts.yml
+	install -D -m 0644 packaging/monitoring/prometheusrule.yaml $(DESTDIR)$(PREFIX)/share/humanz/prometheusrule.yaml
 	install -D -m 0644 packaging/monitoring/dashboard.json $(DESTDIR)$(PREFIX)/share/humanz/dashboard.json
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/sbin/|$(PREFIX)/sbin/|' packaging/humanz-agent.service \

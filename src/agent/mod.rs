@@ -93,7 +93,8 @@ pub enum ServeMode {
 /// # Errors
 /// A setting is wrong, etcd cannot be read, or this host would get no subnet.
 pub fn dry_run_start(mut loader: SettingsLoader) -> Result<Vec<String>, Exit> {
-    let loaded = check_settings(&mut loader)?;
+    let checked = loader.load(preflight::check_for_dry_run);
+    let loaded = checked.map_err(|faults| Exit::invalid_settings(&faults))?;
     logger::set(loaded.log.as_deref().unwrap_or("warn"));
     loaded.warnings.iter().for_each(|warning| log::warn!("{warning}"));
     dry_run::dry_run(&loaded.settings)

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::inspect::local_socket;
-use crate::policy::ask::{self, Answer, LocalPod};
+use crate::policy::ask::{self, LocalPod, PolicyAnswer};
 
 /// How long the plugin may take to ask.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -31,7 +31,7 @@ pub struct PodRequest {
 
 impl PodRequest {
     /// A plugin that has gone needs no answer.
-    pub fn answer(mut self, answer: &Answer) {
+    pub fn answer(mut self, answer: &PolicyAnswer) {
         let Ok(mut line) = serde_json::to_vec(answer) else { return };
         line.push(b'\n');
         let _gone = self.to.set_nonblocking(true).and_then(|()| self.to.write_all(&line));
@@ -126,7 +126,7 @@ mod tests {
 
     fn listen_in(folder: &Path) -> NewPods {
         listen(folder, |asked| {
-            asked.answer(&Answer { in_force: true, judged: true, why: String::new() })
+            asked.answer(&PolicyAnswer { in_force: true, judged: true, why: String::new() })
         })
         .unwrap()
     }

@@ -13,9 +13,14 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// This host's network is up.
+/// The start is over.
 pub fn ready(status: &str) {
     send(&format!("READY=1\nSTATUS={status}"));
+}
+
+/// What the agent does at this moment.
+pub fn status(status: &str) {
+    send(&format!("STATUS={status}"));
 }
 
 /// The settings are read again; [`ready`] says when that is done.

@@ -2,6 +2,8 @@
 
 mod addresses;
 mod agent;
+mod announce;
+mod announcement;
 mod disputed;
 mod files;
 mod folders;
@@ -57,6 +59,7 @@ impl Agent {
             let reconciled = self.reconcile().is_some();
             self.exchange_members();
             self.publish();
+            self.announce();
             if reconciled && let Some(lost) = self.lost_folder() {
                 self.registry.save();
                 return Err(lost);
@@ -110,6 +113,7 @@ impl Agent {
             self.state.refused.as_ref().map(|refused| refused.look_at),
             self.registry.patience_ends().filter(|_| !can_look),
             self.registry.save_due(),
+            self.state.announcement.due,
             notify::watchdog_interval().map(|interval| now + interval),
             Some(now + heartbeat::EVERY),
         ];

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use crate::agent::new_pods::PodRequest;
 use crate::etcd;
 use crate::lease::Resolved;
-use crate::policy::Update;
+use crate::policy::SourceUpdate;
 use crate::sources::Exchanged;
 
 /// A message of another thread that may make the loop reconcile.
@@ -26,7 +26,7 @@ pub enum Trigger {
     Files(BTreeSet<PathBuf>),
     Signal(Signal),
     /// A source of policies says something else.
-    Policy(Update),
+    Policy(SourceUpdate),
     /// Other hosts say something else of their members of groups.
     Members(Exchanged),
     /// The plugin asks for a new pod's policies.

@@ -63,7 +63,7 @@ fn settings(shared: &SharedState) -> Value {
 
 /// Everything that is known of policies; without a view where they are off or not known yet.
 #[derive(Serialize)]
-struct Policies<'a> {
+struct PoliciesReply<'a> {
     schema: u32,
     on: bool,
     view: Option<&'a View>,
@@ -73,7 +73,7 @@ fn policies(shared: &SharedState) -> Response {
     let snapshot = shared.snapshot();
     let on = snapshot.as_ref().is_some_and(|known| known.settings.policy.is_some());
     let view = snapshot.as_ref().and_then(|known| known.policies.as_deref());
-    json(&Policies { schema: 1, on, view })
+    json(&PoliciesReply { schema: 1, on, view })
 }
 
 pub fn json(value: &impl Serialize) -> Response {

@@ -14,7 +14,7 @@ use crate::inspect::pool_use::{Use, scarce};
 use crate::lease::peers::Peer;
 use crate::lease::records::NodeName;
 use crate::net::subnet::gateway;
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::{Family, Object, Problem, ProblemKind};
 
 /// So many hosts that do not answer are listed one by one.
 const HOSTS: usize = 3;
@@ -55,10 +55,14 @@ fn unanswered(shared: &SharedState, snapshot: &AgentSnapshot) -> Vec<Problem> {
     let unreachable = snapshot.peer_routes.iter().flat_map(|peer_routes| &peer_routes.unreachable);
     let known: BTreeSet<&NodeName> = unreachable.map(|unreachable| &unreachable.host).collect();
     let probed = shared.probes.all();
+    let own = |at: IpAddr| {
+        let own = snapshot.subnets.and_then(|own| own.get(Family::of(at)).copied());
+        own.map_or(at, gateway)
+    };
     let mut hosts = peers.by_name.iter().filter(|(name, _)| !known.contains(name)).filter_map(
         |(name, peer)| {
             let mut seen = gateways(peer).filter_map(|at| Some((at, probed.get(&at)?)));
-            seen.find_map(|(at, seen)| lost(name, at, seen))
+            seen.find_map(|(at, seen)| lost(name, own(at), at, seen))
         },
     );
     let mut all: Vec<Problem> = hosts.by_ref().take(HOSTS).collect();
@@ -74,7 +78,8 @@ fn unanswered(shared: &SharedState, snapshot: &AgentSnapshot) -> Vec<Problem> {
     all
 }
 
-fn lost(name: &NodeName, at: IpAddr, seen: &ProbeStats) -> Option<Problem> {
+/// `own`: the address of this host that asks.
+fn lost(name: &NodeName, own: IpAddr, at: IpAddr, seen: &ProbeStats) -> Option<Problem> {
     let what = format!("host {name}: {}", seen.fault(at)?);
     let (kind, fix) = match seen.black_hole() {
         Some(_) => {
@@ -82,7 +87,7 @@ fn lost(name: &NodeName, at: IpAddr, seen: &ProbeStats) -> Option<Problem> {
         }
         None => (
             ProblemKind::HostUnanswered,
-            format!("humanz-agent explain POD {at} shows where they are lost (a POD of this host)"),
+            format!("humanz-agent explain {own} {at} shows where they are lost"),
         ),
     };
     let problem = Problem::new(kind, Object::Host(name.clone()), what).with_fix(fix);

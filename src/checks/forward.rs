@@ -18,8 +18,8 @@ use crate::checks::forward::blocking_rule::DroppedHosts;
 use crate::checks::forward::evaluate::{ChainVerdict, evaluate};
 use crate::net::{Family, IfName, Object, Problem, ProblemKind, subnet};
 use crate::nft::base_chains::{
-    BaseChain, COMMENT_PREFIX, ChainError, ChainRef, ChainRule, EditKind, HookChains,
-    HookDirection, Packet, RuleEdit, RuleMatch,
+    BaseChain, COMMENT_PREFIX, ChainError, ChainRef, ChainRule, EditKind, FirstPacket, HookChains,
+    HookDirection, RuleEdit, RuleMatch,
 };
 use crate::plan::{Describe, Line};
 pub use blocking_rule::{BlockingRule, Cause};
@@ -124,7 +124,7 @@ fn dropped<'a>(
     others: impl Iterator<Item = (&'a str, IpNetwork)> + Clone,
 ) -> Option<Dropped<'a>> {
     let families = || Family::BOTH.into_iter().filter(|family| chain.place.sees(*family));
-    let by = |packet: &Packet<'_>| evaluate(chain, packet).dropping_chain();
+    let by = |packet: &FirstPacket<'_>| evaluate(chain, packet).dropping_chain();
     let mut further =
         families().flat_map(|family| further(traffic, family, direction, &chain.place));
     if let Some(by) = further.find_map(|packet| by(&packet)) {
@@ -170,7 +170,11 @@ fn verdicts(chain: &BaseChain, direction: HookDirection, traffic: &Traffic) -> V
 }
 
 /// A packet between pods of two hosts, for each interface that it may come or go by.
-fn between_hosts(traffic: &Traffic, family: Family, direction: HookDirection) -> Vec<Packet<'_>> {
+fn between_hosts(
+    traffic: &Traffic,
+    family: Family,
+    direction: HookDirection,
+) -> Vec<FirstPacket<'_>> {
     let Some(own) = traffic.subnets.get(family).copied() else { return Vec::new() };
     let other = elsewhere(traffic.pools.get(family).copied().unwrap_or(own), own);
     let links = traffic.pods_come_by.iter();
@@ -184,7 +188,7 @@ fn further<'a>(
     family: Family,
     direction: HookDirection,
     place: &ChainRef,
-) -> Vec<Packet<'a>> {
+) -> Vec<FirstPacket<'a>> {
     let Some(own) = traffic.subnets.get(family).copied() else { return Vec::new() };
     let mut packets = Vec::new();
     if direction == HookDirection::In || place.is_iptables() {
@@ -204,7 +208,7 @@ fn of_pod<'a>(
     own: IpNetwork,
     direction: HookDirection,
     other: (&'a str, IpAddr),
-) -> Packet<'a> {
+) -> FirstPacket<'a> {
     let pod = (traffic.bridge.as_str(), pod_in(own));
     match direction {
         HookDirection::In => between(pod, other),
@@ -218,8 +222,8 @@ fn pod_in(own: IpNetwork) -> IpAddr {
 }
 
 /// A packet from an address behind one interface to one behind another.
-fn between<'a>(from: (&'a str, IpAddr), to: (&'a str, IpAddr)) -> Packet<'a> {
-    Packet { input: from.0, output: to.0, source: from.1, destination: to.1, transport: None }
+fn between<'a>(from: (&'a str, IpAddr), to: (&'a str, IpAddr)) -> FirstPacket<'a> {
+    FirstPacket { input: from.0, output: to.0, source: from.1, destination: to.1, transport: None }
 }
 
 /// An address in the pool that is not this host's, if the pool has others.

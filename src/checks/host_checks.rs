@@ -2,9 +2,11 @@
 
 mod address_conflicts;
 mod configurations;
+mod masquerades;
 mod runtimes;
 mod sysctls;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ipnetwork::IpNetwork;
@@ -23,6 +25,8 @@ pub struct FoundOnHost {
     pub routes: Vec<IpNetwork>,
     /// A kube-proxy has made chains here.
     pub kube_proxy: bool,
+    /// Chains of iptables that masquerade one pod, and the pod's address.
+    pub masquerades: Vec<(String, IpAddr)>,
     /// What container runtimes are configured for.
     pub runtimes: Vec<ContainerRuntime>,
     /// Values of the [`SYSCTLS`] that exist, in their order.
@@ -59,6 +63,7 @@ pub fn problems(needs: &Needs, found: &FoundOnHost) -> Vec<Problem> {
     let configurations = configurations::before(&name, &found.configurations);
     let runtimes = runtimes::problems(&found.runtimes, &needs.plugin, &needs.configuration);
     let conflicts = address_conflicts::inside(&needs.pools, &found.addresses, &found.routes);
+    let masquerades = masquerades::of_subnets(&needs.subnets, &found.masquerades);
     let value = |key: &str| {
         let at = SYSCTLS.iter().position(|sysctl| *sysctl == key)?;
         found.sysctls[at].as_deref()
@@ -69,5 +74,5 @@ pub fn problems(needs: &Needs, found: &FoundOnHost) -> Vec<Problem> {
     };
     let settings = sysctls::problems(&needs.subnets, found.kube_proxy, &value);
     let files = configurations.into_iter().chain(runtimes);
-    files.chain(conflicts).chain(forwarding).chain(settings).collect()
+    files.chain(conflicts).chain(masquerades).chain(forwarding).chain(settings).collect()
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::cni::json::Field;
+use crate::cni::json::JsonField;
 use crate::cni::name::Name;
 use crate::net::IfName;
 
@@ -29,7 +29,7 @@ const KEYS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 /// An invalid member is an error: if it were ignored, its attachment would be removed.
 ///
 /// Source: CNI SPEC, "GC"; libcni writes null for an empty list.
-pub(super) fn read_valid(conf: &Field) -> Option<BTreeSet<Attachment>> {
+pub(super) fn read_valid(conf: &JsonField) -> Option<BTreeSet<Attachment>> {
     let Some(list) = KEYS.into_iter().find_map(|key| conf.get(key)) else {
         return KEYS.into_iter().any(|key| conf.has(key)).then(BTreeSet::new);
     };
@@ -45,7 +45,7 @@ pub(super) fn read_valid(conf: &Field) -> Option<BTreeSet<Attachment>> {
 }
 
 fn required<T, E: fmt::Display>(
-    member: &Field,
+    member: &JsonField,
     key: &str,
     read: impl Fn(&str) -> Result<T, E>,
 ) -> Option<T> {
@@ -68,7 +68,7 @@ mod tests {
     /// The attachments in `document`, and how many faults there were.
     fn read(document: Value) -> (Option<Vec<String>>, usize) {
         let faults = FieldErrors::default();
-        let valid = read_valid(&Field::root(&document, &faults));
+        let valid = read_valid(&JsonField::root(&document, &faults));
         (
             valid.map(|valid| valid.iter().map(Attachment::to_string).collect()),
             faults.into_vec().len(),

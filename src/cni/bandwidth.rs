@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cni::json::Field;
+use crate::cni::json::JsonField;
 
 /// The limits of a pod's interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Bandwidth {
     /// absent.
     ///
     /// Source: the reference plugin `bandwidth`, which refuses a rate without a burst.
-    pub(super) fn read(field: &Field) -> Bandwidth {
+    pub(super) fn read(field: &JsonField) -> Bandwidth {
         Bandwidth {
             ingress: limit(field, "ingressRate", "ingressBurst"),
             egress: limit(field, "egressRate", "egressBurst"),
@@ -43,7 +43,7 @@ impl Bandwidth {
     }
 }
 
-fn limit(field: &Field, rate: &str, burst: &str) -> Option<Limit> {
+fn limit(field: &JsonField, rate: &str, burst: &str) -> Option<Limit> {
     let rate_bits = bits(field, rate);
     let burst_bits = bits(field, burst);
     match (rate_bits, burst_bits) {
@@ -60,19 +60,19 @@ fn limit(field: &Field, rate: &str, burst: &str) -> Option<Limit> {
     }
 }
 
-fn bits(field: &Field, key: &str) -> Option<u64> {
+fn bits(field: &JsonField, key: &str) -> Option<u64> {
     let field = field.get(key)?;
     let bits = field.value().as_u64();
     bits.or_else(|| field.refuse("a whole number of bits")).filter(|bits| *bits != 0)
 }
 
 /// `key` is not a number, which has been reported.
-fn is_wrong(field: &Field, key: &str) -> bool {
+fn is_wrong(field: &JsonField, key: &str) -> bool {
     field.get(key).is_some_and(|field| field.value().as_u64().is_none())
 }
 
 /// One of the four keys is set.
-pub(super) fn is_set(field: &Field) -> bool {
+pub(super) fn is_set(field: &JsonField) -> bool {
     let keys = ["ingressRate", "ingressBurst", "egressRate", "egressBurst"];
     keys.iter().any(|key| field.get(key).is_some_and(|field| field.value() != &Value::from(0)))
 }
@@ -86,7 +86,7 @@ mod tests {
 
     fn read(document: Value) -> (Bandwidth, Vec<String>) {
         let faults = FieldErrors::default();
-        let bandwidth = Bandwidth::read(&Field::root(&document, &faults));
+        let bandwidth = Bandwidth::read(&JsonField::root(&document, &faults));
         (bandwidth, faults.into_vec().iter().map(FieldError::to_string).collect())
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cni::json::{Field, object};
+use crate::cni::json::{JsonField, object};
 
 /// DNS settings of configurations and results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,18 +19,18 @@ impl Dns {
     }
 
     /// `{nameservers, domain, search, options}`.
-    pub(super) fn read(field: &Field) -> Dns {
+    pub(super) fn read(field: &JsonField) -> Dns {
         let domain = field.get("domain").and_then(|domain| domain.filled());
         let domain = domain.map(str::to_owned);
         Dns { domain, ..Dns::of_keys(field, ["nameservers", "search", "options"]) }
     }
 
     /// `{servers, searches, options}`: the runtime's capability `dns`.
-    pub(super) fn read_capability(field: &Field) -> Dns {
+    pub(super) fn read_capability(field: &JsonField) -> Dns {
         Dns::of_keys(field, ["servers", "searches", "options"])
     }
 
-    fn of_keys(field: &Field, keys: [&str; 3]) -> Dns {
+    fn of_keys(field: &JsonField, keys: [&str; 3]) -> Dns {
         let list = |key: &str| field.get(key).and_then(|list| list.texts()).unwrap_or_default();
         let [nameservers, search, options] = keys.map(list);
         Dns { nameservers, domain: None, search, options }
@@ -60,7 +60,7 @@ mod tests {
             json!({ "nameservers": ["10.96.0.10", "fd00::a"], "domain": "cluster.local",
                 "search": ["a.b", "c"], "options": ["ndots:5"] }),
         ] {
-            assert_eq!(Dns::read(&Field::root(&document, &faults)).to_json(), document);
+            assert_eq!(Dns::read(&JsonField::root(&document, &faults)).to_json(), document);
         }
     }
 
@@ -68,7 +68,7 @@ mod tests {
     fn the_capability_has_other_keys() {
         let document = json!({ "servers": ["10.96.0.10"], "searches": ["a"], "options": ["b"] });
         let faults = FieldErrors::default();
-        let dns = Dns::read_capability(&Field::root(&document, &faults));
+        let dns = Dns::read_capability(&JsonField::root(&document, &faults));
         let expected = json!({ "nameservers": ["10.96.0.10"], "search": ["a"], "options": ["b"] });
         assert_eq!(dns.to_json(), expected);
     }

@@ -10,7 +10,7 @@ use crate::net::IfName;
 
 /// `CNI_COMMAND`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Command {
+pub enum Verb {
     /// Attach a container.
     Add,
     /// Detach it.
@@ -25,29 +25,29 @@ pub enum Command {
     Version,
 }
 
-impl Command {
-    const ALL: [Command; 6] = {
-        use Command::*;
+impl Verb {
+    const ALL: [Verb; 6] = {
+        use Verb::*;
         [Add, Del, Check, Gc, Status, Version]
     };
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Command::Add => "ADD",
-            Command::Del => "DEL",
-            Command::Check => "CHECK",
-            Command::Gc => "GC",
-            Command::Status => "STATUS",
-            Command::Version => "VERSION",
+            Verb::Add => "ADD",
+            Verb::Del => "DEL",
+            Verb::Check => "CHECK",
+            Verb::Gc => "GC",
+            Verb::Status => "STATUS",
+            Verb::Version => "VERSION",
         }
     }
 
     /// The first version of the protocol that has this command.
     pub fn since(self) -> Version {
         match self {
-            Command::Check => Version::V040,
-            Command::Gc | Command::Status => Version::V110,
-            Command::Add | Command::Del | Command::Version => Version::V010,
+            Verb::Check => Version::V040,
+            Verb::Gc | Verb::Status => Version::V110,
+            Verb::Add | Verb::Del | Verb::Version => Version::V010,
         }
     }
 
@@ -56,15 +56,15 @@ impl Command {
     /// Source: CNI SPEC, section 2; `CNI_PATH` as the reference skeleton has it.
     fn required(self) -> &'static [&'static str] {
         match self {
-            Command::Add | Command::Check => &[CONTAINER_ID, NETNS, IFNAME, PATH],
-            Command::Del => &[CONTAINER_ID, IFNAME, PATH],
-            Command::Gc | Command::Status => &[PATH],
-            Command::Version => &[],
+            Verb::Add | Verb::Check => &[CONTAINER_ID, NETNS, IFNAME, PATH],
+            Verb::Del => &[CONTAINER_ID, IFNAME, PATH],
+            Verb::Gc | Verb::Status => &[PATH],
+            Verb::Version => &[],
         }
     }
 }
 
-impl fmt::Display for Command {
+impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -115,20 +115,20 @@ impl Environment {
         let Some(command) = variables.optional(COMMAND)? else {
             return Ok(None);
         };
-        let known = Command::ALL.into_iter().find(|known| known.as_str() == command);
+        let known = Verb::ALL.into_iter().find(|known| known.as_str() == command);
         let command = known.ok_or_else(|| {
-            let known = Command::ALL.map(Command::as_str).join(", ");
+            let known = Verb::ALL.map(Verb::as_str).join(", ");
             CniError::environment(format!("unknown CNI_COMMAND: {command}"))
                 .with_details(format!("CNI_COMMAND is one of {known}"))
         })?;
         variables.require(command.required())?;
         let call = match command {
-            Command::Add => Operation::Add(variables.attachment()?, variables.netns()?),
-            Command::Check => Operation::Check(variables.attachment()?, variables.netns()?),
-            Command::Del => Operation::Del(variables.attachment()?, variables.netns_if_any()?),
-            Command::Gc => Operation::Gc,
-            Command::Status => Operation::Status,
-            Command::Version => Operation::Version,
+            Verb::Add => Operation::Add(variables.attachment()?, variables.netns()?),
+            Verb::Check => Operation::Check(variables.attachment()?, variables.netns()?),
+            Verb::Del => Operation::Del(variables.attachment()?, variables.netns_if_any()?),
+            Verb::Gc => Operation::Gc,
+            Verb::Status => Operation::Status,
+            Verb::Version => Operation::Version,
         };
         let attaches =
             matches!(call, Operation::Add(..) | Operation::Del(..) | Operation::Check(..));
@@ -138,14 +138,14 @@ impl Environment {
         Ok(Some(Environment { call, args: args.unwrap_or_default(), trace }))
     }
 
-    pub fn command(&self) -> Command {
+    pub fn command(&self) -> Verb {
         match self.call {
-            Operation::Add(..) => Command::Add,
-            Operation::Del(..) => Command::Del,
-            Operation::Check(..) => Command::Check,
-            Operation::Gc => Command::Gc,
-            Operation::Status => Command::Status,
-            Operation::Version => Command::Version,
+            Operation::Add(..) => Verb::Add,
+            Operation::Del(..) => Verb::Del,
+            Operation::Check(..) => Verb::Check,
+            Operation::Gc => Verb::Gc,
+            Operation::Status => Verb::Status,
+            Operation::Version => Verb::Version,
         }
     }
 }

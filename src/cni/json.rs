@@ -57,15 +57,15 @@ impl FieldErrors {
 
 /// One value of a document, never null. The readers collect an error and give `None`.
 #[derive(Clone, Debug)]
-pub(super) struct Field<'a> {
+pub(super) struct JsonField<'a> {
     value: &'a Value,
     path: String,
     faults: &'a FieldErrors,
 }
 
-impl<'a> Field<'a> {
-    pub fn root(value: &'a Value, faults: &'a FieldErrors) -> Field<'a> {
-        Field { value, path: String::new(), faults }
+impl<'a> JsonField<'a> {
+    pub fn root(value: &'a Value, faults: &'a FieldErrors) -> JsonField<'a> {
+        JsonField { value, path: String::new(), faults }
     }
 
     pub fn value(&self) -> &'a Value {
@@ -78,11 +78,11 @@ impl<'a> Field<'a> {
     }
 
     /// The value of `key`; `None` if it is missing or null, or this is not an object (which is an error
-    /// of [`Field::object`]).
+    /// of [`JsonField::object`]).
     ///
     /// The exact key takes precedence over one in other case: runtimes written in Go ignore case, and
     /// one library writes both `cniVersion` and `CNIVersion`.
-    pub fn get(&self, key: &str) -> Option<Field<'a>> {
+    pub fn get(&self, key: &str) -> Option<JsonField<'a>> {
         let fields = self.value.as_object()?;
         let exact = fields.get(key).filter(|value| !value.is_null());
         let any = || {
@@ -90,11 +90,11 @@ impl<'a> Field<'a> {
             others.map(|(_, value)| value).find(|value| !value.is_null())
         };
         let value = exact.or_else(any)?;
-        Some(Field { value, path: self.path_of(key), faults: self.faults })
+        Some(JsonField { value, path: self.path_of(key), faults: self.faults })
     }
 
     /// The object under `key`.
-    pub fn object(&self, key: &str) -> Option<Field<'a>> {
+    pub fn object(&self, key: &str) -> Option<JsonField<'a>> {
         let field = self.get(key)?;
         if field.value.is_object() { Some(field) } else { field.refuse("an object") }
     }
@@ -106,20 +106,24 @@ impl<'a> Field<'a> {
     }
 
     /// The keys and values of this object; null values are left out.
-    pub fn entries(&self) -> impl Iterator<Item = (&'a str, Field<'a>)> + '_ {
+    pub fn entries(&self) -> impl Iterator<Item = (&'a str, JsonField<'a>)> + '_ {
         let fields = self.value.as_object().into_iter().flatten();
         fields.filter(|(_, value)| !value.is_null()).map(|(key, value)| {
-            let field = Field { value, path: self.path_of(key), faults: self.faults };
+            let field = JsonField { value, path: self.path_of(key), faults: self.faults };
             (key.as_str(), field)
         })
     }
 
     /// The members of this list, read by `read`; `right` describes them.
-    pub fn list<T>(&self, right: &str, read: impl Fn(Field<'a>) -> Option<T>) -> Option<Vec<T>> {
+    pub fn list<T>(
+        &self,
+        right: &str,
+        read: impl Fn(JsonField<'a>) -> Option<T>,
+    ) -> Option<Vec<T>> {
         let Some(members) = self.value.as_array() else {
             return self.refuse(&format!("a list of {right}"));
         };
-        let members = members.iter().enumerate().map(|(place, value)| Field {
+        let members = members.iter().enumerate().map(|(place, value)| JsonField {
             value,
             path: format!("{}[{place}]", self.path),
             faults: self.faults,
@@ -263,9 +267,9 @@ mod tests {
     use super::*;
 
     /// The faults that `read` leaves in `document`.
-    fn faults<T>(document: &Value, read: impl Fn(&Field) -> T) -> Vec<String> {
+    fn faults<T>(document: &Value, read: impl Fn(&JsonField) -> T) -> Vec<String> {
         let faults = FieldErrors::default();
-        read(&Field::root(document, &faults));
+        read(&JsonField::root(document, &faults));
         faults.into_vec().iter().map(FieldError::to_string).collect()
     }
 
@@ -273,7 +277,7 @@ mod tests {
     fn keys_match_in_any_case_and_the_exact_one_takes_precedence() {
         let document = json!({ "CNIVersion": "old", "cniVersion": "new", "bandWidth": "x" });
         let none = FieldErrors::default();
-        let root = Field::root(&document, &none);
+        let root = JsonField::root(&document, &none);
         assert_eq!(root.get("cniVersion").unwrap().text(), Some("new"));
         assert_eq!(root.get("bandwidth").unwrap().text(), Some("x"));
     }
@@ -282,7 +286,7 @@ mod tests {
     fn null_is_absent() {
         let document = json!({ "mtu": null, "MTU": 9000, "dns": null });
         let none = FieldErrors::default();
-        let root = Field::root(&document, &none);
+        let root = JsonField::root(&document, &none);
         assert_eq!(root.get("mtu").unwrap().number(0..=9999), Some(9000));
         assert!(root.get("dns").is_none() && root.has("dns"));
     }
@@ -290,7 +294,7 @@ mod tests {
     #[test]
     fn an_error_has_path_value_and_what_is_valid() {
         let document = json!({ "ipam": { "ranges": [[{}, { "subnet": 7 }]] }, "mtu": "x" });
-        let subnets = |root: &Field| {
+        let subnets = |root: &JsonField| {
             let ranges = root.object("ipam")?.get("ranges")?;
             ranges.list("lists", |set| set.list("ranges", |range| range.get("subnet")?.cidr()))
         };

@@ -35,7 +35,7 @@ pub use json::FieldError;
 pub use name::Name;
 pub use request::Request;
 pub use result::CniResult;
-pub use route::Route;
+pub use route::CniRoute;
 pub use sysctl::{Sysctl, SysctlKey};
 pub use tuning::Tuning;
 pub use version::Version;

@@ -7,13 +7,13 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU16;
 
-use crate::cni::json::Field;
+use crate::cni::json::JsonField;
 use crate::net::{HostPort, PortMapping, Protocol};
 
 /// The mappings of a list; no two of them have the same port on the same address.
-pub(super) fn read(field: &Field) -> Vec<PortMapping> {
+pub(super) fn read(field: &JsonField) -> Vec<PortMapping> {
     let right = "port mappings {hostPort, containerPort, protocol, hostIP}";
-    let mappings: Vec<(Field, PortMapping)> =
+    let mappings: Vec<(JsonField, PortMapping)> =
         field.list(right, |entry| Some((entry.clone(), mapping(&entry)?))).unwrap_or_default();
     let mut taken: HashSet<HostPort> = HashSet::new();
     for (entry, mapping) in &mappings {
@@ -27,7 +27,7 @@ pub(super) fn read(field: &Field) -> Vec<PortMapping> {
 }
 
 /// One entry; `None` if it has no host port, or is invalid.
-fn mapping(entry: &Field) -> Option<PortMapping> {
+fn mapping(entry: &JsonField) -> Option<PortMapping> {
     if !entry.value().is_object() {
         return entry.refuse("a port mapping {hostPort, containerPort, protocol, hostIP}");
     }
@@ -74,7 +74,7 @@ mod tests {
     fn parse(value: &Value) -> (Vec<PortMapping>, Vec<String>) {
         let faults = FieldErrors::default();
         let document = json!({ "portMappings": value });
-        let root = Field::root(&document, &faults);
+        let root = JsonField::root(&document, &faults);
         let mappings = read(&root.get("portMappings").unwrap());
         (mappings, faults.into_vec().iter().map(FieldError::to_string).collect())
     }

@@ -17,7 +17,7 @@ use crate::cni::error::code;
 use crate::cni::name::Name;
 use crate::cni::request::{Request, Role};
 use crate::cni::result::{CniResult, Interface, IpConfig};
-use crate::cni::route::Route;
+use crate::cni::route::CniRoute;
 use crate::cni::version::{self, SUPPORTED, Version};
 use crate::net::subnet;
 
@@ -210,14 +210,14 @@ fn interface() -> impl Strategy<Value = Interface> {
     })
 }
 
-fn route() -> impl Strategy<Value = Route> {
+fn route() -> impl Strategy<Value = CniRoute> {
     let counts = (option::of(1..=u32::MAX), option::of(1..=u32::MAX), option::of(1..=u32::MAX));
     let selectors = (option::of(any::<u32>()), option::of(any::<u8>()));
     (network(), option::of(address()), counts, selectors).prop_map(
         |(dst, gw, counts, selectors)| {
             let (mtu, advmss, priority) = counts;
             let (table, scope) = selectors;
-            Route { dst, gw, mtu, advmss, priority, table, scope }
+            CniRoute { dst, gw, mtu, advmss, priority, table, scope }
         },
     )
 }

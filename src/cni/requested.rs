@@ -2,7 +2,7 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::cni::json::{Field, address_or_cidr};
+use crate::cni::json::{JsonField, address_or_cidr};
 use crate::net::Mac;
 
 /// The annotation with a pod's requested addresses.
@@ -26,7 +26,7 @@ impl RequestedAddresses {
     }
 
     /// The annotation `humanz.io/ip`: addresses separated by commas.
-    pub(super) fn annotated(annotations: &Field) -> RequestedAddresses {
+    pub(super) fn annotated(annotations: &JsonField) -> RequestedAddresses {
         let asked = annotations.get(IP_ANNOTATION).and_then(|asked| {
             let right = "addresses separated by commas, as in 10.244.1.7,fd00::7";
             let addresses = asked.filled()?.split(',').map(str::trim).map(address_or_cidr);
@@ -36,7 +36,7 @@ impl RequestedAddresses {
     }
 
     /// The keys `ips` (with or without prefix lengths) and `mac` of an object.
-    pub(super) fn read(field: &Field) -> RequestedAddresses {
+    pub(super) fn read(field: &JsonField) -> RequestedAddresses {
         let list = field.get("ips");
         let ips = list.and_then(|list| list.list("addresses", |ip| ip.address_or_cidr()));
         let mac = field.get("mac").and_then(|mac| mac.parsed());
@@ -59,7 +59,7 @@ mod tests {
         let read = |text: &str| {
             let document = serde_json::json!({ "humanz.io/ip": text, "other": 7 });
             let faults = FieldErrors::default();
-            let requested = RequestedAddresses::annotated(&Field::root(&document, &faults));
+            let requested = RequestedAddresses::annotated(&JsonField::root(&document, &faults));
             (requested, faults.into_vec().len())
         };
         let asked = requested(&["10.1.2.3/32", "fd00::3/128"], "");

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
-use crate::cni::json::{Field, object};
+use crate::cni::json::{JsonField, object};
 use crate::cni::version::Version;
 use crate::net::Family;
 
 /// One route of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct CniRoute {
     /// Without host bits if from a configuration.
     pub dst: IpNetwork,
     /// Absent: the gateway of the container's address of that family.
@@ -28,9 +28,9 @@ pub struct Route {
     pub scope: Option<u8>,
 }
 
-impl Route {
-    pub fn new(dst: IpNetwork, gw: Option<IpAddr>) -> Route {
-        Route { dst, gw, mtu: None, advmss: None, priority: None, table: None, scope: None }
+impl CniRoute {
+    pub fn new(dst: IpNetwork, gw: Option<IpAddr>) -> CniRoute {
+        CniRoute { dst, gw, mtu: None, advmss: None, priority: None, table: None, scope: None }
     }
 
     pub fn family(&self) -> Family {
@@ -42,8 +42,8 @@ impl Route {
     }
 
     /// A route of a configuration.
-    pub(super) fn read_configured(field: &Field) -> Option<Route> {
-        let route = Route::read(field)?;
+    pub(super) fn read_configured(field: &JsonField) -> Option<CniRoute> {
+        let route = CniRoute::read(field)?;
         field.get("dst")?.network()?;
         match route.gw {
             Some(gw) if Family::of(gw) != route.family() => {
@@ -54,7 +54,7 @@ impl Route {
     }
 
     /// A route of a result.
-    pub(super) fn read(field: &Field) -> Option<Route> {
+    pub(super) fn read(field: &JsonField) -> Option<CniRoute> {
         if !field.value().is_object() {
             return field.refuse("an object {dst, gw}");
         }
@@ -63,7 +63,7 @@ impl Route {
         };
         let counted = |key: &str| field.get(key)?.number(0..=u32::MAX).filter(|n| *n != 0);
         let scope = field.get("scope").and_then(|scope| scope.number(0..=255));
-        Some(Route {
+        Some(CniRoute {
             dst: dst.cidr()?,
             gw: field.get("gw").and_then(|gw| gw.address()),
             mtu: counted("mtu"),
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
     use crate::cni::json::{FieldError, FieldErrors};
 
-    fn read(document: Value) -> (Option<Route>, Vec<String>) {
+    fn read(document: Value) -> (Option<CniRoute>, Vec<String>) {
         let faults = FieldErrors::default();
-        let route = Route::read_configured(&Field::root(&document, &faults));
+        let route = CniRoute::read_configured(&JsonField::root(&document, &faults));
         (route, faults.into_vec().iter().map(FieldError::to_string).collect())
     }
 

@@ -1,6 +1,6 @@
 //! Pure. Requested settings of a pod's interface and network namespace.
 
-use crate::cni::json::Field;
+use crate::cni::json::JsonField;
 use crate::cni::sysctl::{self, Sysctl, SysctlKey};
 
 /// The keys of the reference plugin `tuning` except `mac`, which every plugin has.
@@ -20,7 +20,7 @@ pub struct Tuning {
 
 impl Tuning {
     /// These keys of an object; `mtu`, which depends on other keys, has been read.
-    pub(super) fn read(field: &Field, mtu: Option<u32>) -> Tuning {
+    pub(super) fn read(field: &JsonField, mtu: Option<u32>) -> Tuning {
         let flag = |key: &str| field.get(key).and_then(|flag| flag.bool());
         let length = field.get("txQLen").and_then(|length| length.number(0..=u32::MAX));
         Tuning {
@@ -49,7 +49,7 @@ impl Tuning {
     }
 }
 
-fn sysctls(map: &Field) -> Vec<Sysctl> {
+fn sysctls(map: &JsonField) -> Vec<Sysctl> {
     let mut found: Vec<Sysctl> = Vec::new();
     for (name, field) in map.entries() {
         let Some(text) = field.text() else { continue };
@@ -74,7 +74,7 @@ mod tests {
 
     fn read(document: Value) -> (Tuning, Vec<String>) {
         let faults = FieldErrors::default();
-        let tuning = Tuning::read(&Field::root(&document, &faults), None);
+        let tuning = Tuning::read(&JsonField::root(&document, &faults), None);
         (tuning, faults.into_vec().iter().map(FieldError::to_string).collect())
     }
 

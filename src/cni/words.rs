@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::cni::args::CniArgs;
-use crate::cni::json::Field;
+use crate::cni::json::JsonField;
 
 /// Annotations of other prefixes are none of ours.
 const PREFIXES: [&str; 2] = ["humanz.io/", "io.contiv."];
@@ -32,7 +32,7 @@ impl Words {
     /// `labels` of `args.cni`: an object, or a list of `{key, value}`.
     ///
     /// Source: CNI conventions, "labels".
-    pub(super) fn labels(args: &Field) -> Words {
+    pub(super) fn labels(args: &JsonField) -> Words {
         let Some(labels) = args.get("labels") else { return Words::default() };
         let value = labels.value();
         let object = value.as_object().into_iter().flatten();
@@ -44,7 +44,7 @@ impl Words {
     }
 
     /// Those of the pod's annotations.
-    pub(super) fn annotated(annotations: &Field) -> Words {
+    pub(super) fn annotated(annotations: &JsonField) -> Words {
         let all = annotations.value().as_object().into_iter().flatten();
         let pairs = all.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
         let ours = pairs.filter(|(key, _)| PREFIXES.iter().any(|it| key.starts_with(it)));

@@ -31,7 +31,9 @@ pub fn normal(words: Vec<String>) -> Vec<String> {
             "-h" => to.push("--help".to_owned()),
             "-V" => to.push("--version".to_owned()),
             "version" if to.is_empty() => to.push("--version".to_owned()),
-            "list" if to.len() == 1 => to.push("ls".to_owned()),
+            "list" if matches!(&to[..], [only] if LISTS.contains(&only.as_str())) => {
+                to.push("ls".to_owned());
+            }
             _ => to.push(option.to_owned()),
         }
         match value {
@@ -46,6 +48,9 @@ pub fn normal(words: Vec<String>) -> Vec<String> {
     }
     [front, middle, json, rest].concat()
 }
+
+/// Subcommands that have `ls`; a pod or host may be called list.
+const LISTS: [&str; 3] = ["ipam", "nodes", "policy"];
 
 /// Whether this option of the agent is followed by a value; `None` if it is none of the agent's
 /// settings.
@@ -150,6 +155,9 @@ mod tests {
             ("nodes list -h", "nodes ls --help"),
             ("nodes show version", "nodes show version"),
             ("nodes show list", "nodes show list"),
+            ("policy list", "policy ls"),
+            ("probe list", "probe list"),
+            ("explain list default/web", "explain list default/web"),
             ("config --json --changed -- x", "config --changed --json -- x"),
             ("--once config", "--once config"),
             ("--once config --mtu", "--once --mtu"),
@@ -158,6 +166,17 @@ mod tests {
         ] {
             assert_eq!(normalised(typed), read, "{typed}");
         }
+    }
+
+    #[test]
+    fn list_stands_for_ls_where_there_is_one() {
+        let info = Arguments::get_args_info();
+        let has = |command: &&argh::SubCommandInfo| {
+            command.command.commands.iter().any(|next| next.name == "ls")
+        };
+        let lists: Vec<&str> = info.commands.iter().filter(has).map(|it| it.name).collect();
+        let same = lists.len() == LISTS.len() && lists.iter().all(|name| LISTS.contains(name));
+        assert!(same, "{lists:?}");
     }
 
     /// Such an option would be taken for the setting.

@@ -43,6 +43,15 @@ pub fn page(info: &CommandInfoWithArgs) -> String {
     text
 }
 
+/// The help of a subcommand, as argh writes it, with no paragraph wider than the page.
+pub fn narrow(text: &str) -> String {
+    let narrow = |line: &str| match line.starts_with(' ') || line.chars().count() <= COLUMNS {
+        true => vec![line.to_owned()],
+        false => wrapped(line, COLUMNS),
+    };
+    text.trim_end().lines().flat_map(narrow).collect::<Vec<_>>().join("\n")
+}
+
 /// The column in which options are explained.
 const WIDTH: usize = 20;
 

@@ -32,7 +32,7 @@ pub fn object(entry: &StoreEntry, network: &str, life: Life) -> Value {
 
 /// The number of pod addresses of a subnet; `None` above 32 bits.
 #[derive(Clone, Debug, Serialize)]
-pub struct Room {
+pub struct SubnetUsage {
     pub subnet: String,
     pub family: String,
     pub usable: Option<u32>,
@@ -40,12 +40,12 @@ pub struct Room {
 }
 
 /// The room in each of the `subnets` of a network.
-pub fn rooms(network: &StoreNetwork, subnets: impl Iterator<Item = IpNetwork>) -> Vec<Room> {
+pub fn rooms(network: &StoreNetwork, subnets: impl Iterator<Item = IpNetwork>) -> Vec<SubnetUsage> {
     let room = |subnet: IpNetwork| {
         let (usable, free) = room(subnet, &network.contents.taken)?;
         let (usable, free) = (u32::try_from(usable).ok(), u32::try_from(free).ok());
         let family = subnet::family(subnet).to_string();
-        Some(Room { subnet: subnet.to_string(), family, usable, free })
+        Some(SubnetUsage { subnet: subnet.to_string(), family, usable, free })
     };
     subnets.filter_map(room).collect()
 }

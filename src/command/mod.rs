@@ -94,7 +94,9 @@ pub fn main(words: impl Iterator<Item = OsString>) -> i32 {
         Err(early) if early.status.is_ok() && asks_for_first_page(&words) => {
             say(&mut io::stdout().lock(), &help::page(&Arguments::get_args_info()))
         }
-        Err(early) if early.status.is_ok() => say(&mut io::stdout().lock(), &early.output),
+        Err(early) if early.status.is_ok() => {
+            say(&mut io::stdout().lock(), &help::narrow(&early.output))
+        }
         Err(early) => {
             let mistake = arguments::mistake(&words, &early.output, &Arguments::get_args_info());
             Err(Exit::new(exit::SETTINGS, mistake))

@@ -10,9 +10,9 @@ use etcd_client::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::etcd::connection::Member;
+use crate::etcd::connection::MemberConnection;
 use crate::etcd::failure::reason;
-use crate::etcd::members::Members;
+use crate::etcd::members::EtcdMembers;
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::watch::{self, KeyWatch, Seen, raw};
 use crate::lease::EtcdError;
@@ -43,7 +43,7 @@ pub struct FoundReports {
 
 /// etcd, by any member.
 pub struct Etcd {
-    members: Members,
+    members: EtcdMembers,
     roots: Roots,
     timeout: Cell<Duration>,
 }
@@ -52,10 +52,10 @@ impl Etcd {
     pub fn new(settings: EtcdSettings, roots: Roots) -> Etcd {
         let timeout = Cell::new(settings.timeout);
         let probe = roots.key(&Key::Config);
-        Etcd { members: Members::new(settings, probe), roots, timeout }
+        Etcd { members: EtcdMembers::new(settings, probe), roots, timeout }
     }
 
-    pub fn members(&self) -> &Members {
+    pub fn members(&self) -> &EtcdMembers {
         &self.members
     }
 
@@ -122,8 +122,9 @@ impl Etcd {
                 .with_sort(SortTarget::Key, SortOrder::Ascend)
                 .with_limit(limit)
                 .with_revision(revision);
-            let request =
-                async |mut member: Member| member.kv.get(from.clone(), Some(options.clone())).await;
+            let request = async |mut member: MemberConnection| {
+                member.kv.get(from.clone(), Some(options.clone())).await
+            };
             let page = match self.members.call(&what, request).await {
                 Err(EtcdError::TooLarge(_)) if limit > 1 => {
                     limit /= 2;
@@ -176,7 +177,7 @@ impl Etcd {
 
     async fn modified(&self, what: &str, key: &Key) -> Result<i64, EtcdError> {
         let key = self.roots.key(key);
-        let request = async |mut member: Member| member.kv.get(key.as_str(), None).await;
+        let request = async |mut member: MemberConnection| member.kv.get(key.as_str(), None).await;
         let answer = self.members.call(what, request).await?;
         Ok(answer.kvs().first().map_or(0, KeyValue::mod_revision))
     }
@@ -189,7 +190,7 @@ impl Etcd {
         what: &str,
         transaction: &Transaction,
     ) -> Result<Option<i64>, EtcdError> {
-        let request = async |mut member: Member| member.kv.txn(as_txn(transaction)).await;
+        let request = async |mut member: MemberConnection| member.kv.txn(as_txn(transaction)).await;
         let answer = match self.members.call(what, request).await {
             Err(EtcdError::Denied(why)) => {
                 return Err(EtcdError::Denied(format!("{why} ({})", transaction.needs())));
@@ -202,7 +203,7 @@ impl Etcd {
     /// A number that no other host gets: the version of the counter key after a put.
     pub async fn allocate_ticket(&self) -> Result<i64, EtcdError> {
         let key = self.roots.counter.as_str();
-        let request = async |mut member: Member| {
+        let request = async |mut member: MemberConnection| {
             let operations = [TxnOp::put(key, "", None), TxnOp::get(key, None)];
             member.kv.txn(Txn::new().and_then(operations)).await
         };
@@ -247,7 +248,7 @@ impl Etcd {
         lease: i64,
     ) -> Result<bool, EtcdError> {
         let (key, alive) = (self.roots.report(name), self.roots.key(&Key::Alive(name.clone())));
-        let request = async |mut member: Member| {
+        let request = async |mut member: MemberConnection| {
             let held = [Compare::lease(alive.as_str(), CompareOp::Equal, lease)];
             let options = PutOptions::new().with_lease(lease);
             let change = match report {
@@ -261,19 +262,19 @@ impl Etcd {
 
     pub async fn grant(&self, ttl: Duration) -> Result<i64, EtcdError> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
-        let request = async |mut member: Member| member.lease.grant(seconds, None).await;
+        let request = async |mut member: MemberConnection| member.lease.grant(seconds, None).await;
         Ok(self.members.call("grant an etcd lease", request).await?.id())
     }
 
     pub async fn revoke(&self, lease: i64) -> Result<(), EtcdError> {
-        let request = async |mut member: Member| member.lease.revoke(lease).await;
+        let request = async |mut member: MemberConnection| member.lease.revoke(lease).await;
         self.members.call("revoke the etcd lease", request).await.map(drop)
     }
 
     /// Keeps an etcd lease alive until that fails; returns the error.
     pub async fn keep_alive(&self, lease: i64, every: Duration) -> EtcdError {
         let what = "keep the etcd lease alive";
-        let request = async |mut member: Member| member.lease.keep_alive(lease).await;
+        let request = async |mut member: MemberConnection| member.lease.keep_alive(lease).await;
         let (mut keeper, mut answers) = match self.members.call(what, request).await {
             Ok(streams) => streams,
             Err(error) => return error,
@@ -291,7 +292,7 @@ impl Etcd {
     /// Watches both key ranges, for what was not seen.
     pub async fn watch(&self, seen: Seen) -> Result<KeyWatch, EtcdError> {
         let [(hosts, of_hosts), (humanz, of_humanz)] = watch::requests(&self.roots, seen);
-        let request = async |mut member: Member| {
+        let request = async |mut member: MemberConnection| {
             let mut stream = member.watch.watch(hosts.as_str(), Some(of_hosts.clone())).await?;
             stream.watch(humanz.as_str(), Some(of_humanz.clone())).await?;
             Ok(stream)

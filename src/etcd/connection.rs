@@ -26,7 +26,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A connection to one member.
 #[derive(Clone)]
-pub struct Member {
+pub struct MemberConnection {
     pub kv: KvClient,
     pub watch: WatchClient,
     pub lease: LeaseClient,
@@ -35,7 +35,7 @@ pub struct Member {
 }
 
 pub struct Opened {
-    pub member: Member,
+    pub member: MemberConnection,
     /// A problem that does not prevent its use.
     pub remark: Option<String>,
 }
@@ -66,7 +66,7 @@ pub async fn open(
             }
         }
     };
-    let member = Member {
+    let member = MemberConnection {
         kv: client.kv_client().max_decoding_message_size(ANSWER_LIMIT),
         watch: client.watch_client().max_decoding_message_size(ANSWER_LIMIT),
         lease: client.lease_client(),

@@ -20,25 +20,27 @@ pub enum Failure {
     /// The token: renew it.
     Token(String),
     /// The request: no member would take it.
-    Request(Refusal),
+    Request(Rejection),
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Member(why) | Failure::Files(why) | Failure::Login(why) => f.write_str(why),
-            Failure::Token(why) | Failure::Request(Refusal { reason: why, .. }) => f.write_str(why),
+            Failure::Token(why) | Failure::Request(Rejection { reason: why, .. }) => {
+                f.write_str(why)
+            }
         }
     }
 }
 
 /// A refusal whose error is made when what and where are known.
-pub struct Refusal {
+pub struct Rejection {
     kind: fn(String) -> EtcdError,
     reason: String,
 }
 
-impl Refusal {
+impl Rejection {
     pub fn of(self, what: &str, endpoint: &str) -> EtcdError {
         (self.kind)(format!("{what}: etcd {endpoint}: {}", self.reason))
     }
@@ -74,7 +76,7 @@ impl Failure {
                 reason(error)
             )),
             Sort::Token => Failure::Token(reason(error)),
-            Sort::Request(kind) => Failure::Request(Refusal { kind, reason: reason(error) }),
+            Sort::Request(kind) => Failure::Request(Rejection { kind, reason: reason(error) }),
         }
     }
 }

@@ -8,7 +8,7 @@ use etcd_client::{Error, GetOptions};
 use tokio::sync::{Notify, watch as latest};
 use tokio::time::{Instant, timeout};
 
-use crate::etcd::connection::{Member, Opened, open};
+use crate::etcd::connection::{MemberConnection, Opened, open};
 use crate::etcd::failure::Failure;
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::files::{Files, Stamp};
@@ -27,12 +27,12 @@ const TRY_AGAIN: Duration = Duration::from_secs(60);
 const RECHECK: Duration = Duration::from_secs(10);
 
 /// The members, one of which is in use.
-pub struct Members {
+pub struct EtcdMembers {
     settings: RefCell<Rc<EtcdSettings>>,
     /// A key that this host may read.
     probe: String,
     current: Cell<usize>,
-    connection: RefCell<Option<Member>>,
+    connection: RefCell<Option<MemberConnection>>,
     replaced: Notify,
     renewed: latest::Sender<()>,
     files: RefCell<FileState>,
@@ -68,12 +68,12 @@ impl FileState {
     }
 }
 
-impl Members {
+impl EtcdMembers {
     /// Starts with a random member, so that hosts spread over them. `probe`: a key that this host may
     /// read.
-    pub fn new(settings: EtcdSettings, probe: String) -> Members {
+    pub fn new(settings: EtcdSettings, probe: String) -> EtcdMembers {
         let first = random::below(settings.endpoints.len());
-        Members {
+        EtcdMembers {
             settings: RefCell::new(Rc::new(settings)),
             probe,
             current: Cell::new(first),
@@ -122,7 +122,7 @@ impl Members {
     pub async fn call<T>(
         &self,
         what: &str,
-        request: impl AsyncFn(Member) -> Result<T, Error>,
+        request: impl AsyncFn(MemberConnection) -> Result<T, Error>,
     ) -> Result<T, EtcdError> {
         let mut unreachable = Vec::new();
         let mut renewed = false;
@@ -173,7 +173,7 @@ impl Members {
 
     async fn attempt<T>(
         &self,
-        request: &impl AsyncFn(Member) -> Result<T, Error>,
+        request: &impl AsyncFn(MemberConnection) -> Result<T, Error>,
     ) -> Result<T, Failure> {
         let known = self.connection.borrow().clone();
         let member = match known {
@@ -190,7 +190,7 @@ impl Members {
 
     /// A connection with the current files; else one with the certificate and the password accepted last.
     /// Authorities that were removed from their file are not trusted again.
-    async fn connect(&self) -> Result<Member, Failure> {
+    async fn connect(&self) -> Result<MemberConnection, Failure> {
         let settings = self.settings();
         let stamp = Stamp::of(&settings);
         let (found, faults) = self.read()?;
@@ -260,7 +260,7 @@ impl Members {
             *at = Instant::now();
         }
         let (settings, probe) = (self.settings(), self.probe.as_str());
-        let request = async |mut member: Member| {
+        let request = async |mut member: MemberConnection| {
             let asked = GetOptions::new().with_serializable().with_count_only();
             member.kv.get(probe, Some(asked)).await
         };

@@ -28,7 +28,7 @@ mod update;
 mod watch;
 
 pub use client::{Etcd, FoundReports, after};
-pub use connection::Member;
+pub use connection::MemberConnection;
 pub use contact::Contact;
 pub use reports::Reports;
 pub use roles::{AppliedRole, WantedRole};

@@ -5,7 +5,7 @@ use etcd_client::{
 };
 
 use crate::etcd::client::Etcd;
-use crate::etcd::connection::Member;
+use crate::etcd::connection::MemberConnection;
 use crate::lease::EtcdError;
 use crate::lease::roles::{FoundRoles, HostRole, Permission, RangeAccess, RoleChange};
 
@@ -38,18 +38,18 @@ impl Etcd {
 
     /// The version of the member in use.
     pub async fn version(&self) -> Result<String, EtcdError> {
-        let request = async |mut member: Member| member.maintenance.status().await;
+        let request = async |mut member: MemberConnection| member.maintenance.status().await;
         let status = self.members().call("read the version of etcd", request).await?;
         Ok(status.version().to_owned())
     }
 
     /// What there is of `wanted`.
     async fn found_role(&self, wanted: &HostRole) -> Result<FoundRoles, EtcdError> {
-        let role = async |mut member: Member| {
+        let role = async |mut member: MemberConnection| {
             let found = unless_missing(member.auth.role_get(wanted.role.as_str()).await)?;
             Ok(found.map(|role| role.permissions().into_iter().map(permission).collect()))
         };
-        let user = async |mut member: Member| {
+        let user = async |mut member: MemberConnection| {
             let found = unless_missing(member.auth.user_get(wanted.user.as_str()).await)?;
             Ok(found.map(|user| user.roles().to_vec()))
         };
@@ -67,7 +67,7 @@ impl Etcd {
         password: Option<&str>,
     ) -> Result<(), EtcdError> {
         let HostRole { role, user, .. } = wanted;
-        let request = async |mut member: Member| {
+        let request = async |mut member: MemberConnection| {
             let auth = &mut member.auth;
             match change {
                 RoleChange::AddRole => unless_there(auth.role_add(role.as_str()).await),

@@ -14,7 +14,7 @@ use crate::net::node_name::NodeName;
 use crate::os::files::{self, FileError};
 use crate::policy::local::{HostKnowledge, Published};
 use crate::policy::sources::Policies;
-use crate::policy::{Provider, Snapshot};
+use crate::policy::{PolicySnapshot, Provider};
 use crate::settings::Settings;
 
 /// In the state directory.
@@ -39,7 +39,7 @@ pub const OUTDATED: &str = "policy.json.outdated";
 /// They cannot be written.
 pub fn keep(
     state_dir: &Path,
-    snapshots: &BTreeMap<Provider, &Snapshot>,
+    snapshots: &BTreeMap<Provider, &PolicySnapshot>,
     published: &Published,
 ) -> Result<usize, FileError> {
     let text =
@@ -62,7 +62,7 @@ pub fn outdate(state_dir: &Path) -> io::Result<()> {
 }
 
 /// Snapshots, and what other hosts know of this one's pods.
-pub type KeptPolicies = (BTreeMap<Provider, Snapshot>, Published);
+pub type KeptPolicies = (BTreeMap<Provider, PolicySnapshot>, Published);
 
 /// What was kept; nothing if it cannot be used. `or_outdated`: also what is older than what was in force
 /// last.

@@ -28,12 +28,14 @@ pub fn inspect(kernel: &Kernel, settings: &Settings) -> Result<FoundOnHost, Netl
         let found = rtnl.routes(protocol)?;
         routes.extend(found.iter().filter(|route| foreign(route)).map(|route| route.destination));
     }
+    let translations = kernel.forward.observe_translations()?;
     Ok(FoundOnHost {
         configurations: beside(settings),
         addresses: addresses(kernel, settings, bridge)?,
         routes,
         runtimes: runtimes::inspect(&settings.cni.plugin),
-        kube_proxy: kernel.forward.sees_kube_proxy()?,
+        kube_proxy: translations.kube_proxy,
+        masquerades: translations.masquerades,
         sysctls: SYSCTLS.map(|key| sysctl::read(key).ok()),
     })
 }

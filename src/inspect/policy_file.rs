@@ -7,22 +7,22 @@ use std::path::Path;
 use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::read::documents;
-use crate::policy::{Provider, Snapshot, Update, members};
+use crate::policy::{PolicySnapshot, Provider, SourceUpdate, members};
 
 /// The longest file that is read, in bytes.
 const LIMIT: u64 = 64 << 20;
 
 /// What the file says. With faults it says nothing, unless there is nothing else to go by (`last_resort`):
 /// then what is not understood closes.
-pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> Update {
-    let update = |snapshot, problems| Update { provider: Provider::File, snapshot, problems };
+pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
+    let update = |snapshot, problems| SourceUpdate { provider: Provider::File, snapshot, problems };
     let objects = match text(path).and_then(|text| documents::objects(&text)) {
         Ok(objects) => objects,
         Err(why) => {
             let subject = Object::File("policies", path.to_owned());
             let what = format!("{}: {why}; the last valid policies hold", path.display());
             let problem = Problem::new(ProblemKind::Policy, subject, what);
-            let fix = "humanz-agent policy test -f FILE lists what is wrong (POLICY_FILE)";
+            let fix = format!("humanz-agent policy ls -f {} lists what is wrong", path.display());
             return update(None, vec![problem.with_fix(fix)]);
         }
     };
@@ -34,7 +34,8 @@ pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> Update {
     let members = members::find(&wanted, &read.endpoints);
     let is_own = |pod: &crate::policy::Endpoint| pod.host == *own;
     let pods = read.endpoints.pods.into_iter().filter(is_own).collect();
-    let snapshot = Snapshot { rules: read.rules, pods, members, standalone: Some(read.cluster) };
+    let snapshot =
+        PolicySnapshot { rules: read.rules, pods, members, standalone: Some(read.cluster) };
     update(Some(snapshot), read.problems)
 }
 

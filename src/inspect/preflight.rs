@@ -10,11 +10,18 @@ use crate::settings::{HostSettings, Source, invalid};
 /// Every setting that does not fit this host. What cannot be read is not reported: the start fails with
 /// the reason.
 pub fn check(settings: &HostSettings) -> Vec<Problem> {
+    let mut faults = check_for_dry_run(settings);
+    let rtnl = Rtnl::open().ok();
+    faults.extend(rtnl.and_then(|rtnl| pool_around_host(settings, &rtnl)));
+    faults
+}
+
+/// The same without addresses inside the pool: the other pod network may still be there, and the dry run
+/// reports them among what it finds.
+pub fn check_for_dry_run(settings: &HostSettings) -> Vec<Problem> {
     let mut faults = unusable_files(settings);
-    if let Ok(rtnl) = Rtnl::open() {
-        faults.extend(foreign_bridge(settings, &rtnl));
-        faults.extend(pool_around_host(settings, &rtnl));
-    }
+    let rtnl = Rtnl::open().ok();
+    faults.extend(rtnl.and_then(|rtnl| foreign_bridge(settings, &rtnl)));
     faults
 }
 

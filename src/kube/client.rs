@@ -19,7 +19,7 @@ use crate::kube::answer::{ApiError, broken, next_bytes};
 use crate::kube::object::{self, PageEnd};
 use crate::kube::query::{Query, escaped};
 use crate::kube::settings::KubeSettings;
-use crate::kube::watch::Watch;
+use crate::kube::watch::WatchStream;
 use crate::lease::records::NodeName;
 use crate::os::random;
 
@@ -142,7 +142,7 @@ impl Api {
     }
 
     /// Follows the objects from `version` on.
-    pub async fn watch(&self, query: &Query, version: &str) -> Result<Watch, ApiError> {
+    pub async fn watch(&self, query: &Query, version: &str) -> Result<WatchStream, ApiError> {
         let what = format!("watch {}", query.name);
         let seconds = WATCH_SECONDS + random::below(WATCH_SECONDS as usize) as u64;
         let path = format!(
@@ -154,7 +154,7 @@ impl Api {
         let answer = self.send(&what, Method::GET, &path, None);
         let body = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(&what))??;
         let until = Instant::now() + Duration::from_secs(seconds) + WATCH_GRACE;
-        Ok(Watch::new(format!("{what}: {}", self.endpoint()), body, until))
+        Ok(WatchStream::new(format!("{what}: {}", self.endpoint()), body, until))
     }
 
     /// Changes conditions of a node by a strategic merge patch.

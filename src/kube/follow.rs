@@ -56,7 +56,7 @@ pub enum Heard<T> {
 
 /// The tasks; dropping them ends them.
 #[derive(Debug)]
-pub struct Followed<T> {
+pub struct FollowedObjects<T> {
     pub heard: mpsc::Receiver<(Resource, Heard<T>)>,
     _tasks: JoinSet<()>,
 }
@@ -68,7 +68,7 @@ pub fn follow<T: Send + 'static>(
     api: &KubeSettings,
     queries: Vec<(Resource, Query)>,
     parse: fn(Resource, &Value) -> T,
-) -> Followed<T> {
+) -> FollowedObjects<T> {
     let (sender, heard) = mpsc::channel(QUEUE);
     let mut tasks = JoinSet::new();
     for (resource, query) in queries {
@@ -86,7 +86,7 @@ pub fn follow<T: Send + 'static>(
         };
         tasks.spawn(follower.run());
     }
-    Followed { heard, _tasks: tasks }
+    FollowedObjects { heard, _tasks: tasks }
 }
 
 struct Follower<T> {

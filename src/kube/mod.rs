@@ -24,7 +24,7 @@ mod settings;
 mod watch;
 pub mod yaml;
 
-pub use follow::{Followed, Heard, follow};
+pub use follow::{FollowedObjects, Heard, follow};
 pub use nodes::Nodes;
 pub use resource::{ObjectKey, Resource};
 pub use settings::{KubeSettings, Server, Setup, Start};

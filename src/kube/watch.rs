@@ -10,7 +10,7 @@ use crate::kube::object::Ended;
 const EVENT_LIMIT: usize = 4 * 1024 * 1024;
 
 /// A watch that is under way.
-pub struct Watch {
+pub struct WatchStream {
     /// What is watched, and where, for errors.
     what: String,
     body: Body,
@@ -19,9 +19,9 @@ pub struct Watch {
     rest: Vec<u8>,
 }
 
-impl Watch {
-    pub fn new(what: String, body: Body, until: Instant) -> Watch {
-        Watch { what, body, until, rest: Vec::new() }
+impl WatchStream {
+    pub fn new(what: String, body: Body, until: Instant) -> WatchStream {
+        WatchStream { what, body, until, rest: Vec::new() }
     }
 
     /// The next events, as `parse` reads their lines; `None` at the end of the watch. Cancel-safe.

@@ -130,6 +130,7 @@ kinds! {
     NeighbourTableLow: Warning, "neighbour-table-low";
     AddressConflict: Error, "address-conflict";
     RouteConflict: Error, "route-conflict";
+    OldMasquerade: Warning, "old-masquerade";
     Networkd: Warning, "networkd";
     NetworkManager: Warning, "networkmanager";
     Mtu: Warning, "mtu";

@@ -141,6 +141,11 @@ impl Pool {
         }
     }
 
+    /// The pool of a host that is alone: one subnet, the host's.
+    pub fn of_one(subnet: IpNetwork) -> Pool {
+        Pool { network: subnet, margin: 0 }
+    }
+
     /// The whole pool.
     pub fn network(&self) -> IpNetwork {
         self.network

@@ -48,18 +48,18 @@ thread_local! {
 
 /// [`DATAGRAM_BYTES`], the same for all requests of a thread: to map and unmap them for each took an ADD
 /// 0.2 ms.
-struct Room(Vec<u8>);
+struct ReceiveBuffer(Vec<u8>);
 
-impl Room {
-    fn take() -> Room {
+impl ReceiveBuffer {
+    fn take() -> ReceiveBuffer {
         let mut room = ROOM.take();
         room.clear();
         room.reserve_exact(DATAGRAM_BYTES);
-        Room(room)
+        ReceiveBuffer(room)
     }
 }
 
-impl Drop for Room {
+impl Drop for ReceiveBuffer {
     fn drop(&mut self) {
         ROOM.set(std::mem::take(&mut self.0));
     }
@@ -164,7 +164,7 @@ impl NetlinkSocket {
     ) -> Result<T, NetlinkError> {
         let sequence = self.number(1);
         self.send_one(request, sequence, NlmF::empty())?;
-        let mut buffer = Room::take();
+        let mut buffer = ReceiveBuffer::take();
         loop {
             for reply in self.receive(&mut buffer.0)? {
                 let reply = reply?;
@@ -211,7 +211,7 @@ impl NetlinkSocket {
     ) -> Result<Option<Vec<T>>, NetlinkError> {
         let sequence = self.number(1);
         self.send_one(request, sequence, NlmF::DUMP)?;
-        let mut buffer = Room::take();
+        let mut buffer = ReceiveBuffer::take();
         let mut found = Vec::new();
         let mut steady = true;
         loop {
@@ -247,7 +247,7 @@ impl NetlinkSocket {
         self.send(&bytes)?;
 
         let mut waiting = messages.iter().filter(|message| message.acked).count();
-        let mut buffer = Room::take();
+        let mut buffer = ReceiveBuffer::take();
         while waiting > 0 {
             for reply in self.receive(&mut buffer.0)? {
                 let reply = reply?;

@@ -11,6 +11,7 @@ mod rule;
 mod xt;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use neli::consts::nl::NlmF;
@@ -20,10 +21,12 @@ pub use chain::{BaseChain, ChainRef, EditKind, RuleEdit};
 pub use decode::FoundSets;
 pub use direction::{COMMENT_PREFIX, HookDirection};
 pub use error::ChainError;
-pub use rule::{ChainRule, Comparison, Packet, PacketAddress, PacketField, RuleMatch};
+pub use rule::{ChainRule, Comparison, FirstPacket, PacketAddress, PacketField, RuleMatch};
 
 use crate::net::Family;
-use crate::netlink::{Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket};
+use crate::netlink::{
+    AttributeList, Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket, Reply,
+};
 use crate::nft::base_chains::legacy::LegacyTables;
 use crate::nft::numbers::{expression as n, family, message as kind, rule as attribute, set};
 use crate::nft::{
@@ -47,6 +50,15 @@ pub struct HookChains {
 pub struct BaseChains {
     socket: NetlinkSocket,
     legacy: LegacyTables,
+}
+
+/// Address translation by other programs.
+#[derive(Clone, Debug, Default)]
+pub struct Translations {
+    /// A kube-proxy has made chains, with iptables-nft or with nftables.
+    pub kube_proxy: bool,
+    /// Chains of iptables that masquerade one pod, and the pod's address.
+    pub masquerades: Vec<(String, IpAddr)>,
 }
 
 impl BaseChains {
@@ -108,17 +120,38 @@ impl BaseChains {
         Ok(seen)
     }
 
-    /// A kube-proxy has made chains here, with iptables-nft or with nftables.
+    /// What kube-proxy and the reference plugin `bridge` have in nftables.
     ///
     /// # Errors
     /// [`NetlinkError`].
-    pub fn sees_kube_proxy(&self) -> Result<bool, NetlinkError> {
+    pub fn observe_translations(&self) -> Result<Translations, NetlinkError> {
         let request =
             get("list nft chains".to_owned(), kind::GET_CHAIN, family::ANY, Attributes::new());
         let chains = self.socket.dump(&request, found::chain)?;
-        Ok(chains.iter().any(|(place, _)| {
-            place.table == "kube-proxy" || (place.table == "nat" && place.chain == "KUBE-SERVICES")
-        }))
+        let chains = || chains.iter().map(|(place, _)| place);
+        let mut found = Translations {
+            kube_proxy: chains().any(|place| {
+                place.table == "kube-proxy"
+                    || (place.table == "nat" && place.chain == "KUBE-SERVICES")
+            }),
+            masquerades: Vec::new(),
+        };
+        for table in [TableFamily::Ip, TableFamily::Ip6] {
+            let in_nat = |place: &&NftChain| place.family == table && place.table == "nat";
+            if !chains().filter(in_nat).any(|place| masquerades_a_pod(&place.chain)) {
+                continue;
+            }
+            let base = chains().filter(in_nat).find(|place| place.chain == "POSTROUTING");
+            let Some(base) = base else { continue };
+            let rules = self.nft_rules(base, &mut FoundSets::new())?.unwrap_or_default();
+            found.masquerades.extend(rules.into_iter().filter_map(|rule| match rule.verdict {
+                Verdict::Jump(ref chain) if masquerades_a_pod(chain) => {
+                    Some((chain.clone(), rule.source()?))
+                }
+                _ => None,
+            }));
+        }
+        Ok(found)
     }
 
     /// Inserts or removes one rule of ours. Removing one that is gone is no error.
@@ -182,12 +215,15 @@ impl BaseChains {
             .text(attribute::TABLE, &place.table)
             .text(attribute::CHAIN, &place.chain);
         let request = get(what, kind::GET_RULE, place.family.number(), attributes);
-        let listed = match self.socket.dump(&request, |reply| Ok(Some(found::parts(reply)?.1))) {
+        let attributes =
+            |reply: &Reply<'_>| Ok(reply.body().get(message::HEADER..).map(<[u8]>::to_vec));
+        let listed = match self.socket.dump(&request, attributes) {
             Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
             listed => listed?,
         };
         let mut rules = Vec::new();
         for rule in &listed {
+            let rule = &AttributeList::parse(rule)?;
             let expressions = expression_list::expressions(rule)?;
             for name in expression_list::set_names(&expressions) {
                 if !sets.contains_key(&name) && sets.len() < SETS {
@@ -217,6 +253,13 @@ impl BaseChains {
         found.elements = shape.elements(entries.concat());
         Ok(Some(found))
     }
+}
+
+/// The reference plugin `bridge` makes such a chain for each pod. Source: its FormatChainName, `CNI-` and
+/// 24 digits of a hash.
+fn masquerades_a_pod(chain: &str) -> bool {
+    let hash = chain.strip_prefix("CNI-").unwrap_or_default();
+    hash.len() == 24 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Its elements are worth reading. (A named list of addresses may be long.)

@@ -11,20 +11,20 @@ use crate::netlink::wire::octets;
 use crate::nft::frame::{Compare, FrameAction, FrameMatch, FrameRule, Header};
 use crate::nft::inner;
 use crate::nft::numbers::{expression as n, family, object};
-use crate::nft::ruleset::{Action, Field, Match, Rule};
+use crate::nft::ruleset::{Action, Field, Match, NftRule};
 use crate::nft::set::value::{padded, value};
 use crate::nft::verdict::Verdict;
 
 /// The list of a rule's expressions.
-pub fn of_rule(rule: &Rule) -> Attributes {
-    let list = rule.matches.iter().fold(List::default(), List::condition);
+pub fn of_rule(rule: &NftRule) -> Attributes {
+    let list = rule.matches.iter().fold(ExpressionList::default(), ExpressionList::condition);
     let list = if rule.is_counted() { list.counter() } else { list };
     list.action(&rule.action).expressions
 }
 
 /// The list of the expressions of a rule at a device's ingress.
 pub fn of_frame_rule(rule: &FrameRule) -> Attributes {
-    let list = rule.matches.iter().fold(List::default(), List::frame_condition);
+    let list = rule.matches.iter().fold(ExpressionList::default(), ExpressionList::frame_condition);
     match &rule.action {
         FrameAction::Accept => list.verdict(&Verdict::Accept),
         FrameAction::AcceptTo(map) => list.send_to(map).verdict(&Verdict::Accept),
@@ -39,20 +39,20 @@ pub fn of_frame_rule(rule: &FrameRule) -> Attributes {
 /// iptables-nft writes it: the name with its final zero and without padding.
 pub fn accept_like_iptables(meta_key: u32, name: &IfName) -> Attributes {
     let name = [name.as_str().as_bytes(), &[0]].concat();
-    let list = List::default().meta(meta_key).compare(n::EQUAL, &name);
+    let list = ExpressionList::default().meta(meta_key).compare(n::EQUAL, &name);
     list.counter().verdict(&Verdict::Accept).expressions
 }
 
 /// A list of expressions that grows.
 #[derive(Default)]
-struct List {
+struct ExpressionList {
     expressions: Attributes,
     /// The family that an expression before has made sure of.
     family: Option<Family>,
 }
 
-impl List {
-    fn condition(self, condition: &Match) -> List {
+impl ExpressionList {
+    fn condition(self, condition: &Match) -> ExpressionList {
         match condition {
             Match::Source(network) => self.network(*network, Field::Source),
             Match::Destination(network) => self.network(*network, Field::Destination),
@@ -126,7 +126,7 @@ impl List {
         }
     }
 
-    fn frame_condition(self, condition: &FrameMatch) -> List {
+    fn frame_condition(self, condition: &FrameMatch) -> ExpressionList {
         let operation = |compare: &Compare| match compare {
             Compare::Equal => n::EQUAL,
             Compare::NotEqual => n::NOT_EQUAL,
@@ -159,7 +159,7 @@ impl List {
 
     /// Writes the destination of the frame, from a map of devices' indexes, and that it is one of this
     /// host's.
-    fn send_to(self, map: &str) -> List {
+    fn send_to(self, map: &str) -> ExpressionList {
         let store = Attributes::new()
             .be32(n::PAYLOAD_SOURCE, n::REGISTER_1)
             .be32(n::PAYLOAD_BASE, n::LINK_HEADER)
@@ -176,7 +176,7 @@ impl List {
     }
 
     /// Adds the device's index to a set, unless it is there, and counts the frame.
-    fn count_in(self, set: &str) -> List {
+    fn count_in(self, set: &str) -> ExpressionList {
         let zero = Attributes::new().be64(n::COUNTER_BYTES, 0).be64(n::COUNTER_PACKETS, 0);
         let counter = Attributes::new().text(n::NAME, "counter").nest(n::DATA, zero);
         let add = Attributes::new()
@@ -187,27 +187,27 @@ impl List {
         self.meta(n::INPUT_INDEX).then("dynset", add)
     }
 
-    fn network(self, network: IpNetwork, field: fn(Family) -> Field) -> List {
+    fn network(self, network: IpNetwork, field: fn(Family) -> Field) -> ExpressionList {
         let list = self.load(field(subnet::family(network))).mask(&octets(network.mask()));
         list.compare(n::EQUAL, &octets(network.network()))
     }
 
     /// The packet is of `family`: a table `inet` sees both.
-    fn of_family(self, family: Family) -> List {
+    fn of_family(self, family: Family) -> ExpressionList {
         if self.family == Some(family) {
             return self;
         }
         let list = self.meta(n::NF_PROTOCOL).compare(n::EQUAL, &[family_number(family)]);
-        List { family: Some(family), ..list }
+        ExpressionList { family: Some(family), ..list }
     }
 
     /// Loads a field into register 1.
-    fn load(self, field: Field) -> List {
-        let list = field.family().into_iter().fold(self, List::of_family);
+    fn load(self, field: Field) -> ExpressionList {
+        let list = field.family().into_iter().fold(self, ExpressionList::of_family);
         list.load_into(n::REGISTER_1, field)
     }
 
-    fn load_into(self, register: u32, field: Field) -> List {
+    fn load_into(self, register: u32, field: Field) -> ExpressionList {
         let (offset, length) = match field {
             Field::Source(Family::V4) => (12, 4),
             Field::Destination(Family::V4) => (16, 4),
@@ -247,9 +247,9 @@ impl List {
 
     /// Puts a map's key together in register 1 and those that follow, each field in whole groups
     /// of 4 bytes.
-    fn load_key(self, fields: &[Field]) -> List {
+    fn load_key(self, fields: &[Field]) -> ExpressionList {
         let families = fields.iter().filter_map(|field| field.family());
-        let mut list = families.fold(self, List::of_family);
+        let mut list = families.fold(self, ExpressionList::of_family);
         let mut at = 0;
         for field in fields {
             list = list.load_into(register(at), *field);
@@ -270,21 +270,21 @@ impl List {
         list
     }
 
-    fn mask(self, mask: &[u8]) -> List {
+    fn mask(self, mask: &[u8]) -> ExpressionList {
         self.mask_in(n::REGISTER_1, mask)
     }
 
-    fn mask_in(self, register: u32, mask: &[u8]) -> List {
+    fn mask_in(self, register: u32, mask: &[u8]) -> ExpressionList {
         let zeros = vec![0; mask.len()];
         self.bitwise_in(register, mask, &zeros)
     }
 
-    fn bitwise(self, mask: &[u8], xor: &[u8]) -> List {
+    fn bitwise(self, mask: &[u8], xor: &[u8]) -> ExpressionList {
         self.bitwise_in(n::REGISTER_1, mask, xor)
     }
 
     /// Keeps the bits of `mask`, then turns those of `xor` over.
-    fn bitwise_in(self, register: u32, mask: &[u8], xor: &[u8]) -> List {
+    fn bitwise_in(self, register: u32, mask: &[u8], xor: &[u8]) -> ExpressionList {
         let and = Attributes::new()
             .be32(n::BITWISE_SOURCE, register)
             .be32(n::BITWISE_DESTINATION, register)
@@ -294,32 +294,32 @@ impl List {
         self.then("bitwise", and)
     }
 
-    fn meta(self, key: u32) -> List {
+    fn meta(self, key: u32) -> ExpressionList {
         self.meta_into(n::REGISTER_1, key)
     }
 
-    fn meta_into(self, register: u32, key: u32) -> List {
+    fn meta_into(self, register: u32, key: u32) -> ExpressionList {
         let load = Attributes::new().be32(n::META_REGISTER, register).be32(n::META_KEY, key);
         self.then("meta", load)
     }
 
     /// A UDP packet whose payload begins as RFC 7348 §5 says: the flag that there is an identifier,
     /// 24 bits that are zero, the identifier.
-    fn vxlan(self, vni: u32) -> List {
+    fn vxlan(self, vni: u32) -> ExpressionList {
         const HAS_VNI: [u8; 4] = [0x08, 0, 0, 0];
         self.udp().payload_is(inner::VXLAN, &HAS_VNI).payload_is(inner::VNI, &vni_bytes(vni))
     }
 
-    fn udp(self) -> List {
+    fn udp(self) -> ExpressionList {
         const UDP: u8 = 17;
         self.meta(n::L4_PROTOCOL).compare(n::EQUAL, &[UDP])
     }
 
-    fn udp_to(self, port: u16) -> List {
+    fn udp_to(self, port: u16) -> ExpressionList {
         self.udp().payload_is(n::PORT_OFFSET, &port.to_be_bytes())
     }
 
-    fn inner(self, family: Family) -> List {
+    fn inner(self, family: Family) -> ExpressionList {
         let ether_type: u16 = match family {
             Family::V4 => 0x0800,
             Family::V6 => 0x86dd,
@@ -327,7 +327,7 @@ impl List {
         self.payload_is(inner::ETHER_TYPE, &ether_type.to_be_bytes())
     }
 
-    fn inner_destination(self, network: IpNetwork) -> List {
+    fn inner_destination(self, network: IpNetwork) -> ExpressionList {
         let family = subnet::family(network);
         let place = (inner::destination(family), u32::from(family.bits() / 8));
         let list = self.payload_into(n::REGISTER_1, n::TRANSPORT_HEADER, place);
@@ -335,13 +335,18 @@ impl List {
     }
 
     /// These bytes are so far behind the begin of the transport header.
-    fn payload_is(self, offset: u32, bytes: &[u8]) -> List {
+    fn payload_is(self, offset: u32, bytes: &[u8]) -> ExpressionList {
         let place = (offset, bytes.len() as u32);
         self.payload_into(n::REGISTER_1, n::TRANSPORT_HEADER, place).compare(n::EQUAL, bytes)
     }
 
     /// Loads bytes of the packet: from where in the header, and how many.
-    fn payload_into(self, register: u32, base: u32, (offset, length): (u32, u32)) -> List {
+    fn payload_into(
+        self,
+        register: u32,
+        base: u32,
+        (offset, length): (u32, u32),
+    ) -> ExpressionList {
         let load = Attributes::new()
             .be32(n::PAYLOAD_REGISTER, register)
             .be32(n::PAYLOAD_BASE, base)
@@ -351,13 +356,13 @@ impl List {
     }
 
     /// The connection's state has one of these bits.
-    fn state(self, bits: u32) -> List {
+    fn state(self, bits: u32) -> ExpressionList {
         let list = self.connection(n::REGISTER_1, n::CONNECTION_STATE, None);
         list.mask(&bits.to_ne_bytes()).compare(n::NOT_EQUAL, &[0; 4])
     }
 
     /// Loads what connection tracking knows; `way`: of the packets in this direction.
-    fn connection(self, register: u32, key: u32, way: Option<u8>) -> List {
+    fn connection(self, register: u32, key: u32, way: Option<u8>) -> ExpressionList {
         let load = Attributes::new()
             .be32(n::CONNECTION_REGISTER, register)
             .be32(n::CONNECTION_KEY, key)
@@ -366,7 +371,7 @@ impl List {
     }
 
     /// Loads what kind of address the destination is to this host.
-    fn destination_type(self) -> List {
+    fn destination_type(self) -> ExpressionList {
         let load = Attributes::new()
             .be32(n::FIB_REGISTER, n::REGISTER_1)
             .be32(n::FIB_RESULT, n::FIB_ADDRESS_TYPE)
@@ -375,7 +380,7 @@ impl List {
     }
 
     /// The destination becomes what the map holds, address and port, if it holds anything.
-    fn dnat(self, family: Family, key: &[Field], map: &str) -> List {
+    fn dnat(self, family: Family, key: &[Field], map: &str) -> ExpressionList {
         let lookup = lookup(map).be32(n::LOOKUP_DESTINATION, n::REGISTER_1);
         let nat = Attributes::new()
             .be32(n::NAT_KIND, n::DESTINATION_NAT)
@@ -385,7 +390,7 @@ impl List {
         self.of_family(family).load_key(key).then("lookup", lookup).then("nat", nat)
     }
 
-    fn compare(self, operation: u32, data: &[u8]) -> List {
+    fn compare(self, operation: u32, data: &[u8]) -> ExpressionList {
         let compare = Attributes::new()
             .be32(n::COMPARE_REGISTER, n::REGISTER_1)
             .be32(n::COMPARE_OPERATION, operation)
@@ -393,12 +398,12 @@ impl List {
         self.then("cmp", compare)
     }
 
-    fn counter(self) -> List {
+    fn counter(self) -> ExpressionList {
         let zero = Attributes::new().be64(n::COUNTER_BYTES, 0).be64(n::COUNTER_PACKETS, 0);
         self.then("counter", zero)
     }
 
-    fn action(self, action: &Action) -> List {
+    fn action(self, action: &Action) -> ExpressionList {
         match action {
             Action::Verdict(verdict) => self.verdict(verdict),
             Action::Masquerade => {
@@ -440,16 +445,16 @@ impl List {
         }
     }
 
-    fn verdict(self, verdict: &Verdict) -> List {
+    fn verdict(self, verdict: &Verdict) -> ExpressionList {
         let immediate = Attributes::new()
             .be32(n::IMMEDIATE_REGISTER, n::REGISTER_VERDICT)
             .nest(n::IMMEDIATE_DATA, verdict.encode());
         self.then("immediate", immediate)
     }
 
-    fn then(self, name: &str, data: Attributes) -> List {
+    fn then(self, name: &str, data: Attributes) -> ExpressionList {
         let expression = Attributes::new().text(n::NAME, name).nest(n::DATA, data);
-        List { expressions: self.expressions.nest(n::LIST_ELEMENT, expression), ..self }
+        ExpressionList { expressions: self.expressions.nest(n::LIST_ELEMENT, expression), ..self }
     }
 }
 

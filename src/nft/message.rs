@@ -11,7 +11,7 @@ use crate::nft::expression;
 use crate::nft::numbers::{
     chain, expression as list, family, flowtable, message, rule, set, table,
 };
-use crate::nft::ruleset::{Base, Chain, ChainPolicy, Flowtable, Rule, Ruleset};
+use crate::nft::ruleset::{Base, Chain, ChainPolicy, Flowtable, NftRule, Ruleset};
 use crate::nft::set::{Element, ElementChange, Set, Shape, Value};
 use crate::nft::userdata::Userdata;
 
@@ -159,8 +159,11 @@ pub fn inet(what: String, kind: u16, flags: NlmF, attributes: Attributes) -> Mes
     Message::new(what, kind, flags, &header(family::INET), attributes)
 }
 
+/// Bytes of `struct nfgenmsg`.
+pub const HEADER: usize = 4;
+
 /// `struct nfgenmsg`: family, version 0, resource 0.
-pub fn header(family: u8) -> [u8; 4] {
+pub fn header(family: u8) -> [u8; HEADER] {
     [family, 0, 0, 0]
 }
 
@@ -284,7 +287,7 @@ pub(super) fn flush_chain(table: &str, chain: &str) -> Message {
     inet(what, message::DELETE_RULE, NlmF::empty(), attributes)
 }
 
-pub(super) fn add_rule(table: &str, chain: &Chain, wanted: &Rule) -> Message {
+pub(super) fn add_rule(table: &str, chain: &Chain, wanted: &NftRule) -> Message {
     let attributes = Attributes::new()
         .text(rule::TABLE, table)
         .text(rule::CHAIN, &chain.name)

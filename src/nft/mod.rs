@@ -22,7 +22,9 @@ pub use cached_table::CachedTable;
 pub use edit::TableEdit;
 pub use found::{Count, FoundChain, FoundRule, FoundSet, FoundTable, NftChain, TableFamily};
 pub use handle::{Fingerprints, Nft};
-pub use ruleset::{Action, Base, Chain, ChainPolicy, Field, Flowtable, Hook, Match, Rule, Ruleset};
+pub use ruleset::{
+    Action, Base, Chain, ChainPolicy, Field, Flowtable, Hook, Match, NftRule, Ruleset,
+};
 pub use set::{Data, Element, ElementChange, Set, Shape, Type, Value};
 pub use table_watch::TableWatch;
 pub use userdata::Userdata;

@@ -43,7 +43,7 @@ pub struct Chain {
     pub name: String,
     /// `None`: only other chains call it.
     pub base: Option<Base>,
-    pub rules: Vec<Rule>,
+    pub rules: Vec<NftRule>,
 }
 
 /// What makes a chain a base chain.
@@ -84,7 +84,7 @@ pub enum ChainPolicy {
 
 /// One rule: if all `matches` hold, the packet is counted and `action` is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct NftRule {
     /// At most 127 bytes.
     pub comment: String,
     /// Evaluated from left to right.
@@ -193,11 +193,11 @@ pub enum Action {
     Log(u16, String),
 }
 
-impl Rule {
+impl NftRule {
     /// A number that differs when the rule differs, for the kernel to keep beside it: what it
     /// gives back of a rule is not always what it was given.
     pub fn fingerprint(&self) -> u64 {
-        hash::stable(&[SHAPE, &self.comment, &self.to_string()])
+        hash::stable_texts(&[&SHAPE, &self.comment, self])
     }
 
     /// What the kernel keeps beside the rule: comment and fingerprint.
@@ -228,7 +228,7 @@ impl Field {
     }
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for NftRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for condition in &self.matches {
             write!(f, "{condition} ")?;
@@ -370,8 +370,8 @@ mod tests {
     use super::*;
     use crate::nft::expression::of_rule;
 
-    fn masquerade(network: &str) -> Rule {
-        Rule {
+    fn masquerade(network: &str) -> NftRule {
+        NftRule {
             comment: "pods to the outside".to_owned(),
             matches: vec![
                 Match::Source(network.parse().unwrap()),
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn rules_are_given_to_the_kernel_as_in_the_release_before() {
         let name = || "humanz0".parse().unwrap();
-        let v6 = Rule {
+        let v6 = NftRule {
             comment: String::new(),
             matches: vec![
                 Match::Source("fd00::/64".parse().unwrap()),
@@ -413,9 +413,9 @@ mod tests {
         let rule = masquerade("10.244.3.0/24");
         assert_eq!(rule.fingerprint(), rule.clone().fingerprint());
         assert_ne!(rule.fingerprint(), masquerade("10.244.4.0/24").fingerprint());
-        let renamed = Rule { comment: "x".to_owned(), ..rule.clone() };
+        let renamed = NftRule { comment: "x".to_owned(), ..rule.clone() };
         assert_ne!(rule.fingerprint(), renamed.fingerprint());
-        let accepted = Rule { action: Action::Verdict(Verdict::Accept), ..rule.clone() };
+        let accepted = NftRule { action: Action::Verdict(Verdict::Accept), ..rule.clone() };
         assert_ne!(rule.fingerprint(), accepted.fingerprint());
     }
 }

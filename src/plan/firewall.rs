@@ -13,12 +13,12 @@ use ipnetwork::IpNetwork;
 use crate::net::range::covering;
 use crate::net::{AddressRange, Family, IfName, subnet};
 use crate::nft::{
-    Action, Base, Chain, ChainPolicy, Element, Field, Hook, Match, Rule, Ruleset, Set, Shape, Type,
-    Verdict,
+    Action, Base, Chain, ChainPolicy, Element, Field, Hook, Match, NftRule, Ruleset, Set, Shape,
+    Type, Verdict,
 };
 use crate::plan::tunnel::device_name;
 
-pub use changes::{TableChange, TableDifference, changes};
+pub use changes::{TableChange, TableDifference, chain_differences, changes, set_difference};
 pub use repair::{TableRepair, creation, repair};
 
 /// The agent's table.
@@ -96,7 +96,7 @@ impl FirewallSpec {
 }
 
 fn forward(spec: &FirewallSpec) -> Option<Chain> {
-    let accept = |comment: &str, condition| Rule {
+    let accept = |comment: &str, condition| NftRule {
         comment: comment.to_owned(),
         matches: vec![condition],
         action: Action::Verdict(Verdict::Accept),
@@ -114,7 +114,7 @@ fn forward(spec: &FirewallSpec) -> Option<Chain> {
 /// one is still to be computed. It is no connection of anybody's.
 fn tunnel(spec: &FirewallSpec) -> Option<Chain> {
     let vni = spec.tunnel_vni?;
-    let rule = Rule {
+    let rule = NftRule {
         comment: "tunnels: no address is translated".to_owned(),
         matches: vec![Match::Vxlan(vni)],
         action: Action::Untracked,
@@ -126,13 +126,13 @@ fn tunnel(spec: &FirewallSpec) -> Option<Chain> {
 fn postrouting(spec: &FirewallSpec, families: &[Family]) -> Option<Chain> {
     let own = families.iter().flat_map(|family| own_into_tunnels(spec, *family));
     let rules = families.iter().flat_map(|family| masquerade(spec, *family)).chain(own);
-    let rules: Vec<Rule> = rules.collect();
+    let rules: Vec<NftRule> = rules.collect();
     let base = base("nat", Hook::POSTROUTING, PRIORITY_SRCNAT);
     (!rules.is_empty()).then(|| Chain { name: "postrouting".to_owned(), base: Some(base), rules })
 }
 
 /// One rule for each pod subnet.
-fn masquerade(spec: &FirewallSpec, family: Family) -> Vec<Rule> {
+fn masquerade(spec: &FirewallSpec, family: Family) -> Vec<NftRule> {
     let subnets = spec.pod_subnets.iter().filter(|network| subnet::family(**network) == family);
     let subnets: BTreeSet<IpNetwork> = subnets.copied().map(subnet::masked).collect();
     let outside_of = |set| Match::NotIn(Field::Destination(family), set);
@@ -141,7 +141,7 @@ fn masquerade(spec: &FirewallSpec, family: Family) -> Vec<Rule> {
         outside.push(outside_of(nodes_set(family)));
     }
     outside.push(Match::OutputInterfaceNot(spec.bridge.clone()));
-    let rule = |network| Rule {
+    let rule = |network| NftRule {
         comment: "pods to the outside".to_owned(),
         matches: [vec![Match::Source(network)], outside.clone()].concat(),
         action: Action::Masquerade,
@@ -150,11 +150,11 @@ fn masquerade(spec: &FirewallSpec, family: Family) -> Vec<Rule> {
 }
 
 /// One rule for each device.
-fn own_into_tunnels(spec: &FirewallSpec, family: Family) -> Vec<Rule> {
+fn own_into_tunnels(spec: &FirewallSpec, family: Family) -> Vec<NftRule> {
     if spec.own(family).is_empty() {
         return Vec::new();
     }
-    let rule = |underlay| Rule {
+    let rule = |underlay| NftRule {
         comment: "this host to pods behind tunnels".to_owned(),
         matches: vec![
             Match::OutputInterface(device_name(underlay)),

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::ipam::PortClaim;
 use crate::net::{HostPort, IfName, PortForward, ReservedPort};
 use crate::nft::{
-    Action, Base, Chain, ChainPolicy, Field, Fingerprints, Hook, Match, Rule, Ruleset, Verdict,
+    Action, Base, Chain, ChainPolicy, Field, Fingerprints, Hook, Match, NftRule, Ruleset, Verdict,
 };
 pub use crate::plan::host_ports::maps::{
     BRIDGES, PortChange, PortElement, PortMap, PortMark, bridge_names, bridges, element_changes,
@@ -53,15 +53,15 @@ pub fn ruleset() -> Ruleset {
     Ruleset { table: TABLE.to_owned(), comment, flowtable: None, sets, chains }
 }
 
-fn rule(comment: &str, matches: &[Match], action: Action) -> Rule {
-    Rule { comment: comment.to_owned(), matches: matches.to_vec(), action }
+fn rule(comment: &str, matches: &[Match], action: Action) -> NftRule {
+    NftRule { comment: comment.to_owned(), matches: matches.to_vec(), action }
 }
 
 fn loopback4() -> ipnetwork::IpNetwork {
     "127.0.0.0/8".parse().expect("a network")
 }
 
-fn guard() -> Vec<Rule> {
+fn guard() -> Vec<NftRule> {
     let from_pods = Match::In(Field::InputInterface, BRIDGES.to_owned());
     let comment = "127.0.0.1 is the host alone";
     vec![
@@ -79,24 +79,24 @@ fn guard() -> Vec<Rule> {
     ]
 }
 
-fn prerouting() -> Vec<Rule> {
+fn prerouting() -> Vec<NftRule> {
     let from_pods = Match::In(Field::InputInterface, BRIDGES.to_owned());
     let mark = rule("from pods of this host", &[from_pods], Action::Mark(FROM_POD));
     [not_local(), mark].into_iter().chain(forward()).collect()
 }
 
-fn output() -> Vec<Rule> {
+fn output() -> Vec<NftRule> {
     let loopback6 = Match::Destination("::1/128".parse().expect("a network"));
     let comment = "the kernel carries ::1 nowhere";
     let refused = rule(comment, &[loopback6], Action::Verdict(Verdict::Return));
     [not_local(), refused].into_iter().chain(forward()).collect()
 }
 
-fn not_local() -> Rule {
+fn not_local() -> NftRule {
     rule("not for this host", &[Match::NotLocal], Action::Verdict(Verdict::Return))
 }
 
-fn forward() -> impl Iterator<Item = Rule> {
+fn forward() -> impl Iterator<Item = NftRule> {
     PortMap::ALL.into_iter().map(|map| {
         let key = [Field::Protocol, Field::DestinationPort];
         let (comment, key) = match map {
@@ -109,7 +109,7 @@ fn forward() -> impl Iterator<Item = Rule> {
     })
 }
 
-fn postrouting() -> Vec<Rule> {
+fn postrouting() -> Vec<NftRule> {
     let to_pods = Match::In(Field::OutputInterface, BRIDGES.to_owned());
     let pods = [to_pods.clone(), Match::Marked(FROM_POD)];
     vec![

@@ -10,21 +10,17 @@
 //! program that goes in the transaction after its last use has none any longer.
 
 mod after;
+mod found;
+mod in_epoch;
 
 use std::collections::BTreeSet;
 
 use crate::nft::set::DataType;
-use crate::nft::{Action, Chain, ElementChange, FoundTable, Rule, Ruleset, Set, TableEdit, Value};
+use crate::nft::{Action, Chain, ElementChange, NftRule, Ruleset, Set, TableEdit, Value};
 use crate::plan::firewall::{TableChange, TableDifference, changes};
-use crate::policy::compile::{EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, PolicyTable};
-
-/// The table as it was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FoundPolicy {
-    pub table: FoundTable,
-    /// Its named counters.
-    pub counters: BTreeSet<String>,
-}
+pub use crate::plan::policy_table::found::FoundPolicy;
+use crate::plan::policy_table::in_epoch::InEpoch;
+use crate::policy::compile::{EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, POLICY_TABLE, PolicyTable};
 
 /// What is to be done to the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,46 +33,47 @@ pub struct PolicyPlan {
 
 /// The differences between `wanted` and `found` (`None`: there is no such table), and what makes
 /// them good. `first_epoch`: the mark of a table that has none; a random one, because connections may
-/// bear marks of an earlier table.
+/// bear marks of an earlier table. Parts that are the same in memory are not looked at.
 pub fn plan(wanted: &PolicyTable, found: Option<&FoundPolicy>, first_epoch: u32) -> PolicyPlan {
     let Some(found) = found else {
         let ruleset = wanted.ruleset(first_epoch);
         let changes = changes(Some(&ruleset), None);
         return PolicyPlan { changes, transactions: creation(wanted, &ruleset), new_epoch: true };
     };
-    let epoch = epoch(wanted, &found.table);
-    let present = wanted.ruleset(epoch.unwrap_or(first_epoch));
-    let changed = changes(Some(&present), Some(&found.table));
-    let missing = |name: &&String| !found.counters.contains(*name);
-    let counters: Vec<String> = wanted.counters().iter().filter(missing).cloned().collect();
-    let unused: Vec<String> = found.counters.difference(wanted.counters()).cloned().collect();
-    if changed.is_empty() && counters.is_empty() && unused.is_empty() {
+    let epoch = epoch(wanted, found);
+    let present = InEpoch { table: wanted, epoch: epoch.unwrap_or(first_epoch) };
+    let differences = found.differences(wanted);
+    let of_epoch = found.differences_of_epoch(present);
+    let counters: Vec<String> = wanted.counters().difference(found.counters()).cloned().collect();
+    let unused: Vec<String> = found.counters().difference(wanted.counters()).cloned().collect();
+    if differences.is_empty() && of_epoch.is_empty() && counters.is_empty() && unused.is_empty() {
         return PolicyPlan::default();
     }
-    let new_epoch = epoch.is_none() || changed.iter().any(|it| takes_away(wanted, &it.difference));
-    let (ruleset, changes) = match epoch.filter(|_| new_epoch) {
-        None => (present, changed),
+    let mut all = differences.iter().chain(&of_epoch);
+    let new_epoch = epoch.is_none() || all.any(|it| takes_away(wanted, it));
+    let (wanted_now, of_epoch) = match epoch.filter(|_| new_epoch) {
+        None => (present, of_epoch),
         Some(epoch) => {
-            let next = wanted.ruleset(wanted.mark_bits().next(epoch));
-            let changed = changes(Some(&next), Some(&found.table));
-            (next, changed)
+            let next = InEpoch { epoch: wanted.mark_bits().next(epoch), ..present };
+            (next, found.differences_of_epoch(next))
         }
     };
-    let differences: Vec<&TableDifference> = changes.iter().map(|it| &it.difference).collect();
-    let is_replaced = |difference: &&TableDifference| {
+    let differences = [of_epoch, differences].concat();
+    let is_replaced = |difference: &TableDifference| {
         matches!(difference, TableDifference::SetDiffers(_) | TableDifference::Flowtable(..))
     };
     let transactions = match differences.iter().any(is_replaced) {
-        true => vec![replacement(wanted, &ruleset, &found.table)],
-        false => steps(&ruleset, &differences, counters, unused),
+        true => vec![replacement(wanted_now, found)],
+        false => steps(wanted_now, &differences, counters, unused),
     };
-    PolicyPlan { changes, transactions, new_epoch }
+    let change = |difference| TableChange { table: POLICY_TABLE.to_owned(), difference };
+    PolicyPlan { changes: differences.into_iter().map(change).collect(), transactions, new_epoch }
 }
 
 /// The mark of the epoch found, if it is one.
-fn epoch(wanted: &PolicyTable, found: &FoundTable) -> Option<u32> {
-    let set = found.sets.iter().find(|set| set.name == EPOCH_SET)?;
-    match set.elements.iter().map(|element| &element.key[..]).collect::<Vec<_>>()[..] {
+fn epoch(wanted: &PolicyTable, found: &FoundPolicy) -> Option<u32> {
+    let elements = found.set(EPOCH_SET)?.1;
+    match elements.iter().map(|element| &element.key[..]).collect::<Vec<_>>()[..] {
         [[Value::Bits(mark)]] if wanted.mark_bits().is_epoch(*mark) => Some(*mark),
         _ => None,
     }
@@ -116,34 +113,32 @@ fn creation(wanted: &PolicyTable, ruleset: &Ruleset) -> Vec<Vec<TableEdit>> {
 }
 
 /// Everything anew in one transaction, where a name is taken by something of another kind.
-fn replacement(wanted: &PolicyTable, ruleset: &Ruleset, found: &FoundTable) -> Vec<TableEdit> {
-    let named = || found.sets.iter().filter(|set| !set.is_anonymous);
-    let emptied = found.chains.iter().map(|chain| TableEdit::Flush(chain.name.clone()));
-    let sets = named().map(|set| TableEdit::RemoveSet(set.name.clone()));
-    let chains = found.chains.iter().map(|chain| TableEdit::RemoveChain(chain.name.clone()));
-    let flowtables = found.flowtables.iter();
+fn replacement(wanted: InEpoch<'_>, found: &FoundPolicy) -> Vec<TableEdit> {
+    let emptied = found.chain_names().map(|name| TableEdit::Flush(name.clone()));
+    let sets = found.set_names().map(|name| TableEdit::RemoveSet(name.clone()));
+    let chains = found.chain_names().map(|name| TableEdit::RemoveChain(name.clone()));
+    let flowtables = found.flowtables().iter();
     let flowtables = flowtables.map(|it| TableEdit::RemoveFlowtable(it.name.clone()));
     let removed = emptied.chain(flowtables).chain(sets).chain(chains);
-    removed.chain(creation(wanted, ruleset).concat()).collect()
+    let ruleset = wanted.table.ruleset(wanted.epoch);
+    removed.chain(creation(wanted.table, &ruleset).concat()).collect()
 }
 
 fn steps(
-    ruleset: &Ruleset,
-    differences: &[&TableDifference],
+    wanted: InEpoch<'_>,
+    differences: &[TableDifference],
     counters: Vec<String>,
     unused: Vec<String>,
 ) -> Vec<Vec<TableEdit>> {
     let mut parts = Parts::default();
     differences.iter().for_each(|difference| parts.note(difference));
-    let is_missing = |set: &&&Set| parts.missing_sets.contains(&set.name);
-    let (maps, sets): (Vec<&Set>, Vec<&Set>) =
-        ruleset.sets.iter().filter(|set| is_missing(&set)).partition(|set| is_map(set));
-    let rewritten: Vec<&Chain> =
-        ruleset.chains.iter().filter(|chain| parts.chains.contains(&chain.name)).collect();
+    let missing = parts.missing_sets.iter().filter_map(|name| wanted.set(name));
+    let (maps, sets): (Vec<Set>, Vec<Set>) = missing.partition(is_map);
+    let rewritten: Vec<Chain> = parts.chains.iter().filter_map(|name| wanted.chain(name)).collect();
     let first = counters.into_iter().map(TableEdit::AddCounter);
     let (programs, rewritten): (Vec<&Chain>, Vec<&Chain>) =
-        rewritten.into_iter().partition(|chain| parts.is_new_program(chain));
-    let first = first.chain(sets.into_iter().cloned().map(TableEdit::AddSet));
+        rewritten.iter().partition(|chain| parts.is_new_program(chain));
+    let first = first.chain(sets.into_iter().map(TableEdit::AddSet));
     let first = first.chain(filled(&programs));
     let (made, refilled): (Vec<_>, Vec<_>) =
         filled(&rewritten).into_iter().partition(|edit| matches!(edit, TableEdit::AddChain(_)));
@@ -153,10 +148,11 @@ fn steps(
         .flat_map(|name| [TableEdit::Flush(name.clone()), TableEdit::RemoveChain(name.clone())]);
     let second = rebased
         .chain(made)
-        .chain(maps.into_iter().cloned().map(TableEdit::AddSet))
+        .chain(maps.into_iter().map(TableEdit::AddSet))
         .chain(refilled)
         .chain(parts.elements.into_iter().map(TableEdit::Elements));
-    let awake = parts.is_dormant.then(|| TableEdit::Table { comment: ruleset.comment.clone() });
+    let awake =
+        parts.is_dormant.then(|| TableEdit::Table { comment: PolicyTable::COMMENT.to_owned() });
     let emptied = parts.foreign_chains.iter().cloned().map(TableEdit::Flush);
     let last = emptied
         .chain(parts.foreign_sets.into_iter().map(TableEdit::RemoveSet))
@@ -186,7 +182,7 @@ struct Parts {
 impl Parts {
     /// It can be made whole before anything leads to it.
     fn is_new_program(&self, chain: &Chain) -> bool {
-        let looks_up = |rule: &Rule| matches!(rule.action, Action::VerdictMap(..));
+        let looks_up = |rule: &NftRule| matches!(rule.action, Action::VerdictMap(..));
         self.missing_chains.contains(&chain.name)
             && chain.base.is_none()
             && !chain.rules.iter().any(looks_up)

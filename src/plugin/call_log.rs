@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::cni::config::{DATA_DIR, LOG_FILE};
-use crate::cni::env::{Command, Environment};
+use crate::cni::env::{Environment, Verb};
 use crate::cni::error::CniError;
 use crate::cni::request::{Request, Role};
 use crate::ipam::calls;
@@ -20,7 +20,7 @@ pub struct CallLog {
     /// The call is logged only with an error or a note.
     pub quiet: bool,
     /// The verb, if it is counted, and where.
-    counted: Option<Command>,
+    counted: Option<Verb>,
     data_dir: PathBuf,
 }
 
@@ -40,9 +40,8 @@ impl CallLog {
 
     pub fn add_environment(&mut self, environment: &Environment, role: Role) {
         let command = environment.command();
-        self.counted =
-            Some(command).filter(|verb| role == Role::Network && *verb != Command::Version);
-        self.quiet = matches!(command, Command::Status | Command::Version);
+        self.counted = Some(command).filter(|verb| role == Role::Network && *verb != Verb::Version);
+        self.quiet = matches!(command, Verb::Status | Verb::Version);
         self.line.subject.push(command.to_string());
         if let Some(trace) = &environment.trace {
             self.line.fact("trace", trace);

@@ -80,16 +80,17 @@ pub fn check(check: &Check) -> Result<(), CniError> {
     check::outcome(&differences)
 }
 
-/// Another plugin created the interface: the configuration has no ranges, `prevResult` has no link
-/// of ours, and there is none.
+/// Another plugin created the interface: the configuration has no ranges, and `prevResult` has not its
+/// bridge (humanz comes behind itself on another one), or no link of ours, and there is none.
 pub fn is_chained(check: &Check) -> bool {
     let identity = LinkIdentity::of(&check.conf.name, &check.attachment);
     let own = identity.host_ifname();
-    let in_result = || check.prev_result.interfaces.iter().any(|link| link.name == own.as_str());
+    let has =
+        |name: &IfName| check.prev_result.host_interfaces().any(|it| it.name == name.as_str());
     // If the kernel refuses an answer, the check itself fails.
     let found = || Rtnl::open().and_then(|host| host.link(&own)).ok().flatten();
     let exists = || found().is_some_and(|link| identity.owns(link.alias.as_deref()));
-    check.conf.ranges.is_empty() && !in_result() && !exists()
+    check.conf.ranges.is_empty() && (!has(&check.conf.bridge) || !(has(&own) || exists()))
 }
 
 /// The interface to work on: in the result of the previous plugin, and in the pod.

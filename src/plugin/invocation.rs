@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 
 use crate::cni::config::MAX_BYTES;
-use crate::cni::env::{Command, Environment};
+use crate::cni::env::{Environment, Verb};
 use crate::cni::error::{CniError, RefusedRequest};
 use crate::cni::request::{Request, Role};
 use crate::cni::version::{self, Version};
@@ -104,7 +104,7 @@ fn request(
     stdin: &mut dyn Read,
 ) -> Result<Request, RefusedRequest> {
     let mut bytes = Vec::new();
-    if environment.command() != Command::Version {
+    if environment.command() != Verb::Version {
         let limit = MAX_BYTES as u64 + 1;
         stdin.take(limit).read_to_end(&mut bytes).map_err(|error| RefusedRequest {
             version: Version::LATEST,

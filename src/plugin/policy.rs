@@ -12,7 +12,7 @@ use crate::ipam::StoreEntry;
 use crate::netlink::NetlinkError;
 use crate::nft::{ElementChange, Nft};
 use crate::plugin::failure::OrInternal;
-use crate::policy::ask::{self, Answer, Index};
+use crate::policy::ask::{self, Index, PolicyAnswer};
 use crate::policy::compile::POLICY_TABLE;
 use crate::policy::compile::address::{epoch, opened, places, removed};
 use crate::policy::local::question;
@@ -28,7 +28,7 @@ pub fn put_in_force(
     on_agent_down: AgentDown,
 ) -> Result<String, CniError> {
     let answered = answer(add, entry);
-    if matches!(answered, Ok(Answer { in_force: true, .. })) {
+    if matches!(answered, Ok(PolicyAnswer { in_force: true, .. })) {
         return Ok("in force".to_owned());
     }
     let again = |what: String| {
@@ -44,11 +44,11 @@ pub fn put_in_force(
     let no_table = |why: &str| again(format!("no table inet {POLICY_TABLE}: {why}"));
     let why = match answered {
         // Without the table nothing would keep the pod in quarantine.
-        Ok(Answer { why, .. }) if !is_there => return Err(no_table(&why)),
-        Ok(Answer { judged: false, why, .. }) if is_outside(add, entry) => {
+        Ok(PolicyAnswer { why, .. }) if !is_there => return Err(no_table(&why)),
+        Ok(PolicyAnswer { judged: false, why, .. }) if is_outside(add, entry) => {
             return Err(again(not_judged(&why)));
         }
-        Ok(Answer { why, .. }) => {
+        Ok(PolicyAnswer { why, .. }) => {
             // The agent may not have come to the address yet.
             forget(&nft, &entry.addresses).or_internal("remove a former pod's policies")?;
             return Ok(format!("quarantine: {why}"));
@@ -93,7 +93,7 @@ fn is_unconcerned(add: &Add, entry: &StoreEntry) -> bool {
     index.zip(entry.pod.as_deref()).is_some_and(|(index, pod)| index.opens(pod, &entry.addresses))
 }
 
-fn answer(add: &Add, entry: &StoreEntry) -> Result<Answer, String> {
+fn answer(add: &Add, entry: &StoreEntry) -> Result<PolicyAnswer, String> {
     let question = question(add.conf.name.as_str(), entry);
     let socket = ask::socket(&add.conf.data_dir);
     let answer = local_socket::ask(&socket, &question, ask::LIMIT, ask::DEADLINE);

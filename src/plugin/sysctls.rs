@@ -4,14 +4,14 @@ use crate::cni::error::CniError;
 use crate::cni::sysctl::is_same_value;
 use crate::os::netns::NetNs;
 use crate::os::sysctl::{self, SysctlError};
-use crate::plugin::failure::OrInternal;
+use crate::plugin::failure::{OrInternal, internal};
 use crate::plugin::undo_stack::UndoStack;
 
 /// Writes `wanted` (path below /proc/sys, value) in the namespace. A value that is already set is
 /// not written: /proc/sys may be read-only.
 ///
 /// # Errors
-/// Code 999: no such sysctl, or the kernel refuses the value.
+/// Code 7: no such sysctl. Code 999: the kernel refuses the value.
 pub fn write<'a>(
     netns: &'a NetNs,
     wanted: &[(String, String)],
@@ -35,7 +35,10 @@ pub fn write<'a>(
     if !former.is_empty() {
         undo.push(move || netns.run(|| restore(&former)));
     }
-    outcome.or_internal(what)?.or_internal(what)
+    outcome.or_internal(what)?.map_err(|error| match error.is_missing() {
+        true => CniError::config(format!("{error}: this kernel has no such sysctl")),
+        false => internal(what, &error),
+    })
 }
 
 fn restore(former: &[(String, String)]) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::name::Name;
+use crate::policy::name::ObjectName;
 
 /// How long the plugin waits for the answer.
 pub const DEADLINE: Duration = Duration::from_millis(200);
@@ -28,7 +28,7 @@ pub fn index(ipam_dir: &Path) -> PathBuf {
 /// What the file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Index {
-    pub open: BTreeSet<Name>,
+    pub open: BTreeSet<ObjectName>,
     /// Addresses that other hosts know as those of this host's pods, perhaps former ones.
     pub held: BTreeSet<IpAddr>,
 }
@@ -40,7 +40,7 @@ impl Index {
             return false;
         }
         let namespace = pod.split_once('/').and_then(|(namespace, _)| namespace.parse().ok());
-        namespace.is_some_and(|namespace: Name| self.open.contains(&namespace))
+        namespace.is_some_and(|namespace: ObjectName| self.open.contains(&namespace))
     }
 }
 
@@ -63,7 +63,7 @@ pub struct LocalPod {
 
 /// What the agent answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct PolicyAnswer {
     /// The pod's policies are in force; else it is in quarantine.
     pub in_force: bool,
     /// The table of policies judges its addresses, wherever they are.

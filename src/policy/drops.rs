@@ -8,7 +8,7 @@ use crate::net::Protocol;
 use crate::netlink::packet::Packet;
 use crate::policy::compile::{log_prefix, quarantine_prefix};
 use crate::policy::endpoint::Endpoint;
-use crate::policy::rule::{Direction, Rule, Verdict};
+use crate::policy::rule::{Direction, PolicyVerdict, Rule};
 use crate::policy::view::View;
 
 /// Rules and pods of a host, as reports refer to them.
@@ -45,7 +45,7 @@ impl Reporters {
     pub fn new(view: &View) -> Reporters {
         let mut rules: BTreeMap<String, Vec<Rule>> = BTreeMap::new();
         let all = view.known.iter().flat_map(|known| known.rules.iter());
-        for rule in all.filter(|rule| rule.verdict == Verdict::Deny) {
+        for rule in all.filter(|rule| rule.verdict == PolicyVerdict::Deny) {
             rules.entry(log_prefix(rule)).or_default().push(rule.clone());
         }
         let mut pods = BTreeMap::new();
@@ -150,7 +150,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::policy::Snapshot;
+    use crate::policy::PolicySnapshot;
     use crate::policy::ask::LocalPod;
     use crate::policy::read::documents;
 
@@ -178,10 +178,10 @@ mod tests {
             host: "n1".parse().unwrap(),
             subnets: vec!["10.1.2.0/24".parse().unwrap()],
             sources: Vec::new(),
-            known: Some(Arc::new(Snapshot {
+            known: Some(Arc::new(PolicySnapshot {
                 rules: read.rules,
                 standalone,
-                ..Snapshot::default()
+                ..PolicySnapshot::default()
             })),
             pods: vec![pod("web", "10.1.2.3"), pod("db", "10.1.2.4")].into(),
         })

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use crate::net::Protocol;
 use crate::net::node_name::NodeName;
 use crate::policy::labels::Labels;
-use crate::policy::name::{Name, Scoped};
+use crate::policy::name::{ObjectName, Scoped};
 
 /// A pod with addresses of its own; one in its host's network is none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     #[serde(with = "shared")]
     pub namespace: Arc<Namespace>,
-    pub name: Name,
+    pub name: ObjectName,
     /// `None` if its source does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
@@ -35,14 +35,14 @@ pub struct Endpoint {
 /// A namespace, or a tenant's stand-in for one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
-    name: Name,
+    name: ObjectName,
     labels: Labels,
 }
 
 /// A container port with a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NamedPort {
-    pub name: Name,
+    pub name: ObjectName,
     pub protocol: Protocol,
     pub port: u16,
 }
@@ -68,12 +68,12 @@ impl Namespace {
     pub const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
     /// With [`Namespace::NAME_LABEL`], which API servers before 1.21 neither set nor protect.
-    pub fn new(name: Name, mut labels: Labels) -> Namespace {
+    pub fn new(name: ObjectName, mut labels: Labels) -> Namespace {
         labels.insert(Namespace::NAME_LABEL.into(), name.as_str().into());
         Namespace { name, labels }
     }
 
-    pub fn name(&self) -> &Name {
+    pub fn name(&self) -> &ObjectName {
         &self.name
     }
 

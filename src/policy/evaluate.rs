@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use crate::net::Protocol;
 use crate::policy::endpoint::{Endpoint, Endpoints, Node};
-use crate::policy::rule::{Direction, Peer, Rule, Rules, Tier, Verdict};
+use crate::policy::rule::{Direction, PolicyPeer, PolicyVerdict, Rule, Rules, Tier};
 use crate::policy::selector::Selector;
 use crate::policy::service::{DNS_PORT, Service};
 use crate::policy::tuple::{Transport, Tuple};
@@ -49,12 +49,12 @@ pub enum Reason<'a> {
 
 /// What `rules` decide for `tuple`.
 pub fn evaluate<'a>(rules: &'a Rules, endpoints: &Endpoints, tuple: &Tuple) -> Judgement<'a> {
-    let end = |direction| End::new(rules, endpoints, tuple, direction).decision();
+    let end = |direction| EvaluatedEnd::new(rules, endpoints, tuple, direction).decision();
     Judgement { egress: end(Direction::Egress), ingress: end(Direction::Ingress) }
 }
 
 /// One end of a connection.
-struct End<'a, 'b> {
+struct EvaluatedEnd<'a, 'b> {
     rules: &'a Rules,
     endpoints: &'b Endpoints,
     tuple: &'b Tuple,
@@ -65,18 +65,18 @@ struct End<'a, 'b> {
     peer: IpAddr,
 }
 
-impl<'a, 'b> End<'a, 'b> {
+impl<'a, 'b> EvaluatedEnd<'a, 'b> {
     fn new(
         rules: &'a Rules,
         endpoints: &'b Endpoints,
         tuple: &'b Tuple,
         direction: Direction,
-    ) -> End<'a, 'b> {
+    ) -> EvaluatedEnd<'a, 'b> {
         let (own, peer) = match direction {
             Direction::Ingress => (tuple.destination, tuple.source),
             Direction::Egress => (tuple.source, tuple.destination),
         };
-        End { rules, endpoints, tuple, direction, subject: endpoints.pod(own), peer }
+        EvaluatedEnd { rules, endpoints, tuple, direction, subject: endpoints.pod(own), peer }
     }
 
     fn decision(&self) -> Decision<'a> {
@@ -100,7 +100,7 @@ impl<'a, 'b> End<'a, 'b> {
             None if itself => Reason::Itself,
             None => Reason::NoRule,
         };
-        let allowed = !matches!(reason, Reason::Rule(rule) if rule.verdict == Verdict::Deny);
+        let allowed = !matches!(reason, Reason::Rule(rule) if rule.verdict == PolicyVerdict::Deny);
         let audit = self.first(self.rules.audited(), subject, last);
         Decision { allowed, reason, audit }
     }
@@ -123,15 +123,15 @@ impl<'a, 'b> End<'a, 'b> {
                 continue;
             }
             match rule.verdict {
-                Verdict::Pass => passed = Some(rule.tier),
-                Verdict::Allow | Verdict::Deny => return Some(rule),
+                PolicyVerdict::Pass => passed = Some(rule.tier),
+                PolicyVerdict::Allow | PolicyVerdict::Deny => return Some(rule),
             }
         }
         None
     }
 
     fn matches(&self, rule: &Rule, subject: &Endpoint) -> bool {
-        let peer = |peers: &Vec<Peer>| peers.iter().any(|peer| self.is_peer(peer));
+        let peer = |peers: &Vec<PolicyPeer>| peers.iter().any(|peer| self.is_peer(peer));
         let service = |services: &Vec<Service>| services.iter().any(|one| self.is_service(one));
         rule.direction == self.direction
             && rule.subject.matches_pod(subject)
@@ -139,13 +139,13 @@ impl<'a, 'b> End<'a, 'b> {
             && rule.services.as_ref().is_none_or(service)
     }
 
-    fn is_peer(&self, peer: &Peer) -> bool {
+    fn is_peer(&self, peer: &PolicyPeer) -> bool {
         match peer {
-            Peer::Network { .. } => peer.contains(self.peer),
-            Peer::Selected(selector @ Selector::Nodes(_)) => {
+            PolicyPeer::Network { .. } => peer.contains(self.peer),
+            PolicyPeer::Selected(selector @ Selector::Nodes(_)) => {
                 self.endpoints.node(self.peer).is_some_and(|node| selector.matches_node(node))
             }
-            Peer::Selected(selector) => {
+            PolicyPeer::Selected(selector) => {
                 self.endpoints.pod(self.peer).is_some_and(|pod| selector.matches_pod(pod))
             }
         }
@@ -160,6 +160,16 @@ impl<'a, 'b> End<'a, 'b> {
                     && ports.any(|it| it.name == *name && it.protocol == own && it.port == port)
             }
             (service, _) => service.is_of(self.tuple),
+        }
+    }
+}
+
+impl<'a> Decision<'a> {
+    /// `None` if it allows: nothing but a rule denies.
+    pub fn denying_rule(&self) -> Option<&'a Rule> {
+        match self.reason {
+            Reason::Rule(rule) if !self.allowed => Some(rule),
+            _ => None,
         }
     }
 }

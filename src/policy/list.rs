@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::policy::endpoint::Endpoint;
-use crate::policy::rule::{Direction, Origin, Peer, Rule, Rules, Tier, Verdict};
+use crate::policy::rule::{Direction, Origin, PolicyPeer, PolicyVerdict, Rule, Rules, Tier};
 
 /// An object, with what it says in one tier.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,7 +53,7 @@ impl PolicyObject<'_> {
 /// `allow tcp/5432 from pods app=web of namespace shop`.
 pub fn words(rule: &Rule) -> String {
     let verdict = match rule.verdict {
-        Verdict::Pass => "leave to the next tier".to_owned(),
+        PolicyVerdict::Pass => "leave to the next tier".to_owned(),
         verdict => verdict.to_string(),
     };
     let all = |list: Vec<String>, nothing: &str| match list.is_empty() {
@@ -74,12 +74,12 @@ pub fn words(rule: &Rule) -> String {
     format!("{verdict} {services} {way} {peers}{audit}")
 }
 
-impl std::fmt::Display for Peer {
+impl std::fmt::Display for PolicyPeer {
     /// `pods app=web of namespace shop`, `10.0.0.0/8 except 10.1.0.0/16`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Peer::Selected(selector) => selector.fmt(f),
-            Peer::Network { cidr, except } => {
+            PolicyPeer::Selected(selector) => selector.fmt(f),
+            PolicyPeer::Network { cidr, except } => {
                 cidr.fmt(f)?;
                 let mut before = " except ";
                 for network in except {

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use crate::ipam::StoreEntry;
 use crate::net::node_name::NodeName;
 use crate::policy::ask::{Index, LocalPod};
-use crate::policy::compile::{HostPolicy, MarkBits, PolicyTable, compile};
+use crate::policy::compile::{Compiler, HostPolicy, MarkBits, PolicyTable};
 use crate::policy::endpoint::Endpoint;
 use crate::policy::labels::Labels;
-use crate::policy::name::Name;
+use crate::policy::name::ObjectName;
 use crate::policy::selector::Selector;
-use crate::policy::snapshot::Snapshot;
+use crate::policy::snapshot::PolicySnapshot;
 use crate::policy::sources::denied;
 use crate::policy::unconcerned;
 
@@ -30,7 +30,7 @@ const DEFAULT_NAMESPACE: &str = "default";
 pub struct HostKnowledge {
     pub host: NodeName,
     /// `None` before any source has said anything.
-    pub known: Option<Arc<Snapshot>>,
+    pub known: Option<Arc<PolicySnapshot>>,
     /// What other hosts were told of this one's pods; `None` where nobody is.
     pub published: Option<Arc<Published>>,
 }
@@ -40,16 +40,19 @@ pub type Published = BTreeMap<IpAddr, String>;
 
 impl HostKnowledge {
     /// The table of a host with these pods; without any source all of them are in quarantine.
-    pub fn table(&self, pods: &Pods, subnets: &[IpNetwork]) -> PolicyTable {
-        let nothing = Snapshot::default();
-        let known = self.known.as_deref().unwrap_or(&nothing);
+    pub fn table<'a>(
+        &self,
+        pods: &Pods,
+        subnets: &[IpNetwork],
+        compiler: &'a mut Compiler,
+    ) -> &'a PolicyTable {
+        let known = self.known.clone().unwrap_or_default();
         let addresses = pods.owners().map(|(address, _)| address).collect();
-        let pods = self.endpoints(known, pods);
-        compile(&HostPolicy {
-            addresses: &addresses,
-            rules: &known.rules,
+        let pods: Vec<_> = self.endpoints(&known, pods).into_iter().map(Arc::new).collect();
+        compiler.compile(&HostPolicy {
+            known: &known,
             pods: &pods,
-            members: &known.members_on_host(&pods, subnets),
+            addresses: &addresses,
             subnets,
             mark_bits: MarkBits::DEFAULT,
             log_group: LOG_GROUP,
@@ -63,8 +66,8 @@ impl HostKnowledge {
     }
 
     /// The namespaces of `pods` that no policy concerns.
-    fn unconcerned(&self, pods: &Pods) -> BTreeSet<Name> {
-        let found = |known: &Arc<Snapshot>| {
+    fn unconcerned(&self, pods: &Pods) -> BTreeSet<ObjectName> {
+        let found = |known: &Arc<PolicySnapshot>| {
             unconcerned::namespaces(&known.rules, &pods.endpoints(known, &self.host))
         };
         self.known.as_ref().map(found).unwrap_or_default()
@@ -78,7 +81,7 @@ impl HostKnowledge {
 
     /// Those of `pods` whose policies are in force on other hosts, too: none whose address another host may
     /// take for its former pod's, and none that a rule denies by a group in which nobody knows it yet.
-    fn endpoints(&self, known: &Snapshot, pods: &Pods) -> Vec<Endpoint> {
+    fn endpoints(&self, known: &PolicySnapshot, pods: &Pods) -> Vec<Endpoint> {
         let Some(published) = &self.published else { return pods.endpoints(known, &self.host) };
         let denied: BTreeSet<Selector> = denied(known).collect();
         let is_published = |(pod, endpoint): &(&LocalPod, Endpoint)| {
@@ -121,16 +124,16 @@ impl Pods {
     /// What policies say of these pods: as their source knows them; else, on a host without Kubernetes,
     /// as their runtime describes them. A pod that nobody knows is not among them: it stays in quarantine, as one
     /// does whose source still knows an earlier pod of its name.
-    pub fn endpoints(&self, known: &Snapshot, host: &NodeName) -> Vec<Endpoint> {
+    pub fn endpoints(&self, known: &PolicySnapshot, host: &NodeName) -> Vec<Endpoint> {
         self.described(known, host).map(|(_, endpoint)| endpoint).collect()
     }
 
     fn described<'a>(
         &'a self,
-        known: &'a Snapshot,
+        known: &'a PolicySnapshot,
         host: &'a NodeName,
     ) -> impl Iterator<Item = (&'a LocalPod, Endpoint)> {
-        let by_name: BTreeMap<(&Name, &Name), &Endpoint> =
+        let by_name: BTreeMap<(&ObjectName, &ObjectName), &Endpoint> =
             known.pods.iter().map(|pod| ((pod.namespace.name(), &pod.name), pod)).collect();
         let endpoint = move |pod: &'a LocalPod| {
             let (namespace, name) = names(pod)?;
@@ -203,7 +206,7 @@ pub fn question(network: &str, entry: &StoreEntry) -> Vec<u8> {
 }
 
 /// A container without a pod is one of its own.
-fn names(pod: &LocalPod) -> Option<(Name, Name)> {
+fn names(pod: &LocalPod) -> Option<(ObjectName, ObjectName)> {
     let text = pod.pod.as_deref().unwrap_or(&pod.container_id);
     let (namespace, name) = text.split_once('/').unwrap_or((DEFAULT_NAMESPACE, text));
     Some((namespace.parse().ok()?, name.parse().ok()?))
@@ -230,7 +233,7 @@ mod tests {
 
     fn check(pods: &Pods, standalone: bool, wanted: &[&str]) {
         let cluster = standalone.then(|| Cluster::new(true));
-        let known = Snapshot { standalone: cluster, ..Snapshot::default() };
+        let known = PolicySnapshot { standalone: cluster, ..PolicySnapshot::default() };
         let found = pods.endpoints(&known, &"n1".parse().unwrap());
         let text = |pod: &Endpoint| format!("{pod} {:?} {:?}", pod.addresses, pod.labels);
         assert_eq!(found.iter().map(text).collect::<Vec<_>>(), wanted);
@@ -256,7 +259,11 @@ mod tests {
             }
             let documents = documents::read(&objects, true);
             let standalone = Some(documents.cluster);
-            Snapshot { pods: documents.endpoints.pods, standalone, ..Snapshot::default() }
+            PolicySnapshot {
+                pods: documents.endpoints.pods,
+                standalone,
+                ..PolicySnapshot::default()
+            }
         };
         for (known, own, is_found) in [
             (Some("u1"), Some("u1"), true),

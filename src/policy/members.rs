@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::policy::endpoint::{Endpoint, Endpoints, NamedPort};
-use crate::policy::rule::{Direction, Peer, Rule};
+use crate::policy::rule::{Direction, PolicyPeer, Rule};
 use crate::policy::selector::Selector;
 use crate::policy::selector_index::SelectorIndex;
 use crate::policy::service::Service;
@@ -19,8 +20,11 @@ pub struct Member {
     pub ports: Vec<NamedPort>,
 }
 
+/// What a selector finds. Two values that are one in memory are compared at once.
+pub type FoundMembers = Arc<BTreeSet<Member>>;
+
 /// Selector → what it finds. A selector without entry finds nothing.
-pub type Members = BTreeMap<Selector, BTreeSet<Member>>;
+pub type Members = BTreeMap<Selector, FoundMembers>;
 
 /// The selectors whose members `rules` need: their peers, and all pods where an egress rule has ports by
 /// name and a peer that is no selector.
@@ -28,8 +32,8 @@ pub fn peers<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BTreeSet<Selector
     let (mut selected, mut every_pod) = (BTreeSet::new(), false);
     for rule in rules {
         selected.extend(rule.peers.iter().flatten().filter_map(|peer| match peer {
-            Peer::Selected(selector) => Some(selector),
-            Peer::Network { .. } => None,
+            PolicyPeer::Selected(selector) => Some(selector),
+            PolicyPeer::Network { .. } => None,
         }));
         every_pod |= looks_up_every_pod(rule);
     }
@@ -38,7 +42,7 @@ pub fn peers<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BTreeSet<Selector
 
 fn looks_up_every_pod(rule: &Rule) -> bool {
     let is_named = |service: &Service| matches!(service, Service::Named(..));
-    let is_network = |peer: &Peer| matches!(peer, Peer::Network { .. });
+    let is_network = |peer: &PolicyPeer| matches!(peer, PolicyPeer::Network { .. });
     rule.direction == Direction::Egress
         && rule.services.iter().flatten().any(is_named)
         && rule.peers.as_ref().is_none_or(|peers| peers.iter().any(is_network))
@@ -56,7 +60,7 @@ pub fn find<'a>(
         found.extend(
             nodes.map(|node| Member { addresses: node.addresses.clone(), ports: Vec::new() }),
         );
-        (selector.clone(), found)
+        (selector.clone(), Arc::new(found))
     };
     selectors.iter().copied().zip(pods).map(found).collect()
 }
@@ -72,4 +76,13 @@ pub fn find_pods(selectors: &[&Selector], pods: &[Endpoint]) -> Vec<BTreeSet<Mem
         }
     }
     found
+}
+
+/// What is as in `before` becomes the same values.
+pub fn share(members: &mut Members, before: &Members) {
+    for (selector, found) in members {
+        if let Some(before) = before.get(selector).filter(|before| *before == found) {
+            *found = Arc::clone(before);
+        }
+    }
 }

@@ -12,22 +12,22 @@ use serde::{Deserialize, Serialize};
 /// count.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Name(Arc<str>);
+pub struct ObjectName(Arc<str>);
 
 /// A text that is no name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a name (1 to 253 letters, digits, '-', '.', '_')")]
-pub struct NameError(String);
+pub struct ObjectNameError(String);
 
 /// A name inside a tenant: a group or a network.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scoped {
-    pub tenant: Name,
-    pub name: Name,
+    pub tenant: ObjectName,
+    pub name: ObjectName,
 }
 
-impl Name {
+impl ObjectName {
     /// The longest name, in bytes.
     pub const MAX_BYTES: usize = 253;
 
@@ -36,41 +36,41 @@ impl Name {
     }
 }
 
-impl FromStr for Name {
-    type Err = NameError;
+impl FromStr for ObjectName {
+    type Err = ObjectNameError;
 
-    fn from_str(text: &str) -> Result<Name, NameError> {
+    fn from_str(text: &str) -> Result<ObjectName, ObjectNameError> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
         let starts_well = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
-        if starts_well && text.len() <= Name::MAX_BYTES && text.bytes().all(allowed) {
-            Ok(Name(text.into()))
+        if starts_well && text.len() <= ObjectName::MAX_BYTES && text.bytes().all(allowed) {
+            Ok(ObjectName(text.into()))
         } else {
-            Err(NameError(text.chars().take(64).collect()))
+            Err(ObjectNameError(text.chars().take(64).collect()))
         }
     }
 }
 
-impl TryFrom<String> for Name {
-    type Error = NameError;
+impl TryFrom<String> for ObjectName {
+    type Error = ObjectNameError;
 
-    fn try_from(text: String) -> Result<Name, NameError> {
+    fn try_from(text: String) -> Result<ObjectName, ObjectNameError> {
         text.parse()
     }
 }
 
-impl From<Name> for String {
-    fn from(name: Name) -> String {
+impl From<ObjectName> for String {
+    fn from(name: ObjectName) -> String {
         name.as_str().to_owned()
     }
 }
 
-impl Borrow<str> for Name {
+impl Borrow<str> for ObjectName {
     fn borrow(&self) -> &str {
         self.as_str()
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
@@ -90,15 +90,15 @@ mod tests {
     #[test]
     fn names_of_objects_are_taken() {
         for good in ["web", "kube-system", "a.b-c_D", "0", &"a".repeat(253)] {
-            assert_eq!(good.parse::<Name>().unwrap().as_str(), good);
+            assert_eq!(good.parse::<ObjectName>().unwrap().as_str(), good);
         }
     }
 
     #[test]
     fn what_could_leave_a_key_or_reach_a_shell_is_refused() {
         for bad in ["", "..", "-a", "a/b", "a b", "a;b", "a\n", "ü", "$(id)", &"a".repeat(254)] {
-            assert!(bad.parse::<Name>().is_err(), "{bad:?} was taken");
-            assert!(serde_json::from_value::<Name>(bad.into()).is_err(), "{bad:?} was read");
+            assert!(bad.parse::<ObjectName>().is_err(), "{bad:?} was taken");
+            assert!(serde_json::from_value::<ObjectName>(bad.into()).is_err(), "{bad:?} was read");
         }
     }
 }

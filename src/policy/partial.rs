@@ -14,7 +14,7 @@ use crate::net::Protocol;
 use crate::policy::endpoint::Endpoint;
 use crate::policy::evaluate::{Decision, Reason};
 use crate::policy::members::Members;
-use crate::policy::rule::{Direction, Peer, Rule, Rules, Tier, Verdict};
+use crate::policy::rule::{Direction, PolicyPeer, PolicyVerdict, Rule, Rules, Tier};
 use crate::policy::selector::Selector;
 use crate::policy::service::{DNS_PORT, Service};
 use crate::policy::tuple::{Transport, Tuple};
@@ -35,7 +35,7 @@ pub struct Knowledge<'a> {
 
 /// What can be said of one end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer<'a> {
+pub enum PartialDecision<'a> {
     Known(Decision<'a>),
     /// It depends on whether this rule matches.
     DependsOn(&'a Rule),
@@ -43,13 +43,14 @@ pub enum Answer<'a> {
 
 impl<'a> Knowledge<'a> {
     /// What the end in `direction` says, which is a pod of any host.
-    pub fn end(&self, tuple: &Tuple, direction: Direction) -> Answer<'a> {
+    pub fn end(&self, tuple: &Tuple, direction: Direction) -> PartialDecision<'a> {
         let (own, peer) = match direction {
             Direction::Ingress => (tuple.destination, tuple.source),
             Direction::Egress => (tuple.source, tuple.destination),
         };
         let is_here = self.pod(own).is_some();
-        let decided = |reason| Answer::Known(Decision { allowed: true, reason, audit: None });
+        let decided =
+            |reason| PartialDecision::Known(Decision { allowed: true, reason, audit: None });
         if direction == Direction::Ingress && is_here && self.own.contains(&peer) {
             return decided(Reason::OwnNode);
         }
@@ -61,16 +62,18 @@ impl<'a> Knowledge<'a> {
         {
             return decided(Reason::OwnResolver);
         }
-        let end = End { known: self, tuple, direction, subject: own, peer };
+        let end = PartialEnd { known: self, tuple, direction, subject: own, peer };
         let itself = own == peer;
         let last = if itself { Tier::Admin } else { Tier::Baseline };
         let none = if itself { Reason::Itself } else { Reason::NoRule };
         let audit = match end.first(self.rules.audited(), last, Reason::NoRule) {
-            Answer::Known(Decision { reason: Reason::Rule(rule), .. }) => Some(rule),
+            PartialDecision::Known(Decision { reason: Reason::Rule(rule), .. }) => Some(rule),
             _ => None,
         };
         match end.first(self.rules.enforced(), last, none) {
-            Answer::Known(decision) => Answer::Known(Decision { audit, ..decision }),
+            PartialDecision::Known(decision) => {
+                PartialDecision::Known(Decision { audit, ..decision })
+            }
             depends => depends,
         }
     }
@@ -111,7 +114,7 @@ impl<'a> Knowledge<'a> {
             Some(pod) => Some(&pod.ports),
             None if self.subnets.iter().any(|subnet| subnet.contains(destination)) => None,
             None => {
-                let mut all = self.members.values().flatten();
+                let mut all = self.members.values().flat_map(|found| &**found);
                 let member = all.find(|member| member.addresses.contains(&destination));
                 match member {
                     Some(member) => Some(&member.ports),
@@ -127,7 +130,7 @@ impl<'a> Knowledge<'a> {
     }
 }
 
-struct End<'a, 'b> {
+struct PartialEnd<'a, 'b> {
     known: &'b Knowledge<'a>,
     tuple: &'b Tuple,
     direction: Direction,
@@ -135,14 +138,14 @@ struct End<'a, 'b> {
     peer: IpAddr,
 }
 
-impl<'a> End<'a, '_> {
+impl<'a> PartialEnd<'a, '_> {
     /// The first of `rules` that decides, of tiers up to `last`; `none` if no rule does.
     fn first(
         &self,
         rules: impl Iterator<Item = &'a Rule>,
         last: Tier,
         none: Reason<'a>,
-    ) -> Answer<'a> {
+    ) -> PartialDecision<'a> {
         let mut passed = None;
         let mut doubtful: Vec<&'a Rule> = Vec::new();
         for rule in rules.take_while(|rule| rule.tier <= last) {
@@ -151,11 +154,11 @@ impl<'a> End<'a, '_> {
             }
             match (self.matches(rule), rule.verdict) {
                 (Some(false), _) => {}
-                (Some(true), Verdict::Pass) => passed = Some(rule.tier),
+                (Some(true), PolicyVerdict::Pass) => passed = Some(rule.tier),
                 (Some(true), verdict) => {
-                    return certain(&doubtful, verdict != Verdict::Deny, Reason::Rule(rule));
+                    return certain(&doubtful, verdict != PolicyVerdict::Deny, Reason::Rule(rule));
                 }
-                (None, Verdict::Pass) => return Answer::DependsOn(rule),
+                (None, PolicyVerdict::Pass) => return PartialDecision::DependsOn(rule),
                 (None, _) => doubtful.push(rule),
             }
         }
@@ -179,10 +182,10 @@ impl<'a> End<'a, '_> {
         }
     }
 
-    fn is_peer(&self, peer: &Peer) -> Option<bool> {
+    fn is_peer(&self, peer: &PolicyPeer) -> Option<bool> {
         match peer {
-            Peer::Network { .. } => Some(peer.contains(self.peer)),
-            Peer::Selected(selector) => self.known.selects(selector, self.peer),
+            PolicyPeer::Network { .. } => Some(peer.contains(self.peer)),
+            PolicyPeer::Selected(selector) => self.known.selects(selector, self.peer),
         }
     }
 
@@ -208,19 +211,19 @@ fn any(all: impl Iterator<Item = Option<bool>>) -> Option<bool> {
 }
 
 /// The verdict, unless one of those rules that may match first says otherwise.
-fn certain<'a>(doubtful: &[&'a Rule], allowed: bool, reason: Reason<'a>) -> Answer<'a> {
-    let differs = |rule: &&&Rule| (rule.verdict != Verdict::Deny) != allowed;
+fn certain<'a>(doubtful: &[&'a Rule], allowed: bool, reason: Reason<'a>) -> PartialDecision<'a> {
+    let differs = |rule: &&&Rule| (rule.verdict != PolicyVerdict::Deny) != allowed;
     match doubtful.iter().find(differs) {
-        Some(rule) => Answer::DependsOn(rule),
-        None => Answer::Known(Decision { allowed, reason, audit: None }),
+        Some(rule) => PartialDecision::DependsOn(rule),
+        None => PartialDecision::Known(Decision { allowed, reason, audit: None }),
     }
 }
 
-impl fmt::Display for Answer<'_> {
+impl fmt::Display for PartialDecision<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Answer::Known(decision) => decision.fmt(f),
-            Answer::DependsOn(rule) => {
+            PartialDecision::Known(decision) => decision.fmt(f),
+            PartialDecision::DependsOn(rule) => {
                 write!(f, "not known here: it depends on whether {rule} matches")
             }
         }

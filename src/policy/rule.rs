@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use crate::net::{Family, subnet};
-use crate::policy::name::Name;
+use crate::policy::name::ObjectName;
 use crate::policy::selector::Selector;
 use crate::policy::service::Service;
 
@@ -38,7 +38,7 @@ pub enum Direction {
 
 /// What a rule says of a connection that it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Verdict {
+pub enum PolicyVerdict {
     /// Dropped.
     Deny,
     /// Allowed at this end; the other end must allow it too.
@@ -49,7 +49,7 @@ pub enum Verdict {
 
 /// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Peer {
+pub enum PolicyPeer {
     /// Pods or nodes.
     Selected(Selector),
     /// The addresses of a subnet, without those of `except`; a pod by its own address.
@@ -58,7 +58,7 @@ pub enum Peer {
 
 /// The kind of object that a rule stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Source {
+pub enum PolicyKind {
     AdminNetworkPolicy,
     ClusterNetworkPolicy,
     /// A policy of groups; its namespace is the tenant.
@@ -72,10 +72,10 @@ pub enum Source {
 /// Where a rule comes from: the object, and the rule in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Origin {
-    pub source: Source,
+    pub source: PolicyKind,
     /// `None` for objects of the whole cluster.
-    pub namespace: Option<Name>,
-    pub name: Name,
+    pub namespace: Option<ObjectName>,
+    pub name: ObjectName,
     /// Its place in its list, from 0; `None` is what holds where no rule matches: the isolation of a
     /// NetworkPolicy, the default of a group.
     pub index: Option<u16>,
@@ -92,26 +92,50 @@ pub struct Rule {
     pub direction: Direction,
     pub subject: Selector,
     /// `None`: anything, inside the cluster or not. An empty list matches nothing.
-    pub peers: Option<Vec<Peer>>,
+    pub peers: Option<Vec<PolicyPeer>>,
     /// `None`: every protocol. An empty list matches nothing.
     pub services: Option<Vec<Service>>,
-    pub verdict: Verdict,
+    pub verdict: PolicyVerdict,
     /// Only counted and logged; decides nothing.
     pub audit: bool,
 }
 
 /// Peers and services of a rule, as [`Rule`] has them.
-pub type Limits = (Option<Vec<Peer>>, Option<Vec<Service>>);
+pub type Limits = (Option<Vec<PolicyPeer>>, Option<Vec<Service>>);
 
-/// Rules in the order in which they are judged: the first match of a tier decides.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Rules in the order in which they are judged: the first match of a tier decides. Two values that are one
+/// in memory are compared at once.
+#[derive(Clone, Debug, Default, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Rule>", into = "Vec<Rule>")]
 pub struct Rules(Arc<[Rule]>);
+
+impl PartialEq for Rules {
+    fn eq(&self, other: &Rules) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
 
 impl Rules {
     pub fn new(mut rules: Vec<Rule>) -> Rules {
         rules.sort_by(|a, b| a.order().cmp(&b.order()));
         Rules(rules.into())
+    }
+
+    /// All of these together.
+    pub fn merged(all: &[&Rules]) -> Rules {
+        match all {
+            [one] => (*one).clone(),
+            all => Rules::new(all.iter().flat_map(|rules| rules.iter()).cloned().collect()),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The rule at this place.
+    pub fn get(&self, place: usize) -> &Rule {
+        &self.0[place]
     }
 
     /// All of them, those that only audit included.
@@ -152,12 +176,12 @@ impl Rule {
     }
 }
 
-impl Peer {
+impl PolicyPeer {
     /// `address` is one of this network; never of pods and nodes, which are found by name.
     pub fn contains(&self, address: IpAddr) -> bool {
         match self {
-            Peer::Selected(_) => false,
-            Peer::Network { cidr, except } => {
+            PolicyPeer::Selected(_) => false,
+            PolicyPeer::Network { cidr, except } => {
                 let inside = |network: &IpNetwork| {
                     subnet::family(*network) == Family::of(address) && network.contains(address)
                 };
@@ -174,16 +198,16 @@ impl Origin {
     }
 }
 
-impl Source {
+impl PolicyKind {
     /// As Kubernetes and humanz name the kind.
     pub fn name(self) -> &'static str {
         match self {
-            Source::AdminNetworkPolicy => "AdminNetworkPolicy",
-            Source::ClusterNetworkPolicy => "ClusterNetworkPolicy",
-            Source::GroupPolicy => "policy",
-            Source::Group => "group",
-            Source::NetworkPolicy => "NetworkPolicy",
-            Source::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
+            PolicyKind::AdminNetworkPolicy => "AdminNetworkPolicy",
+            PolicyKind::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            PolicyKind::GroupPolicy => "policy",
+            PolicyKind::Group => "group",
+            PolicyKind::NetworkPolicy => "NetworkPolicy",
+            PolicyKind::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
         }
     }
 }
@@ -205,12 +229,12 @@ impl fmt::Display for Direction {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for PolicyVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Verdict::Deny => "deny",
-            Verdict::Allow => "allow",
-            Verdict::Pass => "pass",
+            PolicyVerdict::Deny => "deny",
+            PolicyVerdict::Allow => "allow",
+            PolicyVerdict::Pass => "pass",
         })
     }
 }

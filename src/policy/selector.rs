@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::endpoint::{Endpoint, Namespace, Node};
 use crate::policy::labels::LabelSelector;
-use crate::policy::name::{Name, Scoped};
+use crate::policy::name::{ObjectName, Scoped};
 
 /// Which namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Namespaces {
-    Named(Name),
+    Named(ObjectName),
     Labelled(LabelSelector),
 }
 

@@ -1,21 +1,23 @@
 //! Pure. Which of many selectors find a pod, without a look at each of them.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use crate::policy::endpoint::Endpoint;
 use crate::policy::name::Scoped;
 use crate::policy::selector::{Namespaces, Selector};
 
-/// Selectors by one thing that they ask for.
+/// Selectors, owned or borrowed, by one thing that they ask for.
 #[derive(Debug)]
-pub struct SelectorIndex<'a> {
-    all: Vec<&'a Selector>,
-    /// Their places in `all`.
-    places: HashMap<Asked<'a>, Vec<usize>>,
+pub struct SelectorIndex<S> {
+    all: Vec<S>,
+    /// Their places in `all` by the hash of what they ask for.
+    places: HashMap<u64, Vec<usize>>,
 }
 
 /// What a pod must have, among more.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(PartialEq, Eq, Hash)]
 enum Asked<'a> {
     /// A namespace of this name, and a label with this value, as far as there is any.
     Pods(Option<&'a str>, Option<(&'a str, &'a str)>),
@@ -23,19 +25,30 @@ enum Asked<'a> {
     Network(&'a Scoped),
 }
 
-impl<'a> SelectorIndex<'a> {
-    pub fn new(selectors: impl IntoIterator<Item = &'a Selector>) -> SelectorIndex<'a> {
-        let all: Vec<&Selector> = selectors.into_iter().collect();
-        let mut places: HashMap<Asked<'a>, Vec<usize>> = HashMap::new();
+impl<S> Default for SelectorIndex<S> {
+    fn default() -> SelectorIndex<S> {
+        SelectorIndex { all: Vec::new(), places: HashMap::new() }
+    }
+}
+
+impl<S: Borrow<Selector>> SelectorIndex<S> {
+    pub fn new(selectors: impl IntoIterator<Item = S>) -> SelectorIndex<S> {
+        let all: Vec<S> = selectors.into_iter().collect();
+        let mut places: HashMap<u64, Vec<usize>> = HashMap::new();
         for (place, selector) in all.iter().enumerate() {
-            for asked in asked(selector) {
-                places.entry(asked).or_default().push(place);
+            for asked in asked(selector.borrow()) {
+                places.entry(asked.hash()).or_default().push(place);
             }
         }
         SelectorIndex { all, places }
     }
 
-    /// The places of those that find `pod`.
+    /// The selectors, by place.
+    pub fn all(&self) -> &[S] {
+        &self.all
+    }
+
+    /// The places of those that find `pod`, in their order.
     pub fn matching(&self, pod: &Endpoint) -> Vec<usize> {
         let namespace = pod.namespace.name().as_str();
         let labels = pod.labels.iter().map(|(key, value)| (&**key, &**value));
@@ -44,13 +57,24 @@ impl<'a> SelectorIndex<'a> {
             .flat_map(|label| [Asked::Pods(Some(namespace), label), Asked::Pods(None, label)]);
         let group = pod.group.as_ref().map(Asked::Group);
         let network = pod.network.as_ref().map(Asked::Network);
-        pods.chain(group)
+        let mut found: Vec<usize> = pods
+            .chain(group)
             .chain(network)
-            .filter_map(|asked| self.places.get(&asked))
+            .filter_map(|asked| self.places.get(&asked.hash()))
             .flatten()
             .copied()
-            .filter(|place| self.all[*place].matches_pod(pod))
-            .collect()
+            .filter(|place| self.all[*place].borrow().matches_pod(pod))
+            .collect();
+        found.sort_unstable();
+        // Of two things that a selector may ask for one hash.
+        found.dedup();
+        found
+    }
+}
+
+impl Asked<'_> {
+    fn hash(&self) -> u64 {
+        BuildHasherDefault::<DefaultHasher>::default().hash_one(self)
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::net::{Family, Protocol};
-use crate::policy::name::Name;
+use crate::policy::name::ObjectName;
 use crate::policy::tuple::{Transport, Tuple};
 
 pub use crate::policy::tuple::{ICMP, ICMPV6};
@@ -27,7 +27,7 @@ pub enum Service {
     Ports(Protocol, PortRange),
     /// The destination pod's container port of this name; `None`: whatever its protocol. Two pods may
     /// give one name two numbers; a destination that is no pod, or has no such port, does not match.
-    Named(Option<Protocol>, Name),
+    Named(Option<Protocol>, ObjectName),
     /// ICMP of IPv4 or ICMPv6 by type, and by code if there is one. The whole protocol is
     /// [`Service::Protocol`].
     Icmp { family: Family, kind: u8, code: Option<u8> },

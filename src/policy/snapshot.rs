@@ -1,10 +1,11 @@
 //! Pure. What a source of policies knows at one moment, and how it gets to the agent's loop.
 //!
-//! Each source is a thread that sends a whole [`Update`] whenever something changed; the loop keeps
-//! the last valid [`Snapshot`] of each source, on disk too, and makes the table of all of them.
+//! Each source is a thread that sends a whole [`SourceUpdate`] whenever something changed; the loop keeps
+//! the last valid [`PolicySnapshot`] of each source, on disk too, and makes the table of all of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::net::Problem;
 use crate::net::subnet::gateway;
 use crate::policy::endpoint::Endpoint;
-use crate::policy::members::{self, Member, Members};
+use crate::policy::members::{self, FoundMembers, Members};
 use crate::policy::read::cluster::Cluster;
 use crate::policy::rule::Rules;
 use crate::policy::selector::Selector;
@@ -31,7 +32,7 @@ pub enum Provider {
 
 /// Rules, and the pods that they are about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct PolicySnapshot {
     pub rules: Rules,
     /// This host's pods. Their addresses may be missing: the agent takes those that its own store of
     /// addresses gave them, because a source learns them after the pod's start.
@@ -48,10 +49,10 @@ pub struct Snapshot {
 
 /// What a source sends to the loop.
 #[derive(Clone, Debug)]
-pub struct Update {
+pub struct SourceUpdate {
     pub provider: Provider,
     /// `None`: what is there cannot be used; the last valid snapshot holds.
-    pub snapshot: Option<Snapshot>,
+    pub snapshot: Option<PolicySnapshot>,
     /// Everything that is wrong with its objects now.
     pub problems: Vec<Problem>,
 }
@@ -67,40 +68,49 @@ impl Provider {
     }
 }
 
-impl Snapshot {
+impl PolicySnapshot {
     /// What all sources say together.
-    pub fn merged<'a>(all: impl IntoIterator<Item = &'a Snapshot>) -> Snapshot {
-        let (mut rules, mut pods, mut members) = (Vec::new(), BTreeMap::new(), Members::new());
+    pub fn merged<'a>(all: impl IntoIterator<Item = &'a PolicySnapshot>) -> PolicySnapshot {
+        let (mut pods, mut members) = (BTreeMap::new(), Members::new());
+        let mut rules: Vec<&Rules> = Vec::new();
         let mut standalone: Option<Cluster> = None;
         for one in all {
             standalone = match (standalone, &one.standalone) {
                 (Some(cluster), Some(other)) => Some(cluster.and(other)),
                 (cluster, other) => cluster.or_else(|| other.clone()),
             };
-            rules.extend(one.rules.iter().cloned());
+            rules.extend((!one.rules.is_empty()).then_some(&one.rules));
             for pod in &one.pods {
                 pods.entry((pod.namespace.name(), &pod.name)).or_insert(pod);
             }
             for (selector, found) in &one.members {
-                members.entry(selector.clone()).or_default().extend(found.iter().cloned());
+                join(members.entry(selector.clone()).or_default(), found);
             }
         }
         let pods = pods.into_values().cloned().collect();
-        Snapshot { rules: Rules::new(rules), pods, members, standalone }
+        PolicySnapshot { rules: Rules::merged(&rules), pods, members, standalone }
+    }
+
+    /// What is as in `before` becomes the same values.
+    pub fn share(&mut self, before: &PolicySnapshot) {
+        if self.rules == before.rules {
+            self.rules = before.rules.clone();
+        }
+        members::share(&mut self.members, &before.members);
     }
 
     /// With `pods`, which have their addresses, as all pods of the host with these `subnets`: nothing
     /// that a source says gives an address of this host to anything else.
-    pub fn on_host(self, pods: Vec<Endpoint>, subnets: &[IpNetwork]) -> Snapshot {
+    pub fn on_host(self, pods: Vec<Endpoint>, subnets: &[IpNetwork]) -> PolicySnapshot {
         let members = self.members_on_host(&pods, subnets);
-        Snapshot { pods, members, ..self }
+        PolicySnapshot { pods, members, ..self }
     }
 
-    /// The members of [`Snapshot::on_host`].
+    /// The members of [`PolicySnapshot::on_host`].
     pub fn members_on_host(&self, pods: &[Endpoint], subnets: &[IpNetwork]) -> Members {
         let is_own = |address: &IpAddr| subnets.iter().any(|subnet| subnet.contains(*address));
         let is_gateway = |address: &IpAddr| subnets.iter().any(|it| gateway(*it) == *address);
-        let of_others = |(selector, found): (&Selector, &BTreeSet<Member>)| {
+        let of_others = |(selector, found): (&Selector, &FoundMembers)| {
             // The gateway is the host itself.
             let is_node = matches!(selector, Selector::Nodes(_));
             let kept = found.iter().filter_map(|member| {
@@ -108,31 +118,44 @@ impl Snapshot {
                 member.addresses.retain(|it| !is_own(it) || is_node && is_gateway(it));
                 (!member.addresses.is_empty()).then_some(member)
             });
-            (selector.clone(), kept.collect())
+            (selector.clone(), Arc::new(kept.collect()))
         };
         let mut members: Members = self.members.iter().map(of_others).collect();
         let wanted = members::peers(self.rules.iter());
         let selectors: Vec<&Selector> = wanted.iter().collect();
         let found = members::find_pods(&selectors, pods);
         for (selector, found) in wanted.into_iter().zip(found) {
-            members.entry(selector).or_default().extend(found);
+            join(members.entry(selector).or_default(), &Arc::new(found));
         }
         members
     }
 }
 
+/// What two sources find; what one finds alone stays the same value.
+fn join(found: &mut FoundMembers, more: &FoundMembers) {
+    match found.is_empty() {
+        true => *found = Arc::clone(more),
+        false => Arc::make_mut(found).extend(more.iter().cloned()),
+    }
+}
+
 /// Selectors are no keys of JSON.
 mod pairs {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use crate::policy::members::Members;
+    use crate::policy::members::{Member, Members};
+    use crate::policy::selector::Selector;
 
     pub fn serialize<S: Serializer>(members: &Members, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(members)
+        to.collect_seq(members.iter().map(|(selector, found)| (selector, &**found)))
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Members, D::Error> {
-        Ok(Vec::deserialize(from)?.into_iter().collect())
+        let pairs = Vec::<(Selector, BTreeSet<Member>)>::deserialize(from)?;
+        Ok(pairs.into_iter().map(|(selector, found)| (selector, Arc::new(found))).collect())
     }
 }
 
@@ -141,13 +164,18 @@ mod tests {
     use super::*;
     use crate::policy::read::documents;
 
-    fn snapshot(text: &str) -> Snapshot {
+    fn snapshot(text: &str) -> PolicySnapshot {
         let documents = documents::read(&documents::objects(text).unwrap(), true);
         assert_eq!(documents.problems, []);
         let peers = members::peers(documents.rules.iter());
         let members = members::find(&peers, &documents.endpoints);
         let pods = documents.endpoints.pods;
-        Snapshot { rules: documents.rules, pods, members, standalone: Some(documents.cluster) }
+        PolicySnapshot {
+            rules: documents.rules,
+            pods,
+            members,
+            standalone: Some(documents.cluster),
+        }
     }
 
     fn pod(name: &str, address: &str) -> String {
@@ -167,14 +195,14 @@ mod tests {
     fn a_snapshot_is_read_back_as_it_was_written() {
         let before = snapshot(&[POLICY, &pod("web", "10.1.2.3")].concat());
         let text = serde_json::to_string(&before).unwrap();
-        assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), before);
+        assert_eq!(serde_json::from_str::<PolicySnapshot>(&text).unwrap(), before);
     }
 
     #[test]
     fn an_address_of_this_host_belongs_to_the_pod_that_has_it_here() {
         let said = snapshot(&[POLICY, &pod("old", "10.1.2.3"), &pod("far", "10.1.9.9")].concat());
-        let addresses = |snapshot: &Snapshot| -> Vec<String> {
-            let members = snapshot.members.values().flatten();
+        let addresses = |snapshot: &PolicySnapshot| -> Vec<String> {
+            let members = snapshot.members.values().flat_map(|found| &**found);
             members.flat_map(|it| &it.addresses).map(ToString::to_string).collect()
         };
         assert_eq!(addresses(&said), ["10.1.2.3", "10.1.9.9"]);

@@ -7,21 +7,21 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use crate::net::{Object, Problem, ProblemKind};
-use crate::policy::members::Members;
+use crate::policy::members::{self, Members};
 use crate::policy::read::cluster::Cluster;
-use crate::policy::rule::{Origin, Peer, Rules, Verdict};
+use crate::policy::rule::{Origin, PolicyPeer, PolicyVerdict, Rules};
 use crate::policy::selector::Selector;
-use crate::policy::snapshot::{Provider, Snapshot, Update};
+use crate::policy::snapshot::{PolicySnapshot, Provider, SourceUpdate};
 
 /// What every source said last.
 #[derive(Debug, Default)]
 pub struct Policies {
     /// The sources that there are.
     wanted: BTreeSet<Provider>,
-    snapshots: BTreeMap<Provider, Arc<Snapshot>>,
+    snapshots: BTreeMap<Provider, Arc<PolicySnapshot>>,
     problems: BTreeMap<Provider, Vec<Problem>>,
     states: BTreeMap<Provider, SourceState>,
-    merged: Option<Arc<Snapshot>>,
+    merged: Option<Arc<PolicySnapshot>>,
     /// Once every source has said something, one more does not hold up the others.
     were_known: bool,
     whole: Option<Whole>,
@@ -30,8 +30,8 @@ pub struct Policies {
 /// What all of them said when nothing was missing.
 #[derive(Debug)]
 struct Whole {
-    snapshots: BTreeMap<Provider, Arc<Snapshot>>,
-    merged: Arc<Snapshot>,
+    snapshots: BTreeMap<Provider, Arc<PolicySnapshot>>,
+    merged: Arc<PolicySnapshot>,
 }
 
 /// How a source is.
@@ -52,7 +52,7 @@ pub struct SourceState {
 
 impl Policies {
     /// What was kept from an earlier life, of the sources that there are still.
-    pub fn kept(snapshots: BTreeMap<Provider, Snapshot>, of: &[Provider]) -> Policies {
+    pub fn kept(snapshots: BTreeMap<Provider, PolicySnapshot>, of: &[Provider]) -> Policies {
         let snapshots = snapshots.into_iter().map(|(provider, said)| (provider, Arc::new(said)));
         let mut policies = Policies { snapshots: snapshots.collect(), ..Policies::default() };
         policies.want(of);
@@ -71,12 +71,15 @@ impl Policies {
     }
 
     /// Takes over what a source says at this time; true if that changes what holds.
-    pub fn take(&mut self, update: Update, at: SystemTime) -> bool {
+    pub fn take(&mut self, update: SourceUpdate, at: SystemTime) -> bool {
         self.note(&update, at);
         self.problems.insert(update.provider, update.problems);
-        let Some(snapshot) = update.snapshot else { return false };
-        if self.snapshots.get(&update.provider).is_some_and(|before| **before == snapshot) {
-            return false;
+        let Some(mut snapshot) = update.snapshot else { return false };
+        if let Some(before) = self.snapshots.get(&update.provider) {
+            snapshot.share(before);
+            if **before == snapshot {
+                return false;
+            }
         }
         self.snapshots.insert(update.provider, Arc::new(snapshot));
         self.merge();
@@ -97,8 +100,9 @@ impl Policies {
                 members.entry(selector.clone()).or_insert_with(|| found.clone());
             }
         }
+        members::share(&mut members, &before.members);
         let is_new = before.members != members;
-        let said = Snapshot { members, ..Snapshot::default() };
+        let said = PolicySnapshot { members, ..PolicySnapshot::default() };
         self.snapshots.insert(Provider::Members, Arc::new(said));
         self.problems.insert(Provider::Members, problems);
         let was_waiting = self.is_waiting();
@@ -106,7 +110,7 @@ impl Policies {
         is_new || self.is_waiting() != was_waiting
     }
 
-    fn note(&mut self, update: &Update, at: SystemTime) {
+    fn note(&mut self, update: &SourceUpdate, at: SystemTime) {
         let provider = update.provider;
         let state = self.states.entry(provider).or_insert_with(|| SourceState::silent(provider));
         let is_away = |problem: &Problem| {
@@ -134,7 +138,7 @@ impl Policies {
     }
 
     fn merge(&mut self) {
-        let all = || Arc::new(Snapshot::merged(self.snapshots.values().map(|said| &**said)));
+        let all = || Arc::new(PolicySnapshot::merged(self.snapshots.values().map(|said| &**said)));
         self.merged = (!self.snapshots.is_empty()).then(all);
         self.were_known = self.merged.is_some() && (self.were_known || self.sources_are_known());
         let Some(merged) = &self.merged else { return self.whole = None };
@@ -169,18 +173,19 @@ impl Policies {
 
     /// What all of them say; while members of a group are missing that a rule denies, what they said
     /// before. `None` before each has said something.
-    pub fn snapshot(&self) -> Option<&Arc<Snapshot>> {
+    pub fn snapshot(&self) -> Option<&Arc<PolicySnapshot>> {
         self.whole.as_ref().map(|whole| &whole.merged)
     }
 
     /// What the sources say, perhaps without the members on other hosts that this needs.
-    pub fn of_sources(&self) -> Option<&Arc<Snapshot>> {
+    pub fn of_sources(&self) -> Option<&Arc<PolicySnapshot>> {
         self.merged.as_ref().filter(|_| self.were_known)
     }
 
     /// There is something in what `provider` says.
     pub fn has_some(&self, provider: Provider) -> bool {
-        let nothing = Snapshot { standalone: Some(Cluster::new(true)), ..Snapshot::default() };
+        let nothing =
+            PolicySnapshot { standalone: Some(Cluster::new(true)), ..PolicySnapshot::default() };
         self.snapshots.get(&provider).is_some_and(|said| **said != nothing)
     }
 
@@ -195,7 +200,7 @@ impl Policies {
     }
 
     /// What every source said of what is in force; `None` if that is nothing.
-    pub fn in_force(&self) -> Option<BTreeMap<Provider, &Snapshot>> {
+    pub fn in_force(&self) -> Option<BTreeMap<Provider, &PolicySnapshot>> {
         let said = self.whole.as_ref()?.snapshots.iter();
         Some(said.map(|(provider, said)| (*provider, &**said)).collect())
     }
@@ -221,11 +226,11 @@ impl Policies {
 }
 
 /// The selectors of rules that do not allow: a host that does not know their members lets too much pass.
-pub fn denied(known: &Snapshot) -> impl Iterator<Item = Selector> {
-    let rules = known.rules.enforced().filter(|rule| rule.verdict != Verdict::Allow);
+pub fn denied(known: &PolicySnapshot) -> impl Iterator<Item = Selector> {
+    let rules = known.rules.enforced().filter(|rule| rule.verdict != PolicyVerdict::Allow);
     rules.flat_map(|rule| rule.peers.iter().flatten()).filter_map(|peer| match peer {
-        Peer::Selected(selector) => Some(selector.clone()),
-        Peer::Network { .. } => None,
+        PolicyPeer::Selected(selector) => Some(selector.clone()),
+        PolicyPeer::Network { .. } => None,
     })
 }
 
@@ -258,7 +263,7 @@ mod tests {
     use crate::policy::members::Member;
     use crate::policy::read::documents;
 
-    fn update(policy: Option<&str>) -> Update {
+    fn update(policy: Option<&str>) -> SourceUpdate {
         let snapshot = policy.map(|name| {
             let policy = format!(
                 "{{\"apiVersion\": \"networking.k8s.io/v1\", \"kind\": \"NetworkPolicy\", \
@@ -266,12 +271,12 @@ mod tests {
                  {{\"podSelector\": {{}}}}}}"
             );
             let rules = documents::read(&documents::objects(&policy).unwrap(), true).rules;
-            Snapshot { rules, ..Snapshot::default() }
+            PolicySnapshot { rules, ..PolicySnapshot::default() }
         });
-        Update { provider: Provider::File, snapshot, problems: Vec::new() }
+        SourceUpdate { provider: Provider::File, snapshot, problems: Vec::new() }
     }
 
-    fn deny_from(apps: &[&str]) -> Update {
+    fn deny_from(apps: &[&str]) -> SourceUpdate {
         let policy = serde_json::json!({
             "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
             "metadata": {"name": "deny"},
@@ -282,11 +287,11 @@ mod tests {
         });
         let found = documents::read(&[policy], true);
         assert_eq!(found.problems, []);
-        let snapshot = Some(Snapshot { rules: found.rules, ..Snapshot::default() });
-        Update { provider: Provider::File, snapshot, problems: Vec::new() }
+        let snapshot = Some(PolicySnapshot { rules: found.rules, ..PolicySnapshot::default() });
+        SourceUpdate { provider: Provider::File, snapshot, problems: Vec::new() }
     }
 
-    fn groups(update: &Update) -> BTreeSet<Selector> {
+    fn groups(update: &SourceUpdate) -> BTreeSet<Selector> {
         update.snapshot.iter().flat_map(denied).collect()
     }
 
@@ -294,7 +299,7 @@ mod tests {
     fn members(groups: &BTreeSet<Selector>) -> Members {
         let addresses = vec!["10.1.9.9".parse().unwrap()];
         let found: BTreeSet<_> = [Member { addresses, ports: Vec::new() }].into();
-        groups.iter().map(|group| (group.clone(), found.clone())).collect()
+        groups.iter().map(|group| (group.clone(), Arc::new(found.clone()))).collect()
     }
 
     const SHARED: [Provider; 2] = [Provider::File, Provider::Members];
@@ -372,7 +377,7 @@ mod tests {
         assert_eq!(before.policies.len(), 1);
         let away = Problem::new(ProblemKind::KubernetesApi, Object::named("pods"), "away");
         let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(9);
-        policies.take(Update { problems: vec![away], ..update(Some("b")) }, later);
+        policies.take(SourceUpdate { problems: vec![away], ..update(Some("b")) }, later);
         let after = state(&policies);
         assert_eq!((after.healthy, after.holds, after.problems), (false, true, 1));
         assert_eq!(after.read, before.read);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::net::Protocol;
+use crate::netlink::connections::Connection;
 
 /// IPPROTO_ICMP.
 pub const ICMP: u8 = 1;
@@ -54,6 +55,20 @@ impl Tuple {
             }
             Transport::Other(number) => format!("{} protocol {number}", self.destination),
         }
+    }
+}
+
+impl Tuple {
+    /// As it is judged: behind translation of its destination, before that of its source.
+    pub fn of(connection: &Connection) -> Tuple {
+        let Connection { source, answers: destination, protocol, .. } = *connection;
+        let port = connection.answering_port.or(connection.port);
+        let transport = match (Protocol::of_number(protocol), port, connection.icmp) {
+            (Some(protocol), Some(port), _) => Transport::Port(protocol, port),
+            (_, _, Some((kind, code))) => Transport::Icmp { kind, code },
+            _ => Transport::Other(protocol),
+        };
+        Tuple { source, destination, transport }
     }
 }
 

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::policy::endpoint::{Endpoint, Namespace};
 use crate::policy::members;
-use crate::policy::name::Name;
-use crate::policy::rule::{Rule, Rules, Verdict};
+use crate::policy::name::ObjectName;
+use crate::policy::rule::{PolicyVerdict, Rule, Rules};
 use crate::policy::selector::Selector;
 
 /// Those of the namespaces of `pods` of which no rule has any pod as its subject, nor as a peer that it
 /// denies: a pod that is not among a rule's peers yet would pass by that rule.
-pub fn namespaces(rules: &Rules, pods: &[Endpoint]) -> BTreeSet<Name> {
+pub fn namespaces(rules: &Rules, pods: &[Endpoint]) -> BTreeSet<ObjectName> {
     let concerned: BTreeSet<Selector> = rules.enforced().flat_map(selectors).collect();
-    let all: BTreeMap<&Name, &Namespace> =
+    let all: BTreeMap<&ObjectName, &Namespace> =
         pods.iter().map(|pod| (pod.namespace.name(), &*pod.namespace)).collect();
     let is_free =
         |namespace: &&Namespace| !concerned.iter().any(|one| one.may_match_namespace(namespace));
@@ -21,8 +21,8 @@ pub fn namespaces(rules: &Rules, pods: &[Endpoint]) -> BTreeSet<Name> {
 
 fn selectors(rule: &Rule) -> BTreeSet<Selector> {
     let mut selectors = match rule.verdict {
-        Verdict::Allow => BTreeSet::new(),
-        Verdict::Deny | Verdict::Pass => members::peers([rule]),
+        PolicyVerdict::Allow => BTreeSet::new(),
+        PolicyVerdict::Deny | PolicyVerdict::Pass => members::peers([rule]),
     };
     selectors.insert(rule.subject.clone());
     selectors
@@ -59,7 +59,7 @@ mod tests {
             documents::read(&documents::objects(&[SHOP, OTHER, policy].concat()).unwrap(), true);
         assert_eq!(documents.problems, []);
         let found = namespaces(&documents.rules, &documents.endpoints.pods);
-        assert_eq!(found.iter().map(Name::as_str).collect::<Vec<_>>(), wanted, "{policy}");
+        assert_eq!(found.iter().map(ObjectName::as_str).collect::<Vec<_>>(), wanted, "{policy}");
     }
 
     #[test]

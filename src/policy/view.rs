@@ -12,7 +12,7 @@ use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::endpoint::Endpoint;
 use crate::policy::local::Pods;
-use crate::policy::snapshot::Snapshot;
+use crate::policy::snapshot::PolicySnapshot;
 use crate::policy::sources::SourceState;
 
 /// Everything that a host knows of policies.
@@ -24,7 +24,7 @@ pub struct View {
     pub sources: Vec<SourceState>,
     /// What all sources say; `None` before the first one has said anything.
     #[serde(serialize_with = "write_known", deserialize_with = "read_known")]
-    pub known: Option<Arc<Snapshot>>,
+    pub known: Option<Arc<PolicySnapshot>>,
     /// This host's pods, as its store of addresses has them.
     pub pods: Pods,
 }
@@ -108,12 +108,15 @@ impl fmt::Display for QuarantineReason {
     }
 }
 
-fn write_known<S: Serializer>(known: &Option<Arc<Snapshot>>, to: S) -> Result<S::Ok, S::Error> {
+fn write_known<S: Serializer>(
+    known: &Option<Arc<PolicySnapshot>>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
     known.as_deref().serialize(to)
 }
 
-fn read_known<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<Snapshot>>, D::Error> {
-    Ok(Option::<Snapshot>::deserialize(from)?.map(Arc::new))
+fn read_known<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<PolicySnapshot>>, D::Error> {
+    Ok(Option::<PolicySnapshot>::deserialize(from)?.map(Arc::new))
 }
 
 #[cfg(test)]
@@ -124,7 +127,7 @@ mod tests {
     use crate::policy::ask::LocalPod;
     use crate::policy::read::cluster::Cluster;
 
-    fn view(known: Option<Snapshot>) -> View {
+    fn view(known: Option<PolicySnapshot>) -> View {
         let pod = |container_id: &str, pod: Option<&str>, address: &str| LocalPod {
             network: "net".to_owned(),
             container_id: container_id.to_owned(),
@@ -144,7 +147,7 @@ mod tests {
         }
     }
 
-    fn quarantined(known: Option<Snapshot>) -> Vec<String> {
+    fn quarantined(known: Option<PolicySnapshot>) -> Vec<String> {
         view(known).quarantined().iter().map(|one| one.problem().what).collect()
     }
 
@@ -157,16 +160,16 @@ mod tests {
             vec![text("shop/web (10.1.2.3)"), text("c2 (10.1.2.4)")]
         };
         assert_eq!(quarantined(None), both("no policies have been read yet"));
-        let silent = Snapshot::default();
+        let silent = PolicySnapshot::default();
         assert_eq!(quarantined(Some(silent)), both("no source of policies knows the pod"));
         let standalone = Some(Cluster::new(true));
-        let described = Snapshot { standalone, ..Snapshot::default() };
+        let described = PolicySnapshot { standalone, ..PolicySnapshot::default() };
         assert_eq!(quarantined(Some(described)), Vec::<String>::new());
     }
 
     #[test]
     fn a_view_is_read_back_as_it_was_written() {
-        for known in [None, Some(Snapshot::default())] {
+        for known in [None, Some(PolicySnapshot::default())] {
             let view = view(known);
             let text = serde_json::to_string(&view).unwrap();
             assert_eq!(serde_json::from_str::<View>(&text).unwrap(), view);

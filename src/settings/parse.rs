@@ -253,6 +253,9 @@ impl Parser<'_> {
         margin: &'static str,
     ) -> Option<Option<Pool>> {
         let bits = self.value(margin, values::margin);
+        if let Some(pool) = self.pool_of_one(family, variable) {
+            return Some(Some(pool));
+        }
         if matches!(self.text(variable).as_str(), "" | "none") {
             return Some(None);
         }

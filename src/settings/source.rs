@@ -11,6 +11,7 @@ use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
 use crate::settings::Source;
 use crate::settings::choices::{SOURCES, SubnetSource};
+use crate::settings::flags::VARIABLES;
 use crate::settings::parse::Parser;
 use crate::settings::values;
 
@@ -102,6 +103,20 @@ impl Parser<'_> {
         Some(Roots { hosts, counter, humanz })
     }
 
+    /// Where the operator's SUBNET lies outside the default pool, and no other is given, it is the pool.
+    pub(super) fn pool_of_one(&self, family: Family, variable: &str) -> Option<Pool> {
+        let is_alone = SOURCES.read(&self.text("SUBNET_SOURCE")) == Ok(SubnetSource::Operator);
+        let known = VARIABLES.iter().find(|known| known.name == variable)?;
+        if !is_alone || self.text(variable) != known.default {
+            return None;
+        }
+        let subnets = values::subnet_per_family(&self.text("SUBNET")).ok()?;
+        let subnet = *subnets.get(family)?;
+        let default = subnet::parse(known.default).ok();
+        let is_inside = default.is_some_and(|pool| subnet::contains(pool, subnet));
+        (!is_inside).then(|| Pool::of_one(subnet))
+    }
+
     fn fixed(&mut self, pools: &PerFamily<Pool>) -> Option<PerFamily<IpNetwork>> {
         let mut subnets = self.value("SUBNET", values::subnet_per_family)?;
         for family in Family::BOTH {
@@ -109,7 +124,11 @@ impl Parser<'_> {
                 (None, Some(pool)) => subnets.set(family, Some(pool.subnet(1))),
                 (Some(subnet), Some(pool)) if !subnet::contains(pool.network(), *subnet) => {
                     let pool = pool.network();
-                    self.fault("SUBNET", format!("{subnet} lies outside the pool {pool}"));
+                    let variable = if family == Family::V4 { "IP_SUBNET" } else { "IPV6_SUBNET" };
+                    let why = format!(
+                        "{subnet} lies outside the pool {pool}: correct {variable}, or leave it out"
+                    );
+                    self.fault("SUBNET", why);
                 }
                 (Some(subnet), None) => {
                     self.fault(

@@ -8,7 +8,7 @@ use crate::lease::transaction::{Transaction, Write};
 use crate::net::Problem;
 use crate::policy::read::documents;
 use crate::sources::references::dangling;
-use crate::sources::stored::{MARK, OBJECTS_LIMIT, Stored, StoredName, VALUE_LIMIT};
+use crate::sources::stored::{MARK, OBJECTS_LIMIT, StoredName, StoredPolicies, VALUE_LIMIT};
 
 /// Writes in one transaction: nested ones, because etcd limits each to 128 (`--max-txn-ops`), and one inside
 /// another to what is left.
@@ -69,7 +69,7 @@ impl Change {
     /// Everything that would be wrong then and is not now, or why it is too much.
     pub fn plan(
         &self,
-        stored: &Stored,
+        stored: &StoredPolicies,
         range: &str,
         revision: i64,
     ) -> Result<Planned, Vec<String>> {
@@ -192,8 +192,8 @@ mod tests {
         json!({"apiVersion": "humanz.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec})
     }
 
-    fn stored(objects: &[Value]) -> Stored {
-        let mut stored = Stored::default();
+    fn stored(objects: &[Value]) -> StoredPolicies {
+        let mut stored = StoredPolicies::default();
         for object in objects {
             let path = StoredName::of(object).unwrap().path();
             stored.set(path.as_bytes(), Some(object.to_string().into_bytes()));
@@ -261,7 +261,7 @@ mod tests {
         let planned = change.plan(&stored(&groups[..999]), RANGE, 7).unwrap();
         let count = |effect| planned.effects.iter().filter(|(_, found)| *found == effect).count();
         assert_eq!((count(Effect::Added), count(Effect::Unchanged)), (1, 999));
-        let all = change.plan(&Stored::default(), RANGE, 0).unwrap().transaction;
+        let all = change.plan(&StoredPolicies::default(), RANGE, 0).unwrap().transaction;
         assert_eq!(all.writes.len(), 1000usize.div_ceil(TOGETHER) + 1);
         assert!(all.writes.len() <= 64);
     }

@@ -11,7 +11,7 @@ use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::read::Parsed;
 use crate::policy::read::cluster::Cluster;
 use crate::policy::read::pod::Pod;
-use crate::policy::{Endpoint, Name, Provider, Rules, Snapshot, Update};
+use crate::policy::{Endpoint, ObjectName, PolicySnapshot, Provider, Rules, SourceUpdate};
 use crate::sources::find::{find, needed};
 use crate::sources::item::{HostNode, Item};
 
@@ -77,14 +77,14 @@ impl ClusterState {
     }
 
     /// What the API says, once every resource has been listed.
-    pub fn update(&mut self) -> Update {
+    pub fn update(&mut self) -> SourceUpdate {
         let mut problems = self.disconnections();
         let whole = self.followed.iter().all(|resource| self.listed.contains(resource));
         let snapshot = whole.then(|| self.snapshot(&mut problems));
-        Update { provider: Provider::Kubernetes, snapshot, problems }
+        SourceUpdate { provider: Provider::Kubernetes, snapshot, problems }
     }
 
-    fn snapshot(&mut self, problems: &mut Vec<Problem>) -> Snapshot {
+    fn snapshot(&mut self, problems: &mut Vec<Problem>) -> PolicySnapshot {
         let rules = self.rules().clone();
         problems.extend(self.faults());
         let cluster = self.cluster();
@@ -118,13 +118,13 @@ impl ClusterState {
             refused.push(Problem::new(ProblemKind::Policy, Object::named("pods"), what));
         }
         problems.append(&mut refused);
-        let mut pods: BTreeMap<&Name, Vec<&Endpoint>> = BTreeMap::new();
+        let mut pods: BTreeMap<&ObjectName, Vec<&Endpoint>> = BTreeMap::new();
         for endpoint in all.values().flatten().chain(&own) {
             pods.entry(endpoint.namespace.name()).or_default().push(endpoint);
         }
         let nodes = self.nodes().map(|node| &node.node);
         let members = find(&needed(rules.iter(), &own), &pods, nodes);
-        Snapshot { rules, pods: own, members, standalone: None }
+        PolicySnapshot { rules, pods: own, members, standalone: None }
     }
 
     fn rules(&mut self) -> &Rules {

@@ -116,7 +116,7 @@ pub fn exchange(
     let (inputs, receiver) = latest::channel(ExchangeInputs::default());
     let event_loop = EventLoop::spawn("members", async move |stopped| {
         let etcd = Etcd::new(start.etcd.clone(), start.roots.clone());
-        let mut reader = Reader::new(&etcd, &start, receiver.clone(), &publish);
+        let mut reader = GroupReader::new(&etcd, &start, receiver.clone(), &publish);
         tokio::select! {
             _ = stopped => {}
             never = reader.run() => match never {},
@@ -196,7 +196,7 @@ fn retry(failures: u32) -> Duration {
 /// A group and a host that announced members of it.
 type Place = (GroupId, NodeName);
 
-struct Reader<'a, P> {
+struct GroupReader<'a, P> {
     etcd: &'a Etcd,
     start: &'a ExchangeStart,
     inputs: latest::Receiver<ExchangeInputs>,
@@ -209,7 +209,7 @@ struct Reader<'a, P> {
     published: HeardMembers,
 }
 
-impl<'a, P: Fn(Exchanged)> Reader<'a, P> {
+impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
     fn new(
         etcd: &'a Etcd,
         start: &'a ExchangeStart,
@@ -217,7 +217,7 @@ impl<'a, P: Fn(Exchanged)> Reader<'a, P> {
         publish: P,
     ) -> Self {
         let (values, known, trouble, published) = Default::default();
-        Reader { etcd, start, inputs, publish, values, known, trouble, published }
+        GroupReader { etcd, start, inputs, publish, values, known, trouble, published }
     }
 
     async fn run(&mut self) -> Infallible {
@@ -362,7 +362,7 @@ impl<'a, P: Fn(Exchanged)> Reader<'a, P> {
         let unread = unread.map(|(_, selector)| selector.clone()).collect();
         let mut exchanged = HeardMembers { unread, ..HeardMembers::default() };
         for (group, selector) in groups.iter().filter(|(group, _)| self.known.contains(group)) {
-            let found = exchanged.members.entry(selector.clone()).or_default();
+            let mut found = BTreeSet::new();
             let first = (group.clone(), "0".parse().expect("a name"));
             let values = self.values.range(first..).take_while(|((of, _), _)| of == group);
             for ((_, host), value) in values {
@@ -373,6 +373,7 @@ impl<'a, P: Fn(Exchanged)> Reader<'a, P> {
                     exchanged.problems.push(problem(host, selector, &fault));
                 }
             }
+            exchanged.members.insert(selector.clone(), Arc::new(found));
         }
         if let Some(why) = &self.trouble {
             let subject = Object::named("members of groups");

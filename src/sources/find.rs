@@ -1,8 +1,9 @@
 //! Pure. What the selectors that a host needs find in the whole cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::policy::{Endpoint, Member, Members, Name, Node, Rule, Selector, members};
+use crate::policy::{Endpoint, Member, Members, Node, ObjectName, Rule, Selector, members};
 
 /// The selectors in the rules for `pods`: what concerns no pod of this host needs no members here.
 pub fn needed<'a>(rules: impl Iterator<Item = &'a Rule>, pods: &[Endpoint]) -> BTreeSet<Selector> {
@@ -17,7 +18,7 @@ pub fn needed<'a>(rules: impl Iterator<Item = &'a Rule>, pods: &[Endpoint]) -> B
 /// What `selectors` find among pods by namespace, and nodes.
 pub fn find<'a>(
     selectors: &BTreeSet<Selector>,
-    pods: &BTreeMap<&Name, Vec<&'a Endpoint>>,
+    pods: &BTreeMap<&ObjectName, Vec<&'a Endpoint>>,
     nodes: impl Iterator<Item = &'a Node> + Clone,
 ) -> Members {
     let found = |selector: &Selector| -> BTreeSet<Member> {
@@ -45,5 +46,5 @@ pub fn find<'a>(
         }
         found
     };
-    selectors.iter().map(|selector| (selector.clone(), found(selector))).collect()
+    selectors.iter().map(|selector| (selector.clone(), Arc::new(found(selector)))).collect()
 }

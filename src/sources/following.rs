@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 use crate::net::node_name::NodeName;
 use crate::os::event_loop::EventLoop;
 use crate::policy::members::peers;
-use crate::policy::{Members, Selector, Update};
+use crate::policy::{Members, Selector, SourceUpdate};
 use crate::sources::exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, exchange};
 use crate::sources::inputs::{ExchangedFrom, hosts};
-use crate::sources::kubernetes::{self, Start};
+use crate::sources::kubernetes::{self, ApiStart};
 use crate::sources::policies::{PoliciesStart, policies};
 use crate::sources::shared::Hosts;
 
 /// What to follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Followed {
-    Kubernetes(Start),
+    Kubernetes(ApiStart),
     /// Policies, and members of groups, for this host.
     Etcd(PoliciesStart, NodeName),
 }
 
 /// What follows them, and what it was started with.
 pub struct Following {
-    publish: Arc<dyn Fn(Update) + Send + Sync>,
+    publish: Arc<dyn Fn(SourceUpdate) + Send + Sync>,
     publish_members: Arc<dyn Fn(Exchanged) + Send + Sync>,
     running: Option<Running>,
 }
@@ -47,7 +47,7 @@ const FORMER: Duration = Duration::from_secs(10);
 impl Following {
     /// Nothing is followed yet. Both are called from other threads and must not block for long.
     pub fn new(
-        publish: impl Fn(Update) + Send + Sync + 'static,
+        publish: impl Fn(SourceUpdate) + Send + Sync + 'static,
         publish_members: impl Fn(Exchanged) + Send + Sync + 'static,
     ) -> Following {
         let (publish, publish_members) = (Arc::new(publish), Arc::new(publish_members));
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn what_could_not_be_started_does_not_count_as_followed() {
         let host: NodeName = "n1".parse().unwrap();
-        let start = Start { api: KubeSettings::default(), host, pods: PodScope::All };
+        let start = ApiStart { api: KubeSettings::default(), host, pods: PodScope::All };
         let of = || Followed::Kubernetes(start.clone());
         let failed = || io::Error::from(io::ErrorKind::WouldBlock);
         let source = || EventLoop::spawn("test", async |stopped| drop(stopped.await));

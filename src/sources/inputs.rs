@@ -9,7 +9,7 @@ use crate::net::node_name::NodeName;
 use crate::net::subnet;
 use crate::policy::local::Pods;
 use crate::policy::sources::denied;
-use crate::policy::{Endpoints, Labels, Node, Selector, Snapshot, members};
+use crate::policy::{Endpoints, Labels, Node, PolicySnapshot, Selector, members};
 use crate::sources::exchange::ExchangeInputs;
 use crate::sources::find::needed;
 use crate::sources::shared::{HostAddresses, Hosts};
@@ -17,7 +17,7 @@ use crate::sources::shared::{HostAddresses, Hosts};
 /// What inputs of the exchange are computed from.
 #[derive(Clone, Debug)]
 pub struct ExchangedFrom {
-    pub known: Arc<Snapshot>,
+    pub known: Arc<PolicySnapshot>,
     /// All of this host.
     pub pods: Pods,
     pub hosts: Arc<lease::Snapshot>,
@@ -61,7 +61,8 @@ impl ExchangeInputs {
             addresses: addresses.unwrap_or_default(),
         };
         let found = members::find(&in_use, &Endpoints { pods: endpoints, nodes: vec![node] });
-        let members = found.values().flatten().flat_map(|member| &member.addresses);
+        let members =
+            found.values().flat_map(|found| &**found).flat_map(|member| &member.addresses);
         let published: BTreeSet<IpAddr> = members.copied().collect();
         let owners = pods.owners().filter(|(address, _)| published.contains(address));
         let owners = owners.map(|(address, container)| (address, container.to_owned())).collect();

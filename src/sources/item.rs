@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::kube::Resource;
 use crate::net::{Object, Problem, ProblemKind, subnet};
-use crate::policy::read::fields::{Fault, Field, quoted};
+use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::read::pod::Pod;
 use crate::policy::read::{Parsed, cluster, policy};
 use crate::policy::{Namespace, Node};
@@ -45,7 +45,7 @@ impl Item {
             | Resource::AdminNetworkPolicies
             | Resource::BaselineAdminNetworkPolicies => policy(object)
                 .map(Item::Policy)
-                .ok_or_else(|| Field::root(object).fault("is no policy")),
+                .ok_or_else(|| ObjectField::root(object).fault("is no policy")),
         };
         item.unwrap_or_else(|fault| Item::Faulty(problem(resource, object, &fault)))
     }
@@ -53,7 +53,7 @@ impl Item {
 
 fn node(object: &Value) -> Result<HostNode, Fault> {
     let mut node = cluster::node(object)?;
-    let spec = Field::root(object).get("spec");
+    let spec = ObjectField::root(object).get("spec");
     let list = |name| spec.as_ref().map_or(Ok(Vec::new()), |spec| spec.list(name));
     let one = spec.as_ref().and_then(|spec| spec.get("podCIDR"));
     let mut fields = list("podCIDRs")?;
@@ -61,7 +61,8 @@ fn node(object: &Value) -> Result<HostNode, Fault> {
         fields.extend(one.filter(|one| one.text() != Ok("")));
     }
     fields.truncate(SUBNETS_LIMIT);
-    let subnets: Vec<IpNetwork> = fields.iter().map(Field::network).collect::<Result<_, _>>()?;
+    let subnets: Vec<IpNetwork> =
+        fields.iter().map(ObjectField::network).collect::<Result<_, _>>()?;
     // Its pods' gateways are the node, too.
     node.addresses.extend(subnets.iter().map(|subnet| subnet::gateway(*subnet)));
     Ok(HostNode { node, subnets })

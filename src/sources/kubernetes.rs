@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
-use crate::kube::{Followed, KubeSettings, Resource, follow};
+use crate::kube::{FollowedObjects, KubeSettings, Resource, follow};
 use crate::net::node_name::NodeName;
 use crate::os::event_loop::{self, EventLoop};
-use crate::policy::Update;
+use crate::policy::SourceUpdate;
 use crate::sources::cluster_state::{ClusterState, PodScope};
 use crate::sources::item::Item;
 
@@ -25,7 +25,7 @@ const READ_WITHIN: Duration = Duration::from_secs(60);
 
 /// What to follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Start {
+pub struct ApiStart {
     pub api: KubeSettings,
     /// This host's node.
     pub host: NodeName,
@@ -37,8 +37,8 @@ pub struct Start {
 /// # Errors
 /// The thread or its event loop cannot be created.
 pub fn spawn(
-    start: Start,
-    mut publish: impl FnMut(Update) + Send + 'static,
+    start: ApiStart,
+    mut publish: impl FnMut(SourceUpdate) + Send + 'static,
 ) -> io::Result<EventLoop> {
     EventLoop::spawn("policies", async move |stopped| run(&start, stopped, &mut publish).await)
 }
@@ -47,7 +47,7 @@ pub fn spawn(
 ///
 /// # Errors
 /// The API does not answer in time, or refuses.
-pub fn read(start: &Start) -> Result<Update, String> {
+pub fn read(start: &ApiStart) -> Result<SourceUpdate, String> {
     event_loop::once(async || {
         let (mut state, mut followed) = begin(start);
         let until = Instant::now() + READ_WITHIN;
@@ -67,7 +67,7 @@ pub fn read(start: &Start) -> Result<Update, String> {
     })
 }
 
-fn begin(start: &Start) -> (ClusterState, Followed<Item>) {
+fn begin(start: &ApiStart) -> (ClusterState, FollowedObjects<Item>) {
     let query = |resource: Resource| match (resource, start.pods) {
         (Resource::Pods | Resource::Nodes, PodScope::Own) => resource.query_of(&start.host),
         _ => resource.query(),
@@ -77,7 +77,11 @@ fn begin(start: &Start) -> (ClusterState, Followed<Item>) {
     (state, follow(&start.api, queries.into(), Item::read))
 }
 
-async fn run(start: &Start, mut stopped: oneshot::Receiver<()>, publish: &mut impl FnMut(Update)) {
+async fn run(
+    start: &ApiStart,
+    mut stopped: oneshot::Receiver<()>,
+    publish: &mut impl FnMut(SourceUpdate),
+) {
     let (mut state, mut followed) = begin(start);
     let (mut due, mut rested) = (None, Instant::now());
     let mut published = None;

@@ -32,7 +32,7 @@ pub use exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, HeardMemb
 pub use following::{Followed, Following};
 pub use inputs::{ExchangedFrom, hosts};
 pub use item::Item;
-pub use kubernetes::{Start, read, spawn};
+pub use kubernetes::{ApiStart, read, spawn};
 pub use policies::{PoliciesStart, policies, read_policies};
 pub use shared::{GroupId, HostAddresses, Hosts};
-pub use stored::{KINDS, Kind, MARK, Stored, StoredName, VALUE_LIMIT};
+pub use stored::{KINDS, Kind, MARK, StoredName, StoredPolicies, VALUE_LIMIT};

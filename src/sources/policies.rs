@@ -13,8 +13,8 @@ use crate::lease::snapshot::Raw;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::event_loop::{self, EventLoop};
 use crate::os::random;
-use crate::policy::{Members, Provider, Snapshot, Update};
-use crate::sources::stored::{BYTES_LIMIT, OBJECTS_LIMIT, Stored};
+use crate::policy::{Members, PolicySnapshot, Provider, SourceUpdate};
+use crate::sources::stored::{BYTES_LIMIT, OBJECTS_LIMIT, StoredPolicies};
 
 /// Longest wait before another attempt after the first failure; doubled for each further one …
 const RETRY: Duration = Duration::from_millis(200);
@@ -49,16 +49,16 @@ pub struct PoliciesStart {
 pub fn policies(
     start: PoliciesStart,
     had_some: bool,
-    publish: impl FnMut(Update) + Send + 'static,
+    publish: impl FnMut(SourceUpdate) + Send + 'static,
 ) -> io::Result<EventLoop> {
     EventLoop::spawn("policies", async move |stopped| {
         let etcd = Etcd::new(start.etcd.clone(), start.roots.clone());
         let range = start.roots.policies_range();
-        let mut follower = Follower {
+        let mut follower = PolicyFollower {
             etcd: &etcd,
             range,
             publish,
-            stored: Stored::default(),
+            stored: StoredPolicies::default(),
             had_some,
             known: None,
             said: None,
@@ -74,7 +74,7 @@ pub fn policies(
 ///
 /// # Errors
 /// No member answers, or reading is not permitted.
-pub fn read_policies(start: &PoliciesStart) -> Result<(Stored, i64), String> {
+pub fn read_policies(start: &PoliciesStart) -> Result<(StoredPolicies, i64), String> {
     event_loop::once(async || {
         let etcd = Etcd::new(start.etcd.clone(), start.roots.clone());
         let range = start.roots.policies_range();
@@ -82,8 +82,8 @@ pub fn read_policies(start: &PoliciesStart) -> Result<(Stored, i64), String> {
     })
 }
 
-async fn read(etcd: &Etcd, range: &str) -> Result<(Stored, i64), EtcdError> {
-    let mut stored = Stored::default();
+async fn read(etcd: &Etcd, range: &str) -> Result<(StoredPolicies, i64), EtcdError> {
+    let mut stored = StoredPolicies::default();
     let take = |raw: Raw<'_>| {
         stored.set(&raw.key[range.len()..], Some(raw.value.to_vec()));
         !stored.is_too_much()
@@ -92,19 +92,19 @@ async fn read(etcd: &Etcd, range: &str) -> Result<(Stored, i64), EtcdError> {
     Ok((stored, revision))
 }
 
-struct Follower<'a, P> {
+struct PolicyFollower<'a, P> {
     etcd: &'a Etcd,
     range: String,
     publish: P,
-    stored: Stored,
+    stored: StoredPolicies,
     had_some: bool,
     /// What is there, if it could be read.
-    known: Option<(Snapshot, Vec<Problem>)>,
+    known: Option<(PolicySnapshot, Vec<Problem>)>,
     /// What was published last.
-    said: Option<(Option<Snapshot>, Vec<Problem>)>,
+    said: Option<(Option<PolicySnapshot>, Vec<Problem>)>,
 }
 
-impl<P: FnMut(Update)> Follower<'_, P> {
+impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
     async fn run(&mut self) -> Infallible {
         let mut failures = 0;
         loop {
@@ -165,7 +165,7 @@ impl<P: FnMut(Update)> Follower<'_, P> {
             return Err(EtcdError::Refused(format!("{}: {why}", self.range)));
         }
         let read = self.stored.read(&self.range);
-        let snapshot = Snapshot {
+        let snapshot = PolicySnapshot {
             rules: read.rules,
             pods: Vec::new(),
             members: Members::new(),
@@ -193,7 +193,7 @@ impl<P: FnMut(Update)> Follower<'_, P> {
         if self.said.as_ref() != Some(&said) {
             self.said = Some(said.clone());
             let (snapshot, problems) = said;
-            (self.publish)(Update { provider: Provider::Etcd, snapshot, problems });
+            (self.publish)(SourceUpdate { provider: Provider::Etcd, snapshot, problems });
         }
     }
 }

@@ -5,7 +5,7 @@ use etcd_client::{
 };
 
 use crate::etcd::failure::reason;
-use crate::etcd::{Etcd, Member, after, canceled};
+use crate::etcd::{Etcd, MemberConnection, after, canceled};
 use crate::lease::EtcdError;
 
 /// Keys read in one transaction. Source: etcd's `--max-txn-ops`, 128.
@@ -19,7 +19,7 @@ impl Etcd {
         limit: usize,
     ) -> Result<(Option<Vec<Vec<u8>>>, i64), EtcdError> {
         let most = i64::try_from(limit).unwrap_or(i64::MAX - 1) + 1;
-        let request = async |mut member: Member| {
+        let request = async |mut member: MemberConnection| {
             let options = GetOptions::new().with_range(after(range)).with_keys_only();
             member.kv.get(range, Some(options.with_limit(most))).await
         };
@@ -34,7 +34,7 @@ impl Etcd {
         let (mut values, mut together) = (Vec::with_capacity(keys.len()), TOGETHER);
         while let Some(rest) = keys.get(values.len()..).filter(|rest| !rest.is_empty()) {
             let some = &rest[..together.min(rest.len())];
-            let request = async |mut member: Member| {
+            let request = async |mut member: MemberConnection| {
                 let reads = some.iter().map(|key| TxnOp::get(key.as_str(), None));
                 member.kv.txn(Txn::new().and_then(reads.collect::<Vec<_>>())).await
             };
@@ -66,7 +66,7 @@ impl Etcd {
                 .with_progress_notify()
                 .with_watch_id(id)
         };
-        let request = async |mut member: Member| {
+        let request = async |mut member: MemberConnection| {
             let mut numbered = (1..).zip(ranges);
             let (id, first) = numbered.next().unwrap_or((1, &ranges[0]));
             let mut stream = member.watch.watch(first.as_str(), Some(options(first, id))).await?;
@@ -82,17 +82,17 @@ impl Etcd {
 
 /// A key that was put or deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct KeyChange {
     pub key: Vec<u8>,
     /// `None`: it was deleted.
     pub value: Option<Vec<u8>>,
 }
 
-impl Change {
+impl KeyChange {
     /// A deleted key has version 0.
-    fn of(pair: &KeyValue) -> Change {
+    fn of(pair: &KeyValue) -> KeyChange {
         let value = (pair.version() != 0).then(|| pair.value().to_vec());
-        Change { key: pair.key().to_vec(), value }
+        KeyChange { key: pair.key().to_vec(), value }
     }
 }
 
@@ -107,13 +107,13 @@ impl RangeWatch {
     ///
     /// # Errors
     /// The watch ended or was refused.
-    pub async fn next(&mut self) -> Result<Vec<Change>, EtcdError> {
+    pub async fn next(&mut self) -> Result<Vec<KeyChange>, EtcdError> {
         let ended = |why: String| format!("watch: etcd {}: {why}", self.endpoint);
         match self.stream.message().await {
             Ok(Some(answer)) if answer.canceled() => Err(canceled(&answer, ended)),
             Ok(Some(answer)) => {
                 let pairs = answer.events().iter().filter_map(Event::kv);
-                Ok(pairs.map(Change::of).collect())
+                Ok(pairs.map(KeyChange::of).collect())
             }
             Ok(None) => Err(EtcdError::Unreachable(ended("the stream ended".to_owned()))),
             Err(error) => Err(EtcdError::Unreachable(ended(reason(&error)))),

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::policy::read::fields::Field;
+use crate::policy::read::fields::ObjectField;
 use crate::policy::read::groups::scoped;
-use crate::policy::{Name, Scoped};
+use crate::policy::{ObjectName, Scoped};
 use crate::sources::stored::StoredName;
 
 /// What `objects` refer to and do not hold: the object, and what it misses. Fields that are not understood
 /// refer to nothing; their readers report them.
 pub fn dangling(objects: &BTreeMap<StoredName, Value>) -> BTreeSet<(StoredName, String)> {
-    let known: BTreeSet<(&str, Option<&Name>, &Name)> =
+    let known: BTreeSet<(&str, Option<&ObjectName>, &ObjectName)> =
         objects.keys().map(|name| (name.kind.name, name.scope.as_ref(), &name.name)).collect();
     let mut dangling = BTreeSet::new();
     for (name, object) in objects {
@@ -27,13 +27,13 @@ pub fn dangling(objects: &BTreeMap<StoredName, Value>) -> BTreeSet<(StoredName, 
 
 /// Kind and name of each object that this one refers to.
 fn references(name: &StoredName, spec: &Value) -> Vec<(&'static str, Scoped)> {
-    let spec = Field::root(spec);
-    let list = |field: &Field<'_>, of: &str| -> Vec<Value> {
+    let spec = ObjectField::root(spec);
+    let list = |field: &ObjectField<'_>, of: &str| -> Vec<Value> {
         let items = field.list(of).unwrap_or_default();
         items.iter().map(|item| item.value().clone()).collect()
     };
     let tenant = name.scope.clone().unwrap_or_else(|| tenant_of(&spec));
-    let read = |value: &Value| scoped(&Field::root(value), &tenant).ok();
+    let read = |value: &Value| scoped(&ObjectField::root(value), &tenant).ok();
     let (kind, values): (_, Vec<Value>) = match name.kind.name {
         "Group" => ("GroupPolicy", list(&spec, "policies")),
         "GroupPolicy" => {
@@ -50,7 +50,7 @@ fn references(name: &StoredName, spec: &Value) -> Vec<(&'static str, Scoped)> {
     values.iter().filter_map(|value| Some((kind, read(value)?))).collect()
 }
 
-fn tenant_of(spec: &Field<'_>) -> Name {
+fn tenant_of(spec: &ObjectField<'_>) -> ObjectName {
     let given = spec.get("tenant").and_then(|tenant| tenant.name().ok());
     given.unwrap_or_else(|| "default".parse().expect("a name"))
 }

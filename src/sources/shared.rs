@@ -57,7 +57,7 @@ const SHOWN: usize = 120;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Value {
+struct AnnouncedMembers {
     selector: String,
     members: BTreeSet<Member>,
 }
@@ -83,7 +83,7 @@ impl GroupId {
 
 /// The value for `members` of a group.
 pub fn write(selector: &Selector, members: &BTreeSet<Member>) -> String {
-    let value = Value { selector: selector.text(), members: members.clone() };
+    let value = AnnouncedMembers { selector: selector.text(), members: members.clone() };
     serde_json::to_string(&value).expect("texts and numbers")
 }
 
@@ -94,14 +94,14 @@ pub fn read(
     selector: &Selector,
     host: &HostAddresses,
 ) -> (BTreeSet<Member>, Option<SharedFault>) {
-    let read = || -> Result<Value, SharedFault> {
+    let read = || -> Result<AnnouncedMembers, SharedFault> {
         if bytes.len() > VALUE_LIMIT {
             return Err(SharedFault::TooLong);
         }
         let shown = |text: &str| text.chars().take(SHOWN).collect();
         let malformed =
             |error: serde_json::Error| SharedFault::Malformed(shown(&error.to_string()));
-        let value: Value = serde_json::from_slice(bytes).map_err(malformed)?;
+        let value: AnnouncedMembers = serde_json::from_slice(bytes).map_err(malformed)?;
         if value.selector != selector.text() {
             return Err(SharedFault::Other(shown(&value.selector)));
         }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::net::{Object, Problem, ProblemKind};
-use crate::policy::Name;
+use crate::policy::ObjectName;
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::read::fields::quoted;
 
@@ -71,8 +71,8 @@ pub const KINDS: [Kind; 8] = [
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StoredName {
     pub kind: &'static Kind,
-    pub scope: Option<Name>,
-    pub name: Name,
+    pub scope: Option<ObjectName>,
+    pub name: ObjectName,
 }
 
 impl Kind {
@@ -110,7 +110,7 @@ impl StoredName {
             let given = given.map(|value| text(value).unwrap_or_default());
             let given = given.or(default.map(str::to_owned));
             let given = given.ok_or_else(|| format!("metadata.{field} is missing"))?;
-            given.parse::<Name>().map_err(|error| format!("metadata.{field}: {error}"))
+            given.parse::<ObjectName>().map_err(|error| format!("metadata.{field}: {error}"))
         };
         let default = |field: &str| (field == "tenant").then_some(DEFAULT_TENANT);
         let scope = found.scope.map(|field| name(field, default(field))).transpose()?;
@@ -122,7 +122,7 @@ impl StoredName {
     /// # Errors
     /// Not such a name.
     pub fn parse(kind: &'static Kind, text: &str) -> Result<StoredName, String> {
-        let one = |text: &str| text.parse::<Name>().map_err(|error| error.to_string());
+        let one = |text: &str| text.parse::<ObjectName>().map_err(|error| error.to_string());
         let (scope, name) = match (kind.scope, text.split_once('/')) {
             (Some(_), Some((scope, name))) => (Some(one(scope)?), one(name)?),
             (Some("tenant"), None) => (Some(one(DEFAULT_TENANT)?), one(text)?),
@@ -177,14 +177,14 @@ impl std::fmt::Display for StoredName {
 
 /// Everything below the range of policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredPolicies {
     /// Path below the range → value.
     values: BTreeMap<String, Vec<u8>>,
     bytes: usize,
     is_marked: bool,
 }
 
-impl Stored {
+impl StoredPolicies {
     /// Takes over a key, without the range, that has this value now, or none.
     pub fn set(&mut self, path: &[u8], value: Option<Vec<u8>>) {
         let path = String::from_utf8_lossy(path).into_owned();

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::cluster::Alone;
 use crate::support::local::get;
 use crate::support::wait::SOON;
-use crate::support::{Cluster, Node, Place, Pod, eventually};
+use crate::support::{Agent, Cluster, Node, Place, Pod, eventually};
 use crate::{alone, serve};
 
 /// The samples of a page: name and labels → value.
@@ -94,6 +95,45 @@ fn alerts_are_valid_and_fire_on_their_problem_only() {
     for alert in alerts {
         assert!(tested.contains(&format!("alertname=\"{alert}\"")), "{alert} is not tested");
     }
+}
+
+/// The guide's scrape configuration is valid, has the job that the alerts want, and finds metrics there.
+#[test]
+fn the_guides_scrape_configuration_finds_the_metrics() {
+    let guide = std::fs::read_to_string("packaging/operations.md").unwrap();
+    let block = guide.split("  ```yaml\n  scrape_configs:").nth(1).unwrap();
+    let block = format!("  scrape_configs:{}", block.split("  ```").next().unwrap());
+    let lines = block.lines().map(|line| line.strip_prefix("  ").unwrap_or(line));
+    let config = lines.collect::<Vec<_>>().join("\n") + "\n";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prometheus.yml");
+    std::fs::write(&path, &config).unwrap();
+    promtool(&["check", "config", path.to_str().unwrap()], "");
+    assert!(
+        shipped("alerts.yml").contains("up{job=\"humanz\"}") && config.contains("job_name: humanz")
+    );
+    let target = config.split('"').find(|text| text.starts_with("127.0.0.1:")).unwrap();
+    assert!(guide.contains(&format!("`METRICS_ADDR={target}`")), "{target}");
+    let alone = Alone::new();
+    let settings = [("SUBNET_SOURCE", "static"), ("ETCD_HOST", ""), ("METRICS_ADDR", target)];
+    let _agent = Agent::start(&alone.host, &settings);
+    eventually("the metrics are there", SOON, || {
+        let ended = alone.host.run(&format!("curl -sS --noproxy * http://{target}/metrics"));
+        if ended.stdout.contains("humanz_ready") { Ok(()) } else { Err(ended.to_string()) }
+    });
+}
+
+/// The object for the Prometheus operator has the groups of alerts.yml, two columns to the right.
+#[test]
+fn the_rules_for_the_operator_are_the_alerts() {
+    let alerts = shipped("alerts.yml");
+    let groups = alerts.split_once("\ngroups:\n").unwrap().1;
+    let object = shipped("prometheusrule.yaml");
+    let (head, rules) = object.split_once("\nspec:\n  groups:\n").unwrap();
+    assert!(head.contains("kind: PrometheusRule"), "{head}");
+    let moved: Vec<&str> =
+        rules.lines().map(|line| line.strip_prefix("  ").unwrap_or(line)).collect();
+    assert_eq!(moved, groups.lines().collect::<Vec<_>>());
 }
 
 #[test]

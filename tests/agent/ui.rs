@@ -1,5 +1,6 @@
 //! The status page for browsers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -57,13 +58,8 @@ fn the_page_is_local_and_shows_when_the_agent_is_gone() {
     assert!(refused.stderr.contains("loopback"), "{refused}");
 }
 
-/// Skipped without a browser; the other test covers the page.
 #[test]
 fn a_browser_shows_hosts_routes_addresses_and_changes() {
-    if !std::path::Path::new(BROWSER).exists() {
-        println!("{BROWSER} is not there: the page was not looked at");
-        return;
-    }
     let cluster = Cluster::routed(2, 1);
     let host = &cluster.hosts[0];
     let agents = cluster.start_agents(&[("IPV6_SUBNET", "fd10::/48")]);
@@ -126,10 +122,6 @@ fn put_host(cluster: &Cluster, number: u8, hosts: u8, lost: &[u8]) {
 /// Three hosts of which two are parted; then thirty, then a hundred, most of which are keys alone.
 #[test]
 fn a_browser_shows_the_reachability_between_hosts() {
-    if !std::path::Path::new(BROWSER).exists() {
-        println!("{BROWSER} is not there: the page was not looked at");
-        return;
-    }
     let cluster = Cluster::new(3);
     let [host, two, three] = &cluster.hosts[..] else { unreachable!() };
     let _agents = cluster.start_agents(&[("PROBE_INTERVAL", "1s")]);
@@ -199,6 +191,7 @@ fn a_browser_shows_the_reachability_between_hosts() {
 
 /// The page, once it has all of `words`.
 fn drawn(host: &Node, words: &[&str]) -> String {
+    assert!(std::path::Path::new(BROWSER).exists(), "{BROWSER} is missing: apt install chromium");
     host.run("mkdir -p /etc/fonts").ok();
     host.write("/etc/fonts/fonts.conf", FONTS);
     eventually(&format!("the page is drawn with {words:?}"), Duration::from_secs(180), || {
@@ -224,4 +217,57 @@ fn browse(host: &Node, options: &str) -> String {
          --disable-dev-shm-usage --user-data-dir=/tmp/browser --virtual-time-budget=5000 {options} {URL}/"
     );
     host.run(&line).ok()
+}
+
+/// The colours of a scheme: `--name: #rrggbb` in the rules `:root` of one part of the style sheet.
+fn colours(part: &str) -> BTreeMap<&str, [f64; 3]> {
+    let pairs = part.split([';', '{', '}']).filter_map(|pair| pair.trim().split_once(": #"));
+    let pairs = pairs.filter(|(name, value)| name.starts_with("--") && value.len() == 6);
+    let channel = |value: &str, at| f64::from(u8::from_str_radix(&value[at..at + 2], 16).unwrap());
+    pairs.map(|(name, value)| (&name[2..], [0, 2, 4].map(|at| channel(value, at)))).collect()
+}
+
+/// Source: WCAG 2.2, "contrast ratio" and "relative luminance".
+fn contrast(one: [f64; 3], other: [f64; 3]) -> f64 {
+    let linear = |channel: f64| match channel / 255.0 {
+        value if value <= 0.04045 => value / 12.92,
+        value => ((value + 0.055) / 1.055).powf(2.4),
+    };
+    let luminance = |colour: [f64; 3]| {
+        let [red, green, blue] = colour.map(linear);
+        0.2126 * red + 0.7152 * green + 0.0722 * blue
+    };
+    let (one, other) = (luminance(one), luminance(other));
+    (one.max(other) + 0.05) / (one.min(other) + 0.05)
+}
+
+/// AA wants 4.5 for text.
+#[test]
+fn text_stands_out_in_light_and_in_dark() {
+    let sheet = include_str!("../../src/command/ui/page.css");
+    let (light, dark) = sheet.split_once("prefers-color-scheme: dark").unwrap();
+    for (scheme, part) in [("light", light), ("dark", dark)] {
+        let colours = colours(part);
+        let paper = colours["paper"];
+        // Behind text there is paper, or paper with a part of a colour.
+        let mixed = |name: &str, part: f64| {
+            let of = |at: usize| colours[name][at] * part + paper[at] * (1.0 - part);
+            [of(0), of(1), of(2)]
+        };
+        for (text, behind) in [
+            ("ink", paper),
+            ("good", paper),
+            ("bad", paper),
+            ("dim", paper),
+            ("warn", paper),
+            ("on-bad", colours["bad"]),
+            ("ink", mixed("good", 0.28)),
+            ("ink", mixed("warn", 0.45)),
+            ("ink", mixed("dim", 0.18)),
+            ("dim", mixed("dim", 0.12)),
+        ] {
+            let found = contrast(colours[text], behind);
+            assert!(found >= 4.5, "{scheme}: {text} on {behind:?} has {found:.2}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::cni::{Attachment, Network};
 use crate::support::pod::make_netns;
@@ -16,22 +16,27 @@ const BEFORE: &str = "/etc/cni/net.d/10-flannel.conflist";
 /// A host as flannel and its CNI plugin leave it: that one hands on to bridge and host-local.
 /// `number`: of the subnet.
 fn bridge_and_host_local(host: &Node, number: u8) -> Network {
-    host.shell(&format!(
+    let subnet = format!("10.244.{number}.0/24");
+    bridge_with(host, &json!({ "mtu": 1450, "ipMasq": false }), &subnet)
+}
+
+/// `more`: further keys of the plugin bridge.
+fn bridge_with(host: &Node, more: &Value, subnet: &str) -> Network {
+    host.shell(
         "mkdir -p /opt/cni/bin /etc/cni/net.d && cd /opt/cni/bin && ln -s /usr/lib/cni/bridge /usr/lib/cni/host-local . \
-         && echo 1 > /proc/sys/net/ipv4/ip_forward && echo FLANNEL_SUBNET=10.244.{number}.1/24 > /run/subnet.env"
-    ))
+         && echo 1 > /proc/sys/net/ipv4/ip_forward",
+    )
     .ok();
-    let conf = json!({
-        "name": "cbr0", "cniVersion": "0.3.1",
-        "plugins": [{
-            "type": "bridge", "bridge": "cni0", "mtu": 1450, "hairpinMode": true, "isGateway": true,
-            "isDefaultGateway": true, "ipMasq": false,
-            "ipam": {
-                "type": "host-local", "ranges": [[{ "subnet": format!("10.244.{number}.0/24") }]],
-                "routes": [{ "dst": "10.244.0.0/16" }]
-            }
-        }]
+    let mut plugin = json!({
+        "type": "bridge", "bridge": "cni0", "hairpinMode": true, "isGateway": true,
+        "isDefaultGateway": true,
+        "ipam": {
+            "type": "host-local", "ranges": [[{ "subnet": subnet }]],
+            "routes": [{ "dst": "10.244.0.0/16" }]
+        }
     });
+    plugin.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let conf = json!({ "name": "cbr0", "cniVersion": "0.3.1", "plugins": [plugin] });
     host.write(BEFORE, &conf.to_string());
     Network::parse(&conf.to_string())
 }
@@ -98,6 +103,13 @@ fn hosts_of_flannel_keep_their_subnets_and_pods() {
     // While flannel's device is there, its address lies inside the pool: the start says so.
     let refused = Agent::run(&cluster.hosts[0], "check-config", KEPT);
     assert!(refused.stderr.contains("remove flannel.1"), "{refused}");
+    // A dry run shows the whole, and that among it.
+    let dry = Agent::run(&cluster.hosts[0], "--dry-run", KEPT).ok();
+    for line in
+        ["! flannel.1 has the address 10.244.0.0/32", "ip link delete flannel.1", "~ bridge cni0"]
+    {
+        assert!(dry.contains(line), "{line:?} is not in:\n{dry}");
+    }
     for (host, _) in &hosts {
         // The bridge gets a MAC that it always has; pods shall hear of it at once.
         let notify = "echo 1 > /proc/sys/net/ipv4/conf/cni0/arp_notify";
@@ -167,4 +179,55 @@ fn a_bridge_with_host_local_is_taken_over_with_its_pods() {
     let kept = host.list("/run/humanz/ipam/cbr0");
     assert!(!kept.contains(&old[0].v4().to_string()), "its address is free: {kept:?}");
     assert!(kept.contains(&new.v4().to_string()), "{kept:?}");
+}
+
+/// As podman and nerdctl have them, masqueraded by iptables.
+#[test]
+fn any_subnet_is_taken_over_and_chains_of_before_are_listed_with_their_removal() {
+    for subnet in ["10.88.0.0/16", "10.4.0.0/24"] {
+        let cluster = Cluster::new(1);
+        let host = &cluster.hosts[0];
+        let network = bridge_with(host, &json!({ "ipMasq": true }), subnet);
+        let old = old_pod(host, &network, "old");
+        let chain = || host.run("iptables -t nat -S POSTROUTING").ok();
+        assert!(chain().contains("-j CNI-"), "{}", chain());
+        // Another network's.
+        let other = "CNI-0123456789abcdef01234567";
+        host.shell(&format!(
+            "iptables -t nat -N {other}; iptables -t nat -A POSTROUTING -s 10.99.0.7/32 -j {other}"
+        ))
+        .ok();
+
+        let settings = [
+            KEPT,
+            &[
+                ("SUBNET_SOURCE", "static"),
+                ("SUBNET", subnet),
+                ("ETCD_HOST", ""),
+                ("RESYNC_INTERVAL", "1s"),
+            ],
+        ]
+        .concat();
+        host.shell(&format!("echo 1 > /proc/sys/net/ipv4/conf/cni0/arp_notify; rm {BEFORE}")).ok();
+        let agent = Agent::start(host, &settings);
+        agent.wait_ready();
+        let new = Pod::add(host, "new");
+        assert_ne!(old.v4(), new.v4());
+        ping::all_reach(&[&old, &new], &[old.v4(), new.v4(), cluster.outside.addresses()[0]]);
+
+        let fix = eventually("doctor lists the chain", SOON, || {
+            let doctor = Agent::run(host, "doctor --json", &settings);
+            let fix = doctor.stdout.split('"').find(|text| text.contains("iptables-restore"));
+            fix.map(str::to_owned).ok_or(doctor.to_string())
+        });
+        host.shell(&fix).ok();
+        assert_eq!(chain().matches("-j CNI-").count(), 1, "the other network's: {}", chain());
+        eventually("it is right", SOON, || {
+            let doctor = Agent::run(host, "doctor", &settings);
+            let left = doctor.stdout.contains("former bridge plugin");
+            if left { Err(doctor.to_string()) } else { Ok(()) }
+        });
+        ping::all_reach(&[&old, &new], &[old.v4(), new.v4(), cluster.outside.addresses()[0]]);
+        goes(host, &old);
+    }
 }

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use crate::DUAL_STACK;
 use crate::support::cluster::{Cluster, OUTSIDE};
 use crate::support::ping::{addresses, all_reach};
+use crate::support::wait::SOON;
 use crate::support::web::Web;
-use crate::support::{Agent, Node, Place, Pod, facts};
+use crate::support::{Agent, Node, Place, Pod, eventually, facts};
 
 const VXLAN: (&str, &str) = ("BACKEND", "vxlan");
 const ONLY_V6: (&str, &str) = ("IP_SUBNET", "none");
@@ -154,4 +155,25 @@ fn wait_for_routes(host: &Node, count: usize) {
 fn mtu(host: &Node, link: &str) -> u32 {
     let text = host.read(&format!("/sys/class/net/{link}/mtu"));
     text.unwrap_or_else(|| panic!("{}: no {link}", host.name())).trim().parse().unwrap()
+}
+
+/// The device stays: another host may still be sending.
+#[test]
+fn a_tunnel_that_leads_to_no_host_any_more_raises_no_alarm() {
+    let cluster = Cluster::routed(1, 1);
+    let agents = cluster.start_agents(&[]);
+    let host = &cluster.hosts[0];
+    let bridge = |wanted: &str| {
+        eventually(&format!("pods get MTU {wanted}"), SOON, || {
+            let shown = host.run("ip -o link show humanz0").ok();
+            if shown.contains(&format!("mtu {wanted} ")) { Ok(()) } else { Err(shown) }
+        });
+    };
+    bridge("1450");
+    agents[1].stop();
+    Agent::run(host, "nodes rm h2 --force", &[]).ok();
+    bridge("1500");
+    host.run("ip link show humanz-vx4").ok();
+    let doctor = Agent::run(host, "doctor", &[]);
+    assert!(!doctor.stdout.contains("through a tunnel"), "{doctor}");
 }

@@ -11,13 +11,12 @@ const FILE: &str = "/etc/humanz/agent.env";
 /// Nothing in the environment: a shell of an operator.
 const SHELL: [(&str, &str); 1] = [("ETCD_HOST", "")];
 
-const ASKING: [&str; 9] = [
+const ASKING: [&str; 8] = [
     "status",
     "doctor",
     "ready",
     "routes",
     "ipam ls",
-    "ipam check",
     "explain 10.244.2.1 10.244.2.1 --quiet",
     "nodes ls",
     "config --running",

@@ -37,6 +37,8 @@ fn each_subcommand_has_help_with_examples() {
         for line in [format!("{name} --help"), format!("help {name}")] {
             let help = run(&alone.host, &line, &[]).ok();
             assert!(help.contains("Examples:"), "{help}");
+            let wide = |line: &&str| !line.starts_with(' ') && line.chars().count() > 80;
+            assert_eq!(help.lines().find(wide), None, "{line}");
         }
     }
 }
@@ -67,15 +69,26 @@ fn every_subcommand_has_json_output_with_listed_exceptions() {
 fn the_synopsis_of_the_manual_is_complete() {
     let manual = include_str!("../../packaging/humanz-agent.8");
     let synopsis = manual.split(".SH ").find(|part| part.starts_with("SYNOPSIS")).unwrap();
-    let words = synopsis.replace("\\-", "-").replace(['"', '|'], " ");
-    let words: Vec<&str> = words.split_whitespace().collect();
-    fn look(info: &CommandInfoWithArgs, words: &[&str]) {
+    let words = synopsis.replace("\\-", "-").replace(['"', '|', '[', ']'], " ");
+    let entries = words.split(".br\n").map(|entry| entry.split_whitespace().collect());
+    fn look(path: &[&str], info: &CommandInfoWithArgs, entries: &[Vec<&str>]) {
         for next in &info.commands {
-            assert!(words.contains(&next.name), "{}", next.name);
-            look(&next.command, words);
+            let path = [path, &[next.name]].concat();
+            let all = |entry: &&Vec<&str>| path.iter().all(|word| entry.contains(word));
+            let own: Vec<_> = entries.iter().filter(all).collect();
+            assert!(!own.is_empty(), "{path:?}");
+            for positional in next.command.positionals {
+                let name = positional.name.to_ascii_uppercase();
+                let one = name.trim_end_matches('S');
+                let has = |entry: &&Vec<&str>| entry.contains(&one) || entry.contains(&&*name);
+                let argument = |entry: &&Vec<&str>| entry.contains(&"argument");
+                let shown = own.iter().any(|entry| has(entry) || argument(entry));
+                assert!(shown, "{name} of {path:?}: {own:?}");
+            }
+            look(&path, &next.command, entries);
         }
     }
-    look(&Arguments::get_args_info(), &words);
+    look(&[], &Arguments::get_args_info(), &entries.collect::<Vec<_>>());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use humanz::checks::forward::evaluate::{UDP, evaluate};
 use humanz::net::Family;
-use humanz::nft::base_chains::{BaseChains, HookChains, Packet};
+use humanz::nft::base_chains::{BaseChains, FirstPacket, HookChains};
 
 use super::forward::reconcile;
 use super::network::{HOST, Network, OTHER_POD, OUTSIDE, POD, on_host, run_args};
@@ -16,7 +16,7 @@ fn load(command: &str, file: &str) {
     run_args("sh", &["-ec", &format!("{command} < {path}")]);
 }
 
-fn passes(found: &HookChains, packet: &Packet<'_>) -> bool {
+fn passes(found: &HookChains, packet: &FirstPacket<'_>) -> bool {
     let family = Family::of(packet.destination);
     let mut met = found.chains.iter().filter(|chain| chain.place.sees(family));
     met.all(|chain| evaluate(chain, packet).dropping_chain().is_none())
@@ -29,13 +29,14 @@ fn evaluated() -> [[bool; 4]; 2] {
     let forward = base_chains.observe(&Family::BOTH).unwrap();
     let input = base_chains.observe_input(&Family::BOTH).unwrap();
     [0, 1].map(|family| {
-        let packet = |from: (&'static str, &str), to: (&'static str, &str), transport| Packet {
-            input: from.0,
-            output: to.0,
-            source: from.1.parse().unwrap(),
-            destination: to.1.parse().unwrap(),
-            transport,
-        };
+        let packet =
+            |from: (&'static str, &str), to: (&'static str, &str), transport| FirstPacket {
+                input: from.0,
+                output: to.0,
+                source: from.1.parse().unwrap(),
+                destination: to.1.parse().unwrap(),
+                transport,
+            };
         let outside = ("uplink", OUTSIDE[family]);
         let (pod, other) = (("humanz0", POD[family]), ("uplink", OTHER_POD[family]));
         let tunnel = packet(outside, ("", HOST[family]), Some((UDP, PORT)));
@@ -184,7 +185,7 @@ fn a_service_without_endpoints_is_rejected_by_kube_proxy() {
         on_host(move |_| {
             load(command, file);
             let forward = BaseChains::open().unwrap().observe(&[Family::V4]).unwrap();
-            let to = |port| Packet {
+            let to = |port| FirstPacket {
                 input: "humanz0",
                 output: "uplink",
                 source: POD[0].parse().unwrap(),

@@ -121,7 +121,7 @@ impl Peer {
     /// Its own members of `selector` are these.
     fn has(&self, selector: &Selector, addresses: &[&str]) {
         let members: BTreeSet<Member> = addresses.iter().map(|address| member(address)).collect();
-        self.change(|inputs| drop(inputs.own.insert(selector.clone(), members)));
+        self.change(|inputs| drop(inputs.own.insert(selector.clone(), Arc::new(members))));
     }
 
     fn needs(&self, selectors: &[Selector]) {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use humanz::kube::KubeSettings;
 use humanz::net::Problem;
 use humanz::os::event_loop::EventLoop;
-use humanz::policy::{Snapshot, Update};
-use humanz::sources::{self, PodScope, Start};
+use humanz::policy::{PolicySnapshot, SourceUpdate};
+use humanz::sources::{self, ApiStart, PodScope};
 use serde_json::{Value, json};
 
 use crate::api::{Api, Mode, TOKEN};
@@ -50,7 +50,7 @@ fn admin(name: &str) -> Value {
 
 /// Follows the API on a host, in this process.
 struct Follower {
-    updates: Arc<Mutex<Vec<Update>>>,
+    updates: Arc<Mutex<Vec<SourceUpdate>>>,
     _event_loop: EventLoop,
     _folder: tempfile::TempDir,
 }
@@ -68,7 +68,7 @@ fn access(api: &Api) -> (KubeSettings, tempfile::TempDir) {
 impl Follower {
     fn start(api: &Api, host: &Node, pods: PodScope) -> Follower {
         let (settings, folder) = access(api);
-        let start = Start { api: settings, host: host.name().parse().unwrap(), pods };
+        let start = ApiStart { api: settings, host: host.name().parse().unwrap(), pods };
         let updates = Arc::new(Mutex::new(Vec::new()));
         let publish = {
             let updates = Arc::clone(&updates);
@@ -80,11 +80,11 @@ impl Follower {
         Follower { updates, _event_loop: event_loop, _folder: folder }
     }
 
-    fn last(&self) -> Option<Update> {
+    fn last(&self) -> Option<SourceUpdate> {
         lock(&self.updates).last().cloned()
     }
 
-    fn snapshot(&self) -> Option<Snapshot> {
+    fn snapshot(&self) -> Option<PolicySnapshot> {
         self.last()?.snapshot
     }
 
@@ -95,9 +95,9 @@ impl Follower {
     /// Addresses of all members of all groups that this host needs.
     fn members(&self) -> Vec<String> {
         let members = self.snapshot().map(|snapshot| snapshot.members).unwrap_or_default();
-        let members = members.into_values().flatten();
+        let members = members.values().flat_map(|found| &**found);
         let mut all: Vec<String> =
-            members.flat_map(|member| member.addresses).map(|it| it.to_string()).collect();
+            members.flat_map(|member| &member.addresses).map(ToString::to_string).collect();
         all.sort();
         all
     }

@@ -230,3 +230,33 @@ fn a_first_start_with_invalid_settings_succeeds_once_they_are_right() {
     machine.host.shell("sed -i s/^MTU=9/MTU=1400/ /etc/humanz/agent.env").ok();
     machine.serves("0");
 }
+
+/// A control plane: the kubelet waits for the agent, and starts etcd, which the agent waits for.
+#[test]
+fn a_start_without_etcd_holds_up_neither_the_kubelet_nor_the_operator() {
+    let machine = Machine::boot("control");
+    install(&machine, &package("deb"));
+    machine.host.shell("echo ETCD_HOST=192.0.2.99 >>/etc/humanz/agent.env").ok();
+    let kubelet = "[Service]\nExecStart=/bin/sleep 600\n";
+    machine.host.write("/etc/systemd/system/kubelet.service", kubelet);
+    machine.ok("systemctl daemon-reload; timeout 40 systemctl enable --now humanz-agent");
+    machine.ok("timeout 40 systemctl start kubelet");
+    let shown = machine.shows("StatusText");
+    assert!(shown.contains("not ready: waiting for etcd"), "{shown}\n{}", machine.journal());
+    let refused = machine.host.shell("humanz-agent ready");
+    assert_eq!(refused.status.code(), Some(1), "{refused}");
+    assert!(machine.host.read("/etc/cni/net.d/05-humanz.conflist").is_none(), "no pod can start");
+    // Both at one boot.
+    machine.ok("systemctl stop kubelet humanz-agent");
+    machine.ok("timeout 40 systemctl start kubelet humanz-agent");
+    // What it waited for is there.
+    let before = machine.shows("MainPID");
+    machine.host.shell(&format!("printf '{STANDALONE}' >>/etc/humanz/agent.env")).ok();
+    machine.ok("systemctl restart humanz-agent");
+    machine.serves(&before);
+    eventually("it is ready", LONG, || {
+        let text = machine.shows("StatusText");
+        if text.contains("serving 10.244.1.0/24") { Ok(()) } else { Err(text) }
+    });
+    machine.ok("humanz-agent ready --wait 20");
+}

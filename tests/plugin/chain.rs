@@ -82,6 +82,23 @@ fn behind_the_bridge_plugin_humanz_limits_and_tunes_the_existing_interface() {
 }
 
 #[test]
+fn behind_humanz_on_another_bridge_humanz_checks_only_what_it_did() {
+    let host = host();
+    let first = json!({ "type": "humanz", "bridge": "hz7", "subnet": "10.1.2.0/24" });
+    let second = json!({ "type": "humanz", "sysctl": { "net.core.somaxconn": "77" } });
+    let network = network("1.0.0", json!([first, second]));
+    host.netns("c1");
+    let attachment = Attachment::new("c1");
+    let result = network.add(&host, &attachment).unwrap();
+    network.check(&host, &attachment, &result).unwrap();
+    host.run(&format!("{IN_POD} sysctl -qw net.core.somaxconn=78")).ok();
+    let failure = network.check(&host, &attachment, &result).unwrap_err();
+    assert!(failure.ended.stdout.contains("somaxconn in the pod is 78"), "{failure}");
+    network.del(&host, &attachment, &result).unwrap();
+    host.assert_clean("after DEL");
+}
+
+#[test]
 fn before_other_plugins_humanz_is_a_main_plugin_like_any_other() {
     let host = host();
     let first = json!({ "type": "humanz", "bridge": "hz0", "subnet": "10.1.2.0/24" });

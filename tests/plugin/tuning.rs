@@ -80,7 +80,7 @@ fn a_failed_add_restores_the_sysctls_of_the_pod() {
     let call = |sysctl: Value| Call::new("ADD", &dual(json!({ "sysctl": sysctl })), "c1");
     for (key, value, code, says) in [
         ("net/ipv4/tcp_keepalive_time", "soon", 999, "write sysctl net/ipv4/tcp_keepalive_time"),
-        ("net/ipv4/no_such_thing", "1", 999, "read sysctl net/ipv4/no_such_thing"),
+        ("net/ipv4/no_such_thing", "1", 7, "this kernel has no such sysctl"),
         ("kernel.panic", "1", 7, "not a sysctl of a pod's network"),
         ("net/core/../../kernel/panic", "1", 7, "is not the name of a sysctl"),
     ] {

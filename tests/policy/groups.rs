@@ -3,7 +3,7 @@
 use humanz::net::Problem;
 use humanz::policy::read::groups::{self, Objects};
 use humanz::policy::read::membership::{Claims, Membership, NamespaceRule, assign};
-use humanz::policy::{Endpoints, Labels, Name, Rules, Scoped, Transport};
+use humanz::policy::{Endpoints, Labels, ObjectName, Rules, Scoped, Transport};
 use serde_json::{Value, json};
 
 use crate::reachability::{PING, cluster, labels, reaches, tcp, udp};
@@ -246,7 +246,7 @@ fn member(
 ) -> Result<Option<String>, String> {
     let (name, annotations, labels) = pod;
     let rule = rule.map(|value| NamespaceRule::read(&value).unwrap());
-    let name: Name = name.parse().unwrap();
+    let name: ObjectName = name.parse().unwrap();
     let configured = Membership { group: Some(scoped("configured")), network: None };
     let claims = Claims {
         name: &name,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use humanz::policy::{
-    Direction, Peer, Reason, Rule, Rules, Selector, Tuple, Verdict, evaluate, members,
+    Direction, PolicyPeer, PolicyVerdict, Reason, Rule, Rules, Selector, Tuple, evaluate, members,
 };
 use serde_json::{Value, json};
 
@@ -172,7 +172,7 @@ fn members_are_those_that_the_peers_of_rules_match() {
         for tuple in &case.tuples {
             let peers = rules.iter().flat_map(|rule: &Rule| rule.peers.iter().flatten());
             for peer in peers {
-                let Peer::Selected(selector) = peer else { continue };
+                let PolicyPeer::Selected(selector) = peer else { continue };
                 let members = found[selector].iter().flat_map(|member| &member.addresses);
                 let is_member = members.clone().any(|address| *address == tuple.source);
                 let endpoints = &case.endpoints;
@@ -204,7 +204,7 @@ fn what_decides_allows_or_denies() {
             let judgement = evaluate(rules, &case.endpoints, tuple);
             for direction in Direction::BOTH {
                 if let Reason::Rule(rule) = judgement.end(direction).reason {
-                    assert_ne!(rule.verdict, Verdict::Pass, "seed {}: {tuple}", case.seed);
+                    assert_ne!(rule.verdict, PolicyVerdict::Pass, "seed {}: {tuple}", case.seed);
                     assert_eq!(rule.direction, direction);
                 }
             }

@@ -5,11 +5,14 @@
 
 use humanz_test_support as support;
 
+mod beside;
 mod drops;
 mod etcd;
+mod guide;
 mod hosts;
 mod kills;
 mod leak;
+mod live;
 mod one_host;
 mod own_node;
 mod seen;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use humanz::nft::Hook;
 use humanz::policy::compile::{compile, counter};
-use humanz::policy::{Direction, Judgement, Reason, Tuple, Verdict, evaluate};
+use humanz::policy::{Direction, Judgement, PolicyVerdict, Reason, Tuple, evaluate};
 
 use super::interpreter::Packet;
 use super::random::Random;
@@ -41,7 +41,7 @@ fn audited(world: &World, host: usize, tuple: &Tuple, judgement: &Judgement<'_>)
 
 /// The counters of audited rules that counted a packet as allowed or denied.
 fn audits(world: &World, packet: &Packet) -> Vec<String> {
-    let decide = world.rules.audited().filter(|rule| rule.verdict != Verdict::Pass);
+    let decide = world.rules.audited().filter(|rule| rule.verdict != PolicyVerdict::Pass);
     let names: BTreeSet<String> = decide.map(counter).collect();
     packet.counted.iter().filter(|name| names.contains(*name)).cloned().collect()
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use humanz::net::Family;
 use humanz::nft::{
-    Action, Chain, ChainPolicy, Data, Field, Hook, Match, Rule, Ruleset, Value, Verdict,
+    Action, Chain, ChainPolicy, Data, Field, Hook, Match, NftRule, Ruleset, Value, Verdict,
 };
 use humanz::policy::{Transport, Tuple};
 
@@ -90,7 +90,7 @@ impl Packet {
         Next::Rule
     }
 
-    fn rule(&mut self, ruleset: &Ruleset, rule: &Rule) -> Next {
+    fn rule(&mut self, ruleset: &Ruleset, rule: &NftRule) -> Next {
         if !rule.matches.iter().all(|condition| self.holds(ruleset, condition)) {
             return Next::Rule;
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use humanz::net::Protocol;
 use humanz::policy::{
-    Direction, Endpoint, Endpoints, LabelSelector, Namespace, Namespaces, Origin, Peer, PortRange,
-    Requirement, Rule, Rules, Selector, Service, Source, Tier, Verdict,
+    Direction, Endpoint, Endpoints, LabelSelector, Namespace, Namespaces, Origin, PolicyKind,
+    PolicyPeer, PolicyVerdict, PortRange, Requirement, Rule, Rules, Selector, Service, Tier,
 };
 
 use super::world::{HOSTS, World, name};
@@ -42,18 +42,18 @@ pub fn world(pods: usize, policies: usize, rules: usize) -> World {
         tier: Tier::NetworkPolicy,
         priority: u32::from(place.is_none()),
         origin: Origin {
-            source: Source::NetworkPolicy,
+            source: PolicyKind::NetworkPolicy,
             namespace: Some(name("shop")),
             name: name(&format!("policy{policy}")),
             index: place.map(|place| place as u16),
         },
         direction: Direction::Ingress,
         subject: app(policy % pods_with_rules(policies)),
-        peers: place.map(|place| vec![Peer::Selected(app((policy + place + 1) % policies))]),
+        peers: place.map(|place| vec![PolicyPeer::Selected(app((policy + place + 1) % policies))]),
         services: place.map(|place| {
             vec![Service::Ports(Protocol::Tcp, PortRange::single(8000 + place as u16))]
         }),
-        verdict: if place.is_some() { Verdict::Allow } else { Verdict::Deny },
+        verdict: if place.is_some() { PolicyVerdict::Allow } else { PolicyVerdict::Deny },
         audit: false,
     };
     let rules = (0..policies).flat_map(|policy| {

@@ -15,6 +15,7 @@ mod kernel;
 mod large;
 mod network;
 mod partial;
+mod parts;
 mod quarantine;
 mod random;
 mod revocation;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use humanz::policy::partial::{Answer, Knowledge};
+use humanz::policy::partial::{Knowledge, PartialDecision};
 use humanz::policy::{Direction, Members, evaluate};
 
 use super::random::Random;
@@ -48,7 +48,7 @@ fn one_host_is_right_or_says_that_it_does_not_know() {
                 let Some(at) = host(end) else { continue };
                 let wanted = judgement.end(direction);
                 match here.end(&tuple, direction) {
-                    Answer::Known(decision) => {
+                    PartialDecision::Known(decision) => {
                         let text =
                             format!("seed {seed}, {tuple} {direction}: {decision}, {wanted}");
                         assert_eq!(decision.allowed, wanted.allowed, "{text}");
@@ -57,7 +57,7 @@ fn one_host_is_right_or_says_that_it_does_not_know() {
                         }
                         known[usize::from(decision.allowed)] += 1;
                     }
-                    Answer::DependsOn(rule) => {
+                    PartialDecision::DependsOn(rule) => {
                         assert!(!whole || at != HOSTS[0], "seed {seed}, {tuple}: {rule}");
                         unknown += 1;
                     }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use humanz::nft::{Hook, Ruleset};
 use humanz::policy::compile::{HostPolicy, MarkBits, compile};
-use humanz::policy::{Members, Rules, Transport, Tuple};
+use humanz::policy::{Rules, Transport, Tuple};
 use ipnetwork::IpNetwork;
 
 use super::interpreter::Packet;
@@ -17,10 +18,9 @@ fn table(addresses: &[&str], subnets: &[&str]) -> Ruleset {
     let addresses: BTreeSet<IpAddr> = addresses.iter().map(|it| it.parse().unwrap()).collect();
     let subnets: Vec<IpNetwork> = subnets.iter().map(|it| it.parse().unwrap()).collect();
     let host = HostPolicy {
-        rules: &Rules::default(),
+        known: &Arc::default(),
         pods: &[],
         addresses: &addresses,
-        members: &Members::new(),
         subnets: &subnets,
         mark_bits: MarkBits::DEFAULT,
         log_group: 71,

@@ -12,8 +12,8 @@ use humanz::nft::{Chain, ElementChange, Nft, TableEdit, Value};
 use humanz::plan::policy_table::{FoundPolicy, plan};
 use humanz::policy::compile::{POLICY_TABLE, compile};
 use humanz::policy::{
-    Direction, LabelSelector, Namespaces, Origin, Peer, PortRange, Rule, Rules, Selector, Service,
-    Source, Tier, Verdict,
+    Direction, LabelSelector, Namespaces, Origin, PolicyKind, PolicyPeer, PolicyVerdict, PortRange,
+    Rule, Rules, Selector, Service, Tier,
 };
 use humanz_test_support::wait::patience;
 
@@ -26,7 +26,7 @@ const PORT: u16 = 7777;
 
 /// Ingress of every pod on the first host: what `rules` allow, and nothing else.
 fn ingress(world: &World, rules: Vec<Rule>) -> World {
-    let last = Rule { peers: None, services: None, verdict: Verdict::Deny, ..allow(None) };
+    let last = Rule { peers: None, services: None, verdict: PolicyVerdict::Deny, ..allow(None) };
     let last = Rule { priority: 9, origin: Origin { index: None, ..last.origin.clone() }, ..last };
     let rules = Rules::new(rules.into_iter().chain([last]).collect());
     World::new(world.endpoints.clone(), rules)
@@ -38,16 +38,17 @@ fn allow(from: Option<IpAddr>) -> Rule {
         tier: Tier::NetworkPolicy,
         priority: 0,
         origin: Origin {
-            source: Source::NetworkPolicy,
+            source: PolicyKind::NetworkPolicy,
             namespace: Some(name("shop")),
             name: name("db"),
             index: Some(0),
         },
         direction: Direction::Ingress,
         subject: Selector::every_pod(),
-        peers: from.map(|address| vec![Peer::Network { cidr: address.into(), except: Vec::new() }]),
+        peers: from
+            .map(|address| vec![PolicyPeer::Network { cidr: address.into(), except: Vec::new() }]),
         services: Some(vec![Service::Ports(Protocol::Tcp, PortRange::single(PORT))]),
-        verdict: Verdict::Allow,
+        verdict: PolicyVerdict::Allow,
         audit: false,
     }
 }
@@ -127,7 +128,7 @@ fn an_icmp_error_does_not_revive_a_connection_that_was_cut() {
     assert!(arrives());
     let denied = Rule {
         services: Some(vec![Service::Protocol(17)]),
-        verdict: Verdict::Deny,
+        verdict: PolicyVerdict::Deny,
         ..allow(Some(client))
     };
     let denied = World::new(world.endpoints.clone(), Rules::new(vec![denied]));
@@ -248,7 +249,7 @@ fn nothing_of_a_denied_pod_arrives_while_the_table_changes() {
             rules.extend(random.some(2, |_| allow(Some(denied))));
             rules.extend(random.some(1, |_| Rule {
                 services: Some(vec![Service::Ports(Protocol::Udp, PortRange::single(53))]),
-                peers: Some(vec![Peer::Selected(Selector::Pods {
+                peers: Some(vec![PolicyPeer::Selected(Selector::Pods {
                     namespaces: Namespaces::Labelled(LabelSelector::default()),
                     labels: LabelSelector::default(),
                 })]),
@@ -279,7 +280,8 @@ fn nothing_of_a_denied_pod_arrives_while_the_table_changes() {
 }
 
 fn damage(nft: &Nft, random: &mut Random, found: &FoundPolicy) {
-    let sets: Vec<_> = found.table.sets.iter().filter(|set| set.name.starts_with("in")).collect();
+    let table = found.table();
+    let sets: Vec<_> = table.sets.iter().filter(|set| set.name.starts_with("in")).collect();
     let edits = match random.below(4) {
         0 => vec![TableEdit::AddCounter("mine".to_owned())],
         // A foreign address in the map of the pods' programs.

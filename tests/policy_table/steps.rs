@@ -20,13 +20,13 @@ const FIRST_EPOCH: u32 = 7 << 16;
 
 /// A table as the kernel keeps it.
 #[derive(Clone)]
-struct Kernel {
-    ruleset: Ruleset,
+pub struct Kernel {
+    pub ruleset: Ruleset,
     counters: BTreeSet<String>,
 }
 
 impl Kernel {
-    fn new() -> Kernel {
+    pub fn new() -> Kernel {
         let ruleset = Ruleset {
             table: POLICY_TABLE.to_owned(),
             comment: String::new(),
@@ -37,7 +37,7 @@ impl Kernel {
         Kernel { ruleset, counters: BTreeSet::new() }
     }
 
-    fn found(&self) -> FoundPolicy {
+    pub fn found(&self) -> FoundPolicy {
         let sets = self.ruleset.sets.iter().map(|set| FoundSet {
             name: set.name.clone(),
             shape: Some(set.shape.clone()),
@@ -63,11 +63,11 @@ impl Kernel {
             flowtables: Vec::new(),
             chains: chains.collect(),
         };
-        FoundPolicy { table, counters: self.counters.clone() }
+        FoundPolicy::new(table, self.counters.clone())
     }
 
     /// One transaction, refused as the kernel refuses.
-    fn commit(&mut self, edits: &[TableEdit]) {
+    pub fn commit(&mut self, edits: &[TableEdit]) {
         let Ruleset { sets, chains, .. } = &mut self.ruleset;
         for edit in edits {
             match edit {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use humanz::net::{Family, Protocol};
 use humanz::policy::compile::{HostPolicy, MarkBits};
 use humanz::policy::{
-    Direction, Endpoint, Endpoints, LabelSelector, Labels, Members, Name, NamedPort, Namespace,
-    Namespaces, Node, Origin, Peer, PortRange, Requirement, Rule, Rules, Scoped, Selector, Service,
-    Source, Tier, Transport, Tuple, Verdict, members,
+    Direction, Endpoint, Endpoints, LabelSelector, Labels, Members, NamedPort, Namespace,
+    Namespaces, Node, ObjectName, Origin, PolicyKind, PolicyPeer, PolicySnapshot, PolicyVerdict,
+    PortRange, Requirement, Rule, Rules, Scoped, Selector, Service, Tier, Transport, Tuple,
+    members,
 };
 use ipnetwork::IpNetwork;
 
@@ -39,7 +40,7 @@ pub struct World {
     pub members: Members,
 }
 
-pub fn name(text: &str) -> Name {
+pub fn name(text: &str) -> ObjectName {
     text.parse().unwrap()
 }
 
@@ -71,16 +72,21 @@ impl World {
         self.endpoints.pods.iter().filter(is_local).cloned().collect()
     }
 
+    /// What sources say of rules and members.
+    pub fn known(&self) -> Arc<PolicySnapshot> {
+        let (rules, members) = (self.rules.clone(), self.members.clone());
+        Arc::new(PolicySnapshot { rules, members, ..PolicySnapshot::default() })
+    }
+
     /// Calls `then` with what the table of a host is made of.
     pub fn on_host<T>(&self, host: usize, then: impl FnOnce(&HostPolicy<'_>) -> T) -> T {
-        let pods = self.local(host);
+        let pods: Vec<_> = self.local(host).into_iter().map(Arc::new).collect();
         let subnets = subnets(host);
         let addresses = pods.iter().flat_map(|pod| pod.addresses.clone()).collect();
         then(&HostPolicy {
-            rules: &self.rules,
+            known: &self.known(),
             pods: &pods,
             addresses: &addresses,
-            members: &self.members,
             subnets: &subnets,
             mark_bits: MarkBits::DEFAULT,
             log_group: 71,
@@ -193,10 +199,10 @@ fn selector(random: &mut Random) -> Selector {
     Selector::Pods { namespaces, labels: label_selector(random) }
 }
 
-fn peer(random: &mut Random) -> Peer {
+fn peer(random: &mut Random) -> PolicyPeer {
     match random.below(10) {
-        0..6 => Peer::Selected(selector(random)),
-        6 => Peer::Selected(Selector::Nodes(LabelSelector::default())),
+        0..6 => PolicyPeer::Selected(selector(random)),
+        6 => PolicyPeer::Selected(Selector::Nodes(LabelSelector::default())),
         _ => {
             let (cidr, except): (&str, &[&str]) = random.one(&[
                 ("0.0.0.0/0", &["10.244.1.0/24"][..]),
@@ -207,7 +213,7 @@ fn peer(random: &mut Random) -> Peer {
                 ("198.51.100.0/24", &[]),
             ]);
             let except = except.iter().map(|text| text.parse().unwrap()).collect();
-            Peer::Network { cidr: cidr.parse().unwrap(), except }
+            PolicyPeer::Network { cidr: cidr.parse().unwrap(), except }
         }
     }
 }
@@ -232,11 +238,11 @@ fn service(random: &mut Random) -> Service {
 
 fn rule(random: &mut Random, place: usize) -> Rule {
     let (tier, source) = random.one(&[
-        (Tier::Admin, Source::ClusterNetworkPolicy),
-        (Tier::Group, Source::GroupPolicy),
-        (Tier::NetworkPolicy, Source::NetworkPolicy),
-        (Tier::NetworkPolicy, Source::NetworkPolicy),
-        (Tier::Baseline, Source::ClusterNetworkPolicy),
+        (Tier::Admin, PolicyKind::ClusterNetworkPolicy),
+        (Tier::Group, PolicyKind::GroupPolicy),
+        (Tier::NetworkPolicy, PolicyKind::NetworkPolicy),
+        (Tier::NetworkPolicy, PolicyKind::NetworkPolicy),
+        (Tier::Baseline, PolicyKind::ClusterNetworkPolicy),
     ]);
     let is_last = random.chance(25);
     let origin = Origin {
@@ -246,8 +252,13 @@ fn rule(random: &mut Random, place: usize) -> Rule {
         index: (!is_last).then_some(place as u16),
     };
     let verdict = match is_last {
-        true => Verdict::Deny,
-        false => random.one(&[Verdict::Allow, Verdict::Allow, Verdict::Deny, Verdict::Pass]),
+        true => PolicyVerdict::Deny,
+        false => random.one(&[
+            PolicyVerdict::Allow,
+            PolicyVerdict::Allow,
+            PolicyVerdict::Deny,
+            PolicyVerdict::Pass,
+        ]),
     };
     Rule {
         tier,

@@ -22,6 +22,7 @@ pub mod disk;
 pub mod echo;
 pub mod etcd;
 pub mod facts;
+pub mod guide;
 pub mod kernel;
 pub mod keys;
 pub mod local;

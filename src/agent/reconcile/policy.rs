@@ -18,7 +18,7 @@ use crate::os::{files, random};
 use crate::plan::Line;
 use crate::plan::policy_table::plan;
 use crate::policy::ask::{self, Index};
-use crate::policy::compile::{POLICY_TABLE, PolicyTable};
+use crate::policy::compile::{Compiler, POLICY_TABLE, PolicyTable};
 use crate::policy::local::Pods;
 
 /// After each plan the table is looked at again, until nothing differs; more times than a plan has
@@ -29,6 +29,7 @@ const ATTEMPTS: usize = 8;
 #[derive(Debug, Default)]
 pub struct CachedPolicy {
     table: KnownTable,
+    compiler: Compiler,
     /// `None`: they have not been read yet.
     pub pods: Option<Pods>,
     /// What plugins go by while there is no agent, as it was written; `None`: nothing is known of it.
@@ -82,7 +83,7 @@ fn keep(
     applier: &mut Applier,
 ) -> anyhow::Result<bool> {
     let nft = &run.kernel.nft;
-    let CachedPolicy { table, pods, index } = cache;
+    let CachedPolicy { table, compiler, pods, index } = cache;
     let Some(policies) = run.policies else { return Ok(true) };
     let no_pods = Pods::default();
     let is_there = table.observe(nft)?.is_some();
@@ -93,7 +94,7 @@ fn keep(
     }
     let pods = pods.as_ref().unwrap_or(&no_pods);
     let subnets: Vec<_> = run.subnets.iter().copied().collect();
-    let wanted = policies.table(pods, &subnets);
+    let wanted = policies.table(pods, &subnets, compiler);
     let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);
     let mut refused = anyhow::anyhow!("another program changes it again and again");
     let open = policies.index(pods);
@@ -106,7 +107,7 @@ fn keep(
         }
     }
     for _ in 0..ATTEMPTS {
-        match step(nft, table, &wanted, first_epoch, applier) {
+        match step(nft, table, wanted, first_epoch, applier) {
             Ok(true) => {
                 if index.is_none() && write_index(&file, Some(&open), applier) {
                     *index = Some(open);
@@ -129,12 +130,12 @@ fn step(
     first_epoch: u32,
     applier: &mut Applier,
 ) -> Result<bool, NetlinkError> {
-    let found = table.observe(nft)?;
+    let found = table.compare(nft, wanted)?;
     let plan = plan(wanted, found, first_epoch);
     if plan.transactions.is_empty() {
         return Ok(true);
     }
-    applier.attempt(&plan.changes, || table.edit(nft, &plan.transactions))?;
+    applier.attempt(&plan.changes, || table.edit(nft, &plan.transactions, wanted))?;
     Ok(applier.is_dry())
 }
 

@@ -13,14 +13,14 @@ use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
 use crate::inspect::{Kernel, last_policies, policy_file};
 use crate::netlink::NetlinkError;
-use crate::policy::ask::Answer;
+use crate::policy::ask::PolicyAnswer;
 use crate::policy::compile::POLICY_TABLE;
 use crate::policy::local::{HostKnowledge, Published};
 use crate::policy::sources::Policies;
 use crate::policy::view::{Quarantined, View};
-use crate::policy::{Provider, Update};
+use crate::policy::{Provider, SourceUpdate};
 use crate::settings::{Settings, Source};
-use crate::sources::{Followed, PodScope, PoliciesStart, Start};
+use crate::sources::{ApiStart, Followed, PodScope, PoliciesStart};
 
 /// Wait after a change of the file: what is written in several steps is read once.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -48,7 +48,7 @@ impl Agent {
     pub(super) fn follow_policies(&mut self) {
         let wanted = match &self.settings.source {
             _ if self.settings.policy.is_none() => None,
-            Source::Kubernetes(api) => Some(Followed::Kubernetes(Start {
+            Source::Kubernetes(api) => Some(Followed::Kubernetes(ApiStart {
                 api: api.clone(),
                 host: self.name.clone(),
                 pods: PodScope::All,
@@ -65,7 +65,7 @@ impl Agent {
     }
 
     /// Where to look because of `update`.
-    pub(super) fn take_policies(&mut self, update: Update) -> Scope {
+    pub(super) fn take_policies(&mut self, update: SourceUpdate) -> Scope {
         if self.settings.policy.is_none() {
             return Scope::default();
         }
@@ -180,7 +180,8 @@ impl Agent {
             return;
         }
         let asked = std::mem::take(&mut self.state.asked);
-        let quarantine = |why: &str| Answer { in_force: false, judged: false, why: why.to_owned() };
+        let quarantine =
+            |why: &str| PolicyAnswer { in_force: false, judged: false, why: why.to_owned() };
         let Some(subnets) = self.state.subnets.filter(|_| self.settings.policy.is_some()) else {
             let why = quarantine("the agent starts");
             return asked.into_iter().for_each(|asked| asked.answer(&why));
@@ -218,7 +219,7 @@ impl Agent {
         for asked in asked {
             let is_known = asked.pod.addresses.iter().all(|address| known.contains(address));
             let answer = match (is_in_force, is_known) {
-                (true, true) => Answer { in_force: true, judged: true, why: String::new() },
+                (true, true) => PolicyAnswer { in_force: true, judged: true, why: String::new() },
                 (true, false) if self.policies.exchanges() => {
                     quarantine("other hosts do not know yet whose its address is")
                 }
@@ -229,7 +230,7 @@ impl Agent {
                 (false, _) => quarantine("the table of policies cannot be changed"),
             };
             let judged = is_in_force && policies.known.is_some();
-            asked.answer(&Answer { judged, ..answer });
+            asked.answer(&PolicyAnswer { judged, ..answer });
         }
         if !is_in_force {
             self.state.scope = self.state.scope.and(Scope::POLICY);

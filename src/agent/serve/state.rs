@@ -22,6 +22,7 @@ use crate::policy::sources::Policies;
 use crate::policy::view::View;
 use crate::settings::{Settings, Texts};
 
+use crate::agent::serve::announcement::Announcement;
 use crate::agent::serve::rate_limit::RepairRateLimit;
 use crate::agent::serve::refused_settings::RefusedSettings;
 
@@ -59,6 +60,7 @@ pub struct AgentState {
     pub(super) resync_at: Instant,
     pub(super) retry: Duration,
     pub(super) ready: bool,
+    pub(super) announcement: Announcement,
     /// The operator wants the settings to be read again.
     pub(super) reload_requested: bool,
     /// The service manager knows that a reload is under way.
@@ -141,6 +143,7 @@ impl AgentState {
             resync_at: now,
             retry: RETRY,
             ready: false,
+            announcement: Announcement::new(now),
             reload_requested: false,
             reloading: false,
             refused: None,

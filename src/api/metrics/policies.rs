@@ -15,7 +15,7 @@ use crate::policy::view::View;
 const SERIES: usize = 4000;
 
 /// Policy, direction, verdict.
-type Labels = (String, &'static str, String);
+type SeriesLabels = (String, &'static str, String);
 
 /// `view`: what is known of policies; `None` where they are off.
 pub fn policies(page: &mut Page, view: Option<&View>) {
@@ -59,8 +59,8 @@ fn packets(page: &mut Page, rules: &Rules, counted: &BTreeMap<String, Count>) {
     }
 }
 
-fn by_policy(rules: &Rules, counted: &BTreeMap<String, Count>) -> BTreeMap<Labels, u64> {
-    let mut series: BTreeMap<Labels, u64> = BTreeMap::new();
+fn by_policy(rules: &Rules, counted: &BTreeMap<String, Count>) -> BTreeMap<SeriesLabels, u64> {
+    let mut series: BTreeMap<SeriesLabels, u64> = BTreeMap::new();
     for (name, policy) in [("unknown", "quarantine"), ("untracked", "no connection")] {
         let packets = counted.get(name).map_or(0, |count| count.packets);
         series.insert((policy.to_owned(), "", "deny".to_owned()), packets);
@@ -92,7 +92,7 @@ mod tests {
         )
     }
 
-    fn series(policies: usize) -> BTreeMap<Labels, u64> {
+    fn series(policies: usize) -> BTreeMap<SeriesLabels, u64> {
         let text: String = (0..policies).map(policy).collect();
         let rules = documents::read(&documents::objects(&text).unwrap(), true).rules;
         let count = Count { packets: 3, bytes: 9 };

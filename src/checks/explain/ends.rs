@@ -1,7 +1,7 @@
 //! Pure. The two ends, as far as they are pods of this host.
 
 use crate::checks::explain::hop::{AGENT, HERE, Hop};
-use crate::checks::explain::path::{LocalPod, Path, PathEnd, PathHost, PodNetns};
+use crate::checks::explain::path::{Path, PathEnd, PathHost, PodNetns, TracedPod};
 use crate::net::Family;
 use crate::netlink::link::Link;
 use crate::plan::guard::DropReason;
@@ -35,7 +35,7 @@ pub fn destination(path: &Path) -> Vec<Hop> {
 }
 
 /// Namespace, interface and address of a pod.
-fn inside(end: &PathEnd, pod: &LocalPod) -> Vec<Hop> {
+fn inside(end: &PathEnd, pod: &TracedPod) -> Vec<Hop> {
     let (name, netns, ifname) = (&end.name, &pod.netns, &pod.ifname);
     let inside = match &pod.inside {
         Ok(inside) => inside,
@@ -64,7 +64,7 @@ fn inside(end: &PathEnd, pod: &LocalPod) -> Vec<Hop> {
 
 /// A namespace that cannot be entered. While the host's end of its veth is there, so is the namespace, unless it is
 /// seen to be gone.
-fn unseen(name: &str, pod: &LocalPod, error: &str) -> Hop {
+fn unseen(name: &str, pod: &TracedPod, error: &str) -> Hop {
     if pod.port.is_none() || pod.is_gone {
         let fix = "the pod is gone or half made: the runtime must make it anew (crictl rmp, or delete \
                    the pod)";
@@ -138,7 +138,7 @@ fn is_gateway(family: Family, address: std::net::IpAddr) -> bool {
 }
 
 /// The host's end of a pod's veth.
-fn port(end: &PathEnd, pod: &LocalPod, host: &PathHost) -> Hop {
+fn port(end: &PathEnd, pod: &TracedPod, host: &PathHost) -> Hop {
     let (name, at) = ("pod-port", format!("{HERE}, to {}", end.name));
     let port_name = &pod.port_name;
     let Some(port) = &pod.port else {
@@ -168,7 +168,7 @@ fn port(end: &PathEnd, pod: &LocalPod, host: &PathHost) -> Hop {
 }
 
 /// What the guard at the port does to what the pod sends.
-fn guard(end: &PathEnd, pod: &LocalPod, host: &PathHost) -> Option<Hop> {
+fn guard(end: &PathEnd, pod: &TracedPod, host: &PathHost) -> Option<Hop> {
     let (name, at) = ("pod-guard", format!("{HERE}, from {}", end.name));
     let port = &pod.port_name;
     let Some(dropped) = &pod.guard else {
@@ -195,7 +195,7 @@ fn guard(end: &PathEnd, pod: &LocalPod, host: &PathHost) -> Option<Hop> {
 }
 
 /// What the bridge believes of the pod's MAC and is wrong, and what to do.
-fn behind(pod: &LocalPod, port: &Link, host: &PathHost) -> Option<(String, String)> {
+fn behind(pod: &TracedPod, port: &Link, host: &PathHost) -> Option<(String, String)> {
     let mac = pod.inside.as_ref().ok()?.link.as_ref()?.mac?;
     let bridge = &host.bridge_name;
     let known = host.learned.iter().find(|(learned, _)| *learned == mac);

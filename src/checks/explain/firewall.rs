@@ -8,7 +8,7 @@ use crate::checks::forward::evaluate::{ChainVerdict, evaluate};
 use crate::checks::forward::input;
 use crate::checks::forward::{BlockingRule, Cause, Traffic, drops_all};
 use crate::net::{Family, IfName, subnet};
-use crate::nft::base_chains::{BaseChain, HookChains, HookDirection, Packet};
+use crate::nft::base_chains::{BaseChain, FirstPacket, HookChains, HookDirection};
 
 /// What the chains at `forward` do to a packet that comes in by one link and goes out by another.
 pub fn forwarded(path: &Path, input: &str, output: &str) -> Hop {
@@ -16,7 +16,7 @@ pub fn forwarded(path: &Path, input: &str, output: &str) -> Hop {
         Ok(found) => found,
         Err(error) => return unread("firewall", error),
     };
-    let packet = Packet {
+    let packet = FirstPacket {
         input,
         output,
         source: path.from.address,
@@ -32,7 +32,7 @@ pub fn received(path: &Path, device: &str) -> Hop {
         Ok(found) => found,
         Err(error) => return unread("host-firewall", error),
     };
-    let packet = Packet {
+    let packet = FirstPacket {
         input: device,
         output: "",
         source: path.from.address,
@@ -64,7 +64,7 @@ fn unread(name: &'static str, error: &str) -> Hop {
 }
 
 /// The first chain that drops the packet for certain; else the first that may.
-fn judge(name: &'static str, path: &Path, found: &HookChains, packet: &Packet<'_>) -> Hop {
+fn judge(name: &'static str, path: &Path, found: &HookChains, packet: &FirstPacket<'_>) -> Hop {
     let family = Family::of(packet.destination);
     let mut unclear = None;
     for chain in found.chains.iter().filter(|chain| chain.place.sees(family)) {
@@ -106,7 +106,7 @@ fn judge(name: &'static str, path: &Path, found: &HookChains, packet: &Packet<'_
 /// reason, and an exception for all would say nothing of that.
 fn cause(
     path: &Path,
-    (chain, packet): (&BaseChain, &Packet<'_>),
+    (chain, packet): (&BaseChain, &FirstPacket<'_>),
     by: Option<String>,
     traffic: &Traffic,
 ) -> Cause {
@@ -124,7 +124,7 @@ fn cause(
 }
 
 /// The packet, were it of or for another pod of this host.
-fn of_neighbours<'a>(path: &Path, packet: &Packet<'a>) -> Packet<'a> {
+fn of_neighbours<'a>(path: &Path, packet: &FirstPacket<'a>) -> FirstPacket<'a> {
     let another = |address: IpAddr| {
         let own = path.host.subnets.get(Family::of(address));
         let own = own.filter(|own| own.contains(address));
@@ -133,7 +133,7 @@ fn of_neighbours<'a>(path: &Path, packet: &Packet<'a>) -> Packet<'a> {
             if last == address { subnet::offset(last, u128::MAX) } else { last }
         })
     };
-    Packet {
+    FirstPacket {
         source: another(packet.source),
         destination: another(packet.destination),
         ..packet.clone()
@@ -141,7 +141,7 @@ fn of_neighbours<'a>(path: &Path, packet: &Packet<'a>) -> Packet<'a> {
 }
 
 /// Pod traffic that comes and goes as the packet does.
-fn traffic(path: &Path, packet: &Packet<'_>) -> Traffic {
+fn traffic(path: &Path, packet: &FirstPacket<'_>) -> Traffic {
     let host = &path.host;
     let links = [packet.input, packet.output].into_iter();
     let further = links.filter(|name| *name != host.bridge_name.as_str());

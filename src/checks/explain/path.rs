@@ -58,7 +58,7 @@ pub struct PathEnd {
 #[derive(Debug)]
 pub enum EndPlace {
     /// In a pod of this host.
-    Pod(Box<LocalPod>),
+    Pod(Box<TracedPod>),
     /// This host itself.
     ThisHost,
     /// Behind another host of the network, or that host itself.
@@ -69,7 +69,7 @@ pub enum EndPlace {
 
 /// A pod of this host.
 #[derive(Debug)]
-pub struct LocalPod {
+pub struct TracedPod {
     /// The network whose store it is in.
     pub network: String,
     /// The path of its network namespace.
@@ -223,7 +223,7 @@ impl Path {
 
 impl PathEnd {
     /// The pod, if it is one of this host's.
-    pub fn pod(&self) -> Option<&LocalPod> {
+    pub fn pod(&self) -> Option<&TracedPod> {
         match &self.place {
             EndPlace::Pod(pod) => Some(pod),
             _ => None,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::nft::base_chains::{BaseChain, ChainRule, Packet, RuleMatch};
+use crate::nft::base_chains::{BaseChain, ChainRule, FirstPacket, RuleMatch};
 use crate::nft::{ChainPolicy, Verdict};
 
 /// The number of UDP (RFC 768).
@@ -28,7 +28,7 @@ pub enum ChainVerdict {
 const DEPTH: usize = 16;
 
 /// What `chain` does with `packet`.
-pub fn evaluate(chain: &BaseChain, packet: &Packet<'_>) -> ChainVerdict {
+pub fn evaluate(chain: &BaseChain, packet: &FirstPacket<'_>) -> ChainVerdict {
     let mut walk = Walk { chain, packet, may_be_accepted: false, walked: HashMap::new() };
     let call = ChainCall { certain: true, targeted: false, depth: 0 };
     let dropped = match (walk.through(chain.place.chain(), &chain.rules, call), chain.policy) {
@@ -77,7 +77,7 @@ struct ChainCall {
 
 struct Walk<'a> {
     chain: &'a BaseChain,
-    packet: &'a Packet<'a>,
+    packet: &'a FirstPacket<'a>,
     may_be_accepted: bool,
     /// The chains that were walked through, and how that ended: chains of ten calls each are not
     /// walked through ten times for each that calls them.
@@ -132,7 +132,7 @@ impl<'a> Walk<'a> {
 }
 
 /// `None` if the rule does not concern the packet, true if it does for certain.
-fn holds(rule: &ChainRule, packet: &Packet<'_>) -> Option<bool> {
+fn holds(rule: &ChainRule, packet: &FirstPacket<'_>) -> Option<bool> {
     let mut certain = true;
     for found in &rule.matches {
         match found.holds(packet) {

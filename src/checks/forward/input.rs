@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::checks::forward::evaluate::{UDP, evaluate};
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
-use crate::nft::base_chains::{BaseChain, ChainRef, HookChains, Packet};
+use crate::nft::base_chains::{BaseChain, ChainRef, FirstPacket, HookChains};
 use crate::nft::{NftChain, TableFamily};
 
 /// What must get in: packets of another host's tunnel.
@@ -21,7 +21,7 @@ pub struct TunnelTraffic {
 
 /// The chains that drop packets of `tunnel` for certain.
 pub fn problems(tunnel: &TunnelTraffic, found: &HookChains) -> Vec<Problem> {
-    let packet = Packet {
+    let packet = FirstPacket {
         input: tunnel.uplink.as_str(),
         output: "",
         source: tunnel.source,

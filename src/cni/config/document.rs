@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use serde_json::Value;
 
-use crate::cni::env::Command;
+use crate::cni::env::Verb;
 use crate::cni::error::{CniError, code};
-use crate::cni::json::{Field, FieldErrors};
+use crate::cni::json::{FieldErrors, JsonField};
 use crate::cni::name::Name;
 use crate::cni::version::{self, Version};
 
@@ -36,15 +36,15 @@ pub(super) fn parse(stdin: &[u8]) -> Result<Value, CniError> {
 ///
 /// CHECK, GC and STATUS compare versions as numbers, so for them a malformed one is undecodable
 /// (code 6); ADD and DEL compare texts (code 1).
-pub(super) fn version(document: &Value, command: Command) -> Result<Version, CniError> {
+pub(super) fn version(document: &Value, command: Verb) -> Result<Version, CniError> {
     let faults = FieldErrors::default();
-    let field = Field::root(document, &faults).get("cniVersion");
+    let field = JsonField::root(document, &faults).get("cniVersion");
     let text = match field.map(|field| field.value()) {
         None => "",
         Some(Value::String(text)) => text,
         Some(_) => return Err(CniError::decode("cniVersion must be a text, as in \"1.0.0\"")),
     };
-    if matches!(command, Command::Check | Command::Gc | Command::Status) {
+    if matches!(command, Verb::Check | Verb::Gc | Verb::Status) {
         let numbers = version::numbers(text);
         numbers.map_err(|error| CniError::decode(format!("cniVersion: {error}")))?;
     }
@@ -52,7 +52,7 @@ pub(super) fn version(document: &Value, command: Command) -> Result<Version, Cni
 }
 
 /// The protocol of `version` has `command`.
-pub(super) fn serves(version: Version, command: Command) -> Result<(), CniError> {
+pub(super) fn serves(version: Version, command: Verb) -> Result<(), CniError> {
     let since = command.since();
     if version >= since {
         return Ok(());
@@ -64,7 +64,7 @@ pub(super) fn serves(version: Version, command: Command) -> Result<(), CniError>
 /// The network's name.
 pub(super) fn name(document: &Value) -> Result<Name, CniError> {
     let faults = FieldErrors::default();
-    let text = match Field::root(document, &faults).get("name").map(|field| field.value()) {
+    let text = match JsonField::root(document, &faults).get("name").map(|field| field.value()) {
         None => return Err(CniError::config("the network's name is missing")),
         Some(Value::String(text)) => text,
         Some(other) => {

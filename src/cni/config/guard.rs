@@ -2,7 +2,7 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::cni::json::Field;
+use crate::cni::json::JsonField;
 
 /// What pods may send, and which way it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Default for GuardConf {
 }
 
 impl GuardConf {
-    pub(super) fn read(conf: &Field) -> GuardConf {
+    pub(super) fn read(conf: &JsonField) -> GuardConf {
         let usual = GuardConf::default();
         let routes = conf.get("podRouting").and_then(|field| match field.text() {
             Some("host") => Some(true),

@@ -25,13 +25,13 @@ pub use runtime::RuntimeConfig;
 use crate::cni::attachment::{self, Attachment};
 use crate::cni::bandwidth::{self, Bandwidth};
 use crate::cni::dns::Dns;
-use crate::cni::env::Command;
+use crate::cni::env::Verb;
 use crate::cni::error::RefusedRequest;
-use crate::cni::json::{Field, FieldError, FieldErrors};
+use crate::cni::json::{FieldError, FieldErrors, JsonField};
 use crate::cni::name::Name;
 use crate::cni::requested::RequestedAddresses;
 use crate::cni::result::CniResult;
-use crate::cni::route::Route;
+use crate::cni::route::CniRoute;
 use crate::cni::tuning::Tuning;
 use crate::cni::version::Version;
 use crate::cni::words::Words;
@@ -70,7 +70,7 @@ pub struct NetConf {
     pub ip_masq: bool,
     /// Range sets; a pod gets one address from each.
     pub ranges: Vec<Vec<RangeConf>>,
-    pub routes: Vec<Route>,
+    pub routes: Vec<CniRoute>,
     /// `dns`, for the result; the runtime's takes precedence over the network's.
     pub dns: Dns,
     /// `dataDir`: the parent of the stores of all networks.
@@ -104,7 +104,7 @@ impl NetConf {
     /// without `command`. Code 7: an invalid `name`.
     pub fn parse(
         stdin: &[u8],
-        command: Command,
+        command: Verb,
     ) -> Result<(NetConf, Vec<FieldError>), RefusedRequest> {
         let latest = |error| RefusedRequest { version: Version::LATEST, error };
         let document = document::parse(stdin).map_err(latest)?;
@@ -113,18 +113,18 @@ impl NetConf {
         document::serves(version, command).map_err(refused)?;
         let name = document::name(&document).map_err(refused)?;
         let faults = FieldErrors::default();
-        let conf = NetConf::read(&Field::root(&document, &faults), version, name);
+        let conf = NetConf::read(&JsonField::root(&document, &faults), version, name);
         Ok((conf, faults.into_vec()))
     }
 
-    fn read(conf: &Field, version: Version, name: Name) -> NetConf {
+    fn read(conf: &JsonField, version: Version, name: Name) -> NetConf {
         let flag = |key: &str| conf.get(key).and_then(|flag| flag.bool());
         let ipam = ipam(conf);
         let either = |key: &str| {
             let in_ipam = ipam.as_ref().and_then(|ipam| ipam.get(key));
             in_ipam.or_else(|| conf.get(key))
         };
-        refuse_unsupported_keys(conf);
+        refuse_unsupported_keys(conf, ipam.as_ref());
         let is_gateway = flag("isGateway");
         let is_default_gateway = flag("isDefaultGateway").or(is_gateway).unwrap_or(true);
         let ranges = range::sets(conf, ipam.as_ref());
@@ -132,7 +132,7 @@ impl NetConf {
             refuse_second_address(conf, &ranges, version);
         }
         let routes = either("routes").and_then(|routes| {
-            routes.list("routes {dst, gw}", |route| Route::read_configured(&route))
+            routes.list("routes {dst, gw}", |route| CniRoute::read_configured(&route))
         });
         let runtime = conf.object("runtimeConfig").map(|runtime| RuntimeConfig::read(&runtime));
         let runtime = runtime.unwrap_or_default();
@@ -191,7 +191,7 @@ fn bridge() -> IfName {
 }
 
 /// The object `ipam`, for configurations of `bridge` with `host-local`.
-fn ipam<'a>(conf: &Field<'a>) -> Option<Field<'a>> {
+fn ipam<'a>(conf: &JsonField<'a>) -> Option<JsonField<'a>> {
     let ipam = conf.object("ipam")?;
     if let Some(kind) = ipam.get("type") {
         let name = kind.text();
@@ -206,17 +206,23 @@ fn ipam<'a>(conf: &Field<'a>) -> Option<Field<'a>> {
 
 /// Refuses known keys of features that humanz does not have. If they were ignored, a pod would be
 /// less isolated than its owner believes, or would not work.
-fn refuse_unsupported_keys(conf: &Field) {
+fn refuse_unsupported_keys(conf: &JsonField, ipam: Option<&JsonField>) {
     let keys = [
         ("vlan", "humanz has no VLANs"),
         ("vlanTrunk", "humanz has no VLANs"),
         ("disableContainerInterface", "humanz sets every interface up"),
+        ("forceAddress", "humanz removes no address of a bridge; remove it by hand"),
     ];
-    for (key, instead) in keys {
-        if let Some(field) = conf.get(key).filter(|field| !is_off(field.value())) {
+    let refuse = |field: &JsonField, instead: &str| {
+        if !is_off(field.value()) {
             field.unsupported(instead);
         }
+    };
+    for (key, instead) in keys {
+        conf.get(key).into_iter().for_each(|field| refuse(&field, instead));
     }
+    let file = ipam.and_then(|ipam| ipam.get("resolvConf"));
+    file.into_iter().for_each(|field| refuse(&field, "write nameservers and domains into dns"));
     // promiscMode alone is ignored: hairpinMode replaces it.
     let on = |key: &str| conf.get(key).is_some_and(|flag| flag.value() == &Value::Bool(true));
     if on("promiscMode") && on("hairpinMode") {
@@ -237,7 +243,7 @@ fn is_off(value: &Value) -> bool {
 }
 
 /// A result before 0.3.0 can have one address of each family.
-fn refuse_second_address(conf: &Field, ranges: &[Vec<RangeConf>], version: Version) {
+fn refuse_second_address(conf: &JsonField, ranges: &[Vec<RangeConf>], version: Version) {
     for family in Family::BOTH {
         let count = sets_of(ranges, family);
         if count > 1 {
@@ -256,7 +262,7 @@ fn sets_of(ranges: &[Vec<RangeConf>], family: Family) -> usize {
 /// `mtu`: 0 is absent. The least is the minimum of the family.
 ///
 /// Source: RFC 791 §3.2 (68 bytes), RFC 8200 §5 (1280 bytes).
-fn mtu(conf: &Field, ranges: &[Vec<RangeConf>]) -> Option<u32> {
+fn mtu(conf: &JsonField, ranges: &[Vec<RangeConf>]) -> Option<u32> {
     let field = conf.get("mtu")?;
     if field.value().as_u64() == Some(0) {
         return None;
@@ -268,7 +274,7 @@ fn mtu(conf: &Field, ranges: &[Vec<RangeConf>]) -> Option<u32> {
 }
 
 /// One subnet, or a list of them.
-fn networks(field: &Field) -> Option<Vec<IpNetwork>> {
+fn networks(field: &JsonField) -> Option<Vec<IpNetwork>> {
     if field.value().is_array() {
         field.list("subnets", |member| member.network())
     } else {
@@ -276,7 +282,7 @@ fn networks(field: &Field) -> Option<Vec<IpNetwork>> {
     }
 }
 
-fn log_file(conf: &Field) -> Option<PathBuf> {
+fn log_file(conf: &JsonField) -> Option<PathBuf> {
     match conf.get("logFile") {
         Some(field) => path(field),
         None => Some(LOG_FILE.into()),
@@ -284,7 +290,7 @@ fn log_file(conf: &Field) -> Option<PathBuf> {
 }
 
 /// An absolute path; `None` if the text is empty.
-fn path(field: Field) -> Option<PathBuf> {
+fn path(field: JsonField) -> Option<PathBuf> {
     let text = field.filled()?;
     if text.starts_with('/') && !text.contains('\0') {
         return Some(text.into());

@@ -1,6 +1,6 @@
 //! Pure. What the configuration says of policies.
 
-use crate::cni::json::Field;
+use crate::cni::json::JsonField;
 
 /// What becomes of a new pod if the agent does not answer. Until it does, nothing is known of the
 /// pod's policies.
@@ -27,7 +27,7 @@ impl AgentDown {
 }
 
 /// `policy`: the network has policies; the value is for pods that start while the agent is away.
-pub(super) fn read(conf: &Field) -> Option<AgentDown> {
+pub(super) fn read(conf: &JsonField) -> Option<AgentDown> {
     let field = conf.get("policy")?;
     let named = |text| AgentDown::ALL.into_iter().find(|one| one.name() == text);
     field.text().and_then(named).or_else(|| field.refuse("\"quarantine\", \"fail\" or \"open\""))

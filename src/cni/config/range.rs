@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::cni::json::Field;
+use crate::cni::json::JsonField;
 
 /// One range of host-local's `ranges[][]`; a range set is a list of them and gives a pod one address.
 ///
@@ -22,7 +22,7 @@ pub struct RangeConf {
 }
 
 impl RangeConf {
-    fn read(field: &Field) -> Option<RangeConf> {
+    fn read(field: &JsonField) -> Option<RangeConf> {
         let address = |key: &str| field.get(key).and_then(|address| address.address());
         let (range_start, range_end) = (address("rangeStart"), address("rangeEnd"));
         let gateway = address("gateway");
@@ -35,10 +35,10 @@ impl RangeConf {
 /// then `ranges`. The last two come from `ipam` if it has either.
 ///
 /// Source: host-local; requested addresses are of the first set that has them.
-pub(super) fn sets(conf: &Field, ipam: Option<&Field>) -> Vec<Vec<RangeConf>> {
+pub(super) fn sets(conf: &JsonField, ipam: Option<&JsonField>) -> Vec<Vec<RangeConf>> {
     let runtime = conf.get("runtimeConfig");
     let mut sets = runtime.map(|runtime| listed(&runtime, "ipRanges")).unwrap_or_default();
-    let has_ranges = |field: &&Field| field.get("subnet").or(field.get("ranges")).is_some();
+    let has_ranges = |field: &&JsonField| field.get("subnet").or(field.get("ranges")).is_some();
     let place = ipam.filter(has_ranges).unwrap_or(conf);
     sets.extend(single(place).map(|range| vec![range]));
     sets.extend(listed(place, "ranges"));
@@ -46,7 +46,7 @@ pub(super) fn sets(conf: &Field, ipam: Option<&Field>) -> Vec<Vec<RangeConf>> {
 }
 
 /// The range of the keys `subnet`, `rangeStart`, `rangeEnd` and `gateway`.
-fn single(field: &Field) -> Option<RangeConf> {
+fn single(field: &JsonField) -> Option<RangeConf> {
     if field.get("subnet").is_none() {
         for key in ["rangeStart", "rangeEnd", "gateway"] {
             if field.get(key).is_some() {
@@ -57,12 +57,12 @@ fn single(field: &Field) -> Option<RangeConf> {
     RangeConf::read(field)
 }
 
-fn listed(field: &Field, key: &str) -> Vec<Vec<RangeConf>> {
+fn listed(field: &JsonField, key: &str) -> Vec<Vec<RangeConf>> {
     let sets = field.get(key).and_then(|sets| sets.list("lists of ranges", |set| ranges(&set)));
     sets.unwrap_or_default()
 }
 
-fn ranges(set: &Field) -> Option<Vec<RangeConf>> {
+fn ranges(set: &JsonField) -> Option<Vec<RangeConf>> {
     let ranges = set.list("ranges {subnet, rangeStart, rangeEnd, gateway}", |range| {
         if !range.value().is_object() {
             return range.refuse("an object {subnet, rangeStart, rangeEnd, gateway}");

@@ -2,17 +2,17 @@
 
 use std::num::NonZeroU16;
 
-use crate::cni::json::Field;
+use crate::cni::json::JsonField;
 use crate::net::ReservedPort;
 
 /// The ports of the configuration; none if it has no such key.
-pub(super) fn read(conf: &Field) -> Vec<ReservedPort> {
+pub(super) fn read(conf: &JsonField) -> Vec<ReservedPort> {
     let right = "reserved ports {hostPort, protocol, hostIP, for}";
     let list = conf.get("reservedPorts").and_then(|list| list.list(right, |entry| port(&entry)));
     list.unwrap_or_default()
 }
 
-fn port(entry: &Field) -> Option<ReservedPort> {
+fn port(entry: &JsonField) -> Option<ReservedPort> {
     if !entry.value().is_object() {
         return entry.refuse("a reserved port {hostPort, protocol, hostIP, for}");
     }
@@ -52,7 +52,7 @@ mod tests {
         };
         let faults = FieldErrors::default();
         let document = json!({ "reservedPorts": [tunnel, metrics] });
-        assert_eq!(read(&Field::root(&document, &faults)), [tunnel.clone(), metrics.clone()]);
+        assert_eq!(read(&JsonField::root(&document, &faults)), [tunnel.clone(), metrics.clone()]);
         assert!(faults.into_vec().is_empty());
         let covers = |reserved: &ReservedPort, protocol, port, address: &str| {
             reserved.covers(&HostPort { protocol, port, address: address.parse().unwrap() })

@@ -2,7 +2,7 @@
 
 use crate::cni::bandwidth::Bandwidth;
 use crate::cni::dns::Dns;
-use crate::cni::json::Field;
+use crate::cni::json::JsonField;
 use crate::cni::port_mappings;
 use crate::cni::requested::RequestedAddresses;
 use crate::cni::words::Words;
@@ -23,7 +23,7 @@ pub struct RuntimeConfig {
 }
 
 impl RuntimeConfig {
-    pub(super) fn read(field: &Field) -> RuntimeConfig {
+    pub(super) fn read(field: &JsonField) -> RuntimeConfig {
         let annotations = field.object("io.kubernetes.cri.pod-annotations");
         for key in ["deviceID", "infinibandGUID"] {
             if let Some(device) = field.get(key).filter(|device| device.filled().is_some()) {

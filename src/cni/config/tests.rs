@@ -8,11 +8,11 @@ fn read(keys: Value) -> (NetConf, Vec<String>) {
     for (key, value) in keys.as_object().unwrap() {
         document[key] = value.clone();
     }
-    let (conf, faults) = parse(&document.to_string(), Command::Add).unwrap();
+    let (conf, faults) = parse(&document.to_string(), Verb::Add).unwrap();
     (conf, faults.iter().map(FieldError::to_string).collect())
 }
 
-fn parse(text: &str, command: Command) -> Result<(NetConf, Vec<FieldError>), RefusedRequest> {
+fn parse(text: &str, command: Verb) -> Result<(NetConf, Vec<FieldError>), RefusedRequest> {
     NetConf::parse(text.as_bytes(), command)
 }
 
@@ -30,7 +30,7 @@ fn fault(keys: Value) -> String {
     fault.clone()
 }
 
-fn code(text: &str, command: Command) -> u32 {
+fn code(text: &str, command: Verb) -> u32 {
     parse(text, command).unwrap_err().error.code
 }
 
@@ -49,7 +49,7 @@ fn the_hand_written_file_of_the_go_seed_is_read_as_it_stands() {
         "network": "100.100.0.0/16",
         "subnet": "100.100.1.0/24"
     }"#;
-    let (conf, faults) = parse(file, Command::Add).unwrap();
+    let (conf, faults) = parse(file, Verb::Add).unwrap();
     assert_eq!(faults, vec![]);
     assert_eq!((conf.version, conf.name.as_str()), (Version::V031, "humanz-cni"));
     assert_eq!(conf.bridge.as_str(), "humanz-cni0");
@@ -262,6 +262,8 @@ fn unsupported_features_are_refused_with_key_and_value() {
         (json!({ "vlan": -100 }), "vlan: -100"),
         (json!({ "vlanTrunk": [{ "id": 5 }] }), "vlanTrunk: a list"),
         (json!({ "disableContainerInterface": true }), "disableContainerInterface: true"),
+        (json!({ "forceAddress": true }), "forceAddress: true"),
+        (json!({ "ipam": { "resolvConf": "/etc/resolv.conf" } }), "ipam.resolvConf: \"/etc"),
         (
             json!({ "runtimeConfig": { "deviceID": "0000:00:1f" } }),
             "runtimeConfig.deviceID: \"0000",
@@ -271,7 +273,8 @@ fn unsupported_features_are_refused_with_key_and_value() {
         let found = fault(keys);
         assert!(found.contains(expected), "{found}");
     }
-    conf(json!({ "vlan": 0, "vlanTrunk": [], "promiscMode": true }));
+    conf(json!({ "vlan": 0, "vlanTrunk": [], "promiscMode": true, "forceAddress": false,
+        "ipam": { "resolvConf": "" } }));
 }
 
 #[test]
@@ -279,24 +282,23 @@ fn what_is_not_a_json_object_is_undecodable() {
     let deep = "[".repeat(200_000);
     let nested = format!("{{\"name\":\"net\",\"x\":{}1{}}}", "[".repeat(500), "]".repeat(500));
     for bad in ["", " ", "{", "[]", "null", "\"x\"", "{} {}", "\u{feff}{}", &deep, &nested] {
-        assert_eq!(code(bad, Command::Add), 6, "{:.20}", bad);
+        assert_eq!(code(bad, Verb::Add), 6, "{:.20}", bad);
     }
     let huge = format!("{{\"name\":\"net\"}}{}", " ".repeat(MAX_BYTES));
-    assert_eq!(code(&huge, Command::Add), 6);
-    assert_eq!(NetConf::parse(&[b'{', 0xff, b'}'], Command::Add).unwrap_err().error.code, 6);
+    assert_eq!(code(&huge, Verb::Add), 6);
+    assert_eq!(NetConf::parse(&[b'{', 0xff, b'}'], Verb::Add).unwrap_err().error.code, 6);
 }
 
 #[test]
 fn the_last_of_two_equal_keys_counts() {
-    let (conf, _) =
-        parse(r#"{"name":"a","mtu":1000,"mtu":1400,"name":"b"}"#, Command::Add).unwrap();
+    let (conf, _) = parse(r#"{"name":"a","mtu":1000,"mtu":1400,"name":"b"}"#, Verb::Add).unwrap();
     assert_eq!((conf.name.as_str(), conf.mtu), ("b", Some(1400)));
 }
 
 #[test]
 fn no_version_is_0_1_0() {
     for text in [r#"{"name":"n"}"#, r#"{"name":"n","cniVersion":""}"#] {
-        assert_eq!(parse(text, Command::Add).unwrap().0.version, Version::V010);
+        assert_eq!(parse(text, Verb::Add).unwrap().0.version, Version::V010);
     }
 }
 
@@ -304,51 +306,51 @@ fn no_version_is_0_1_0() {
 fn every_supported_version_is_taken_and_others_are_not() {
     let with = |version: &str| format!(r#"{{"name":"n","cniVersion":"{version}"}}"#);
     for version in crate::cni::version::SUPPORTED {
-        let found = parse(&with(version.as_str()), Command::Add).unwrap().0.version;
+        let found = parse(&with(version.as_str()), Verb::Add).unwrap().0.version;
         assert_eq!(found, version);
     }
     for bad in ["4.3.2", "1.0", "adsfsadf", "1.0.0 "] {
-        for command in [Command::Add, Command::Del] {
+        for command in [Verb::Add, Verb::Del] {
             let error = parse(&with(bad), command).unwrap_err().error;
             assert_eq!((error.code, error.msg.as_str()), (1, "incompatible CNI versions"));
             let details = error.details.unwrap();
             assert!(details.contains(bad) && details.contains("1.1.0"), "{details}");
         }
     }
-    assert_eq!(code(r#"{"name":"n","cniVersion":1}"#, Command::Add), 6);
+    assert_eq!(code(r#"{"name":"n","cniVersion":1}"#, Verb::Add), 6);
 }
 
 #[test]
 fn check_gc_and_status_compare_versions_as_numbers() {
     let with = |version: &str| format!(r#"{{"name":"n","cniVersion":"{version}"}}"#);
-    for command in [Command::Check, Command::Gc, Command::Status] {
+    for command in [Verb::Check, Verb::Gc, Verb::Status] {
         assert_eq!(code(&with("adsfsadf"), command), 6);
         assert_eq!(code(&with("0.3.0"), command), 1);
         assert_eq!(code(&with(""), command), 1);
         assert_eq!(code(&with("4.3.2"), command), 1);
         assert!(parse(&with("1.1.0"), command).is_ok());
     }
-    assert!(parse(&with("0.4.0"), Command::Check).is_ok());
-    assert_eq!(code(&with("1.0.0"), Command::Gc), 1);
-    assert_eq!(code(&with("1.0.0"), Command::Status), 1);
+    assert!(parse(&with("0.4.0"), Verb::Check).is_ok());
+    assert_eq!(code(&with("1.0.0"), Verb::Gc), 1);
+    assert_eq!(code(&with("1.0.0"), Verb::Status), 1);
 }
 
 #[test]
 fn a_network_has_a_proper_name() {
     let long = "x".repeat(256);
     for bad in ["\"te%%st\"", "\"\"", "null", "7", "\"../x\"", "\"a b\"", &format!("{long:?}")] {
-        for command in [Command::Add, Command::Del] {
+        for command in [Verb::Add, Verb::Del] {
             assert_eq!(code(&format!("{{\"name\":{bad}}}"), command), 7, "{bad:.20}");
         }
     }
-    assert_eq!(code("{}", Command::Add), 7);
+    assert_eq!(code("{}", Verb::Add), 7);
 }
 
 #[test]
 fn a_refusal_is_answered_in_the_configurations_version() {
-    let refused = parse(r#"{"cniVersion":"0.3.0","name":"n"}"#, Command::Gc).unwrap_err();
+    let refused = parse(r#"{"cniVersion":"0.3.0","name":"n"}"#, Verb::Gc).unwrap_err();
     assert_eq!(refused.version, Version::V030);
-    assert_eq!(parse("[", Command::Add).unwrap_err().version, Version::LATEST);
+    assert_eq!(parse("[", Verb::Add).unwrap_err().version, Version::LATEST);
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod write;
 use std::net::IpAddr;
 
 use crate::cni::dns::Dns;
-use crate::cni::route::Route;
+use crate::cni::route::CniRoute;
 use ipnetwork::IpNetwork;
 
 /// A result in the format of 1.1.0, whatever version it is read from or written in.
@@ -15,7 +15,7 @@ pub struct CniResult {
     /// Every interface that was created or used, also on the host.
     pub interfaces: Vec<Interface>,
     pub ips: Vec<IpConfig>,
-    pub routes: Vec<Route>,
+    pub routes: Vec<CniRoute>,
     pub dns: Dns,
 }
 

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::cni::dns::Dns;
 use crate::cni::error::CniError;
-use crate::cni::json::{Field, FieldError, FieldErrors};
+use crate::cni::json::{FieldError, FieldErrors, JsonField};
 use crate::cni::result::{CniResult, Interface, IpConfig};
-use crate::cni::route::Route;
+use crate::cni::route::CniRoute;
 use crate::cni::version::{Version, listed};
 use crate::net::Family;
 
@@ -22,13 +22,13 @@ impl CniResult {
     /// Source: CNI SPEC, section 5 "Result types", of each version.
     pub fn from_json(document: &Value, version: Version) -> Result<CniResult, CniError> {
         let errors = FieldErrors::default();
-        let result = CniResult::read(&Field::root(document, &errors), version);
+        let result = CniResult::read(&JsonField::root(document, &errors), version);
         let errors: Vec<String> = errors.into_vec().iter().map(FieldError::to_string).collect();
         result.ok_or_else(|| CniError::decode(format!("invalid result: {}", errors.join("; "))))
     }
 
     /// `None` after an error.
-    pub(in crate::cni) fn read(field: &Field, version: Version) -> Option<CniResult> {
+    pub(in crate::cni) fn read(field: &JsonField, version: Version) -> Option<CniResult> {
         let before = field.error_count();
         if !field.value().is_object() {
             return field.refuse("an object");
@@ -41,7 +41,7 @@ impl CniResult {
 }
 
 /// A result without a version has the network's.
-fn check_version(field: &Field, version: Version) {
+fn check_version(field: &JsonField, version: Version) {
     let Some(own) = field.get("cniVersion") else { return };
     let Some(text) = own.filled() else { return };
     if Version::from_str(text) != Ok(version) {
@@ -51,7 +51,7 @@ fn check_version(field: &Field, version: Version) {
 }
 
 /// 0.1.0 and 0.2.0: `ip4` and `ip6`.
-fn by_family(field: &Field) -> CniResult {
+fn by_family(field: &JsonField) -> CniResult {
     let mut result = CniResult::default();
     for (key, family) in [("ip4", Family::V4), ("ip6", Family::V6)] {
         let Some(half) = field.object(key) else { continue };
@@ -62,7 +62,7 @@ fn by_family(field: &Field) -> CniResult {
 }
 
 /// 0.3.0 and later: `interfaces`, `ips` and `routes`.
-fn by_list(field: &Field) -> CniResult {
+fn by_list(field: &JsonField) -> CniResult {
     let list = field.get("interfaces");
     let interfaces = list.and_then(|list| list.list("interfaces", |member| interface(&member)));
     let list = field.get("ips");
@@ -83,13 +83,13 @@ fn by_list(field: &Field) -> CniResult {
     result
 }
 
-fn routes(field: &Field) -> Vec<Route> {
+fn routes(field: &JsonField) -> Vec<CniRoute> {
     let list = field.get("routes");
-    let routes = list.and_then(|list| list.list("routes", |route| Route::read(&route)));
+    let routes = list.and_then(|list| list.list("routes", |route| CniRoute::read(&route)));
     routes.unwrap_or_default()
 }
 
-fn interface(field: &Field) -> Option<Interface> {
+fn interface(field: &JsonField) -> Option<Interface> {
     if !field.value().is_object() {
         return field.refuse("an object {name, mac, sandbox}");
     }
@@ -110,7 +110,7 @@ fn interface(field: &Field) -> Option<Interface> {
 }
 
 /// An address that stands under `key`, of `family` if that is given.
-fn ip(field: &Field, key: &str, family: Option<Family>) -> Option<IpConfig> {
+fn ip(field: &JsonField, key: &str, family: Option<Family>) -> Option<IpConfig> {
     if !field.value().is_object() {
         return field.refuse(&format!("an object {{{key}, gateway}}"));
     }

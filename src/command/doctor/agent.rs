@@ -5,7 +5,7 @@ use crate::api::status::Status;
 use crate::checks::limits::mtu;
 use crate::command::doctor::context::DoctorContext;
 use crate::command::silent_agent::silent_agent;
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::{Family, Object, Problem, ProblemKind};
 use crate::plan::{Line, tunnel};
 
 /// So many changes are written out.
@@ -40,8 +40,9 @@ pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     problems.extend(context.loaded.warnings.iter().cloned());
     let silent = context.host.agent().as_ref().err();
     problems.extend(silent.map(|why| silent_agent(context.settings(), why)));
-    problems.extend(reconcile(context));
-    problems.extend(sizes(context));
+    let found = DryRun::of(context.host);
+    problems.extend(reconcile(context, &found));
+    problems.extend(sizes(context, &found));
     problems
 }
 
@@ -54,8 +55,7 @@ fn privileges() -> Option<Problem> {
 }
 
 /// What a reconcile of the agent would find.
-fn reconcile(context: &DoctorContext<'_>) -> Vec<Problem> {
-    let found = DryRun::of(context.host);
+fn reconcile(context: &DoctorContext<'_>, found: &DryRun) -> Vec<Problem> {
     let mut problems = found.problems();
     if !found.lines.is_empty() {
         let lines: Vec<String> = found.lines.iter().take(SHOWN).map(Line::to_string).collect();
@@ -79,15 +79,14 @@ fn reconcile(context: &DoctorContext<'_>) -> Vec<Problem> {
     problems
 }
 
-/// MTU of pods against that of the path to other hosts.
-fn sizes(context: &DoctorContext<'_>) -> Option<Problem> {
+/// MTU of pods against that of the path to other hosts. A tunnel counts that leads to one.
+fn sizes(context: &DoctorContext<'_>, found: &DryRun) -> Option<Problem> {
     let (settings, host) = (context.settings(), context.host);
     let bridge = host.kernel.rtnl.link(&settings.bridge).ok()??;
     let host_state = host.state().ok()?;
-    let families = host_state.own.addresses.entries().map(|(family, _)| family);
-    let tunnels = families.filter_map(|family| {
-        host.kernel.rtnl.link(&tunnel::device_name(family)).ok()??;
-        Some(tunnel::inner_mtu(host_state.own.mtu_bytes, family, &host.subnets))
-    });
+    let remotes = found.peer_routes.iter().flat_map(|routes| &routes.remotes);
+    let families = remotes.map(|remote| Family::of(remote.address));
+    let tunnels =
+        families.map(|family| tunnel::inner_mtu(host_state.own.mtu_bytes, family, &host.subnets));
     mtu(bridge.mtu, host_state.own.mtu_bytes, tunnels.min())
 }

@@ -53,7 +53,10 @@ fn records(context: &DoctorContext<'_>, cluster: &ClusterView) -> Vec<Problem> {
     if !silent.is_empty() {
         let few = silent.iter().take(5).copied().collect::<Vec<&str>>().join(", ");
         let what = format!("{} hosts show no sign of life: {few}", silent.len());
-        let fix = "look there; a permanently removed host: humanz-agent nodes rm NAME";
+        let fix = format!(
+            "look there; a permanently removed host, such as this one: humanz-agent nodes rm {}",
+            silent[0]
+        );
         let subject = Object::named("other hosts");
         problems.push(Problem::new(ProblemKind::HostsSilent, subject, what).with_fix(fix));
     }

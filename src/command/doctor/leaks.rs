@@ -79,8 +79,13 @@ fn stray(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Pro
     (!names.is_empty()).then(|| {
         let few = names.iter().take(SHOWN).copied().collect::<Vec<&str>>().join(", ");
         let what = format!("{} links of pods have no address in the store: {few}", names.len());
-        let fix = "if their pods are gone: ip link delete NAME; if not, IPAM_DIR was emptied: make \
-                   the pods anew before their addresses are allocated again";
+        let delete: Vec<String> =
+            names.iter().take(SHOWN).map(|name| format!("ip link delete {name}")).collect();
+        let fix = format!(
+            "if their pods are gone: {}; if not, IPAM_DIR was emptied: make the pods anew before \
+             their addresses are allocated again",
+            delete.join("; ")
+        );
         Problem::new(ProblemKind::StrayLinks, Object::named("links of pods"), what).with_fix(fix)
     })
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-use crate::checks::explain::{EndPlace, Hop, HopVerdict, LocalPod, PathEnd, RemoteEnd};
+use crate::checks::explain::{EndPlace, Hop, HopVerdict, PathEnd, RemoteEnd, TracedPod};
 use crate::inspect::Host;
 use crate::inspect::host_ports;
 use crate::inspect::pods::PodAttachment;
@@ -304,10 +304,10 @@ fn locate(
 }
 
 /// The pod of an attachment, not inspected yet.
-fn pod_of(attachment: &PodAttachment) -> LocalPod {
+fn pod_of(attachment: &PodAttachment) -> TracedPod {
     let PodAttachment { network, entry } = attachment;
     let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
-    LocalPod {
+    TracedPod {
         network: network.clone(),
         netns: entry.netns.clone().unwrap_or_default(),
         ifname: ifname.to_owned(),

@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use anyhow::Context;
 
 use crate::checks::explain::{EndPlace, PathEnd, PathPolicies, PolicyDecision, PolicyEnd};
-use crate::command::policy::found::{self, Counters};
+use crate::command::policy::found::{self, PacketCounts};
 use crate::inspect::Host;
 use crate::net::Protocol;
 use crate::netlink::connections::Connection;
 use crate::nft::{Data, Nft, Value, Verdict};
 use crate::policy::compile::{POLICY_TABLE, address, counter};
-use crate::policy::partial::{Answer, Knowledge};
+use crate::policy::partial::{Knowledge, PartialDecision};
 use crate::policy::view::View;
 use crate::policy::{Direction, Endpoint, Reason, Transport, Tuple};
 use crate::settings::exit::Exit;
@@ -32,7 +32,7 @@ struct Judge<'a> {
     host: &'a Host,
     view: &'a View,
     pods: Vec<Endpoint>,
-    counters: Counters,
+    counters: PacketCounts,
     tuple: Tuple,
     own: BTreeSet<IpAddr>,
 }
@@ -129,8 +129,10 @@ impl Judge<'_> {
             own: &self.own,
         };
         let decision = match (knowledge.end(&self.tuple, direction), host) {
-            (Answer::Known(decision), host) => PolicyDecision { host, ..self.text(&decision) },
-            (depends @ Answer::DependsOn(_), host) => {
+            (PartialDecision::Known(decision), host) => {
+                PolicyDecision { host, ..self.text(&decision) }
+            }
+            (depends @ PartialDecision::DependsOn(_), host) => {
                 let host = host.unwrap_or_else(|| self.view.host.to_string());
                 return Ok(PolicyEnd::Unknown(depends.to_string(), host));
             }

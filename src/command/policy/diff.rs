@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::policy::files;
+use crate::command::policy::live::{Affected, Live};
 use crate::net::{Family, Protocol};
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::{
-    Endpoint, Endpoints, Judgement, Peer, Reason, Rules, Selector, Service, Transport, Tuple,
+    Endpoint, Endpoints, Judgement, PolicyPeer, Reason, Rules, Selector, Service, Transport, Tuple,
     evaluate,
 };
 use crate::settings::exit::{self, Exit};
@@ -27,6 +28,9 @@ pub struct Diff {
     /// a file with changed objects: one of the same kind and name is replaced, another added
     #[argh(option)]
     new: Vec<String>,
+    /// name the connections that run on this host and would be cut, by what its agent and the kernel know
+    #[argh(switch)]
+    live: bool,
     /// let pods choose their group where their namespace has no rule
     #[argh(switch)]
     free_groups: bool,
@@ -39,7 +43,7 @@ pub struct Diff {
 const LIMIT: usize = 4_000_000;
 
 /// A connection whose verdict changes.
-struct Change {
+struct ChangedConnection {
     source: String,
     destination: String,
     service: String,
@@ -54,28 +58,38 @@ struct Change {
 /// A file that is not understood, or more pods and ports than can be tried.
 pub fn run(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
     let old = files::read(&options.file)?;
-    let new = replaced(old.clone(), files::read(&options.new)?);
+    let changed = files::read(&options.new)?;
+    let new = replaced(old.clone(), changed.clone());
     let before = documents::read(&old, options.free_groups);
     let after = documents::read(&new, options.free_groups);
     let changes = changes(&before, &after)?;
+    let affected = match options.live {
+        true => Some(Live::look(call)?.affected(&changed, &before, &after)?),
+        false => None,
+    };
     let mut text = files::faults(&after.problems);
     for change in &changes {
-        let Change { source, destination, service, rule, .. } = change;
+        let ChangedConnection { source, destination, service, rule, .. } = change;
         let now = if change.allowed { "+ allowed, was denied" } else { "- denied, was allowed" };
         text += &format!("{now}: {source} -> {destination} {service}: {rule}\n");
     }
     if changes.is_empty() {
-        text += "no connection between these pods changes";
+        text += "no connection between these pods changes\n";
     }
-    let object = |change: &Change| {
+    text.extend(affected.iter().map(Affected::text));
+    let object = |change: &ChangedConnection| {
         json!({"source": change.source, "destination": change.destination,
             "service": change.service, "allowed": change.allowed, "rule": change.rule})
     };
-    let json = json!({
+    let mut json = json!({
         "changes": changes.iter().map(object).collect::<Vec<_>>(),
         "problems": after.problems,
     });
-    call.answer(options.json, changes.is_empty(), json, &text)
+    if let Some(affected) = &affected {
+        json["live"] = affected.json();
+    }
+    let fine = changes.is_empty() && affected.is_none_or(|affected| affected.cuts_nothing());
+    call.answer(options.json, fine, json, &text)
 }
 
 /// `objects` with those of `new` in place of the ones with their kind and name.
@@ -90,7 +104,7 @@ fn replaced(objects: Vec<Value>, new: Vec<Value>) -> Vec<Value> {
     kept.chain(new).collect()
 }
 
-fn changes(before: &Documents, after: &Documents) -> Result<Vec<Change>, Exit> {
+fn changes(before: &Documents, after: &Documents) -> Result<Vec<ChangedConnection>, Exit> {
     let alike = alike(&after.endpoints, [&before.rules, &after.rules]);
     let endpoints = Endpoints {
         pods: alike.iter().map(|(pod, _)| (*pod).clone()).collect(),
@@ -112,7 +126,7 @@ fn changes(before: &Documents, after: &Documents) -> Result<Vec<Change>, Exit> {
                     continue;
                 }
                 let denies = if new.allowed() { &old } else { &new };
-                changes.push(Change {
+                changes.push(ChangedConnection {
                     source: from.clone(),
                     destination: to.clone(),
                     service: service.clone(),
@@ -130,12 +144,15 @@ fn changes(before: &Documents, after: &Documents) -> Result<Vec<Change>, Exit> {
 fn alike<'a>(endpoints: &'a Endpoints, rules: [&Rules; 2]) -> Vec<(&'a Endpoint, String)> {
     let rules = || rules.into_iter().flat_map(|rules| rules.iter());
     let subjects: BTreeSet<&Selector> = rules().map(|rule| &rule.subject).collect();
-    let peers: BTreeSet<&Peer> = rules().flat_map(|rule| rule.peers.iter().flatten()).collect();
+    let peers: BTreeSet<&PolicyPeer> =
+        rules().flat_map(|rule| rule.peers.iter().flatten()).collect();
     let mut kinds: BTreeMap<_, Vec<&Endpoint>> = BTreeMap::new();
     for pod in &endpoints.pods {
-        let is_peer = |peer: &&Peer| match peer {
-            Peer::Selected(selector) => selector.matches_pod(pod),
-            Peer::Network { .. } => pod.addresses.iter().any(|address| peer.contains(*address)),
+        let is_peer = |peer: &&PolicyPeer| match peer {
+            PolicyPeer::Selected(selector) => selector.matches_pod(pod),
+            PolicyPeer::Network { .. } => {
+                pod.addresses.iter().any(|address| peer.contains(*address))
+            }
         };
         let subject = subjects.iter().map(|selector| selector.matches_pod(pod));
         let kind: Vec<bool> = subject.chain(peers.iter().map(is_peer)).collect();

@@ -13,16 +13,16 @@ use crate::policy::compile::{POLICY_TABLE, counter};
 use crate::policy::read::documents;
 use crate::policy::sources::SourceState;
 use crate::policy::view::{Quarantined, View};
-use crate::policy::{Endpoint, Members, Origin, Rule, Rules, Snapshot, members};
+use crate::policy::{Endpoint, Members, Origin, PolicySnapshot, Rule, Rules, members};
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
 /// Packets by the counter's name.
-pub type Counters = BTreeMap<String, u64>;
+pub type PacketCounts = BTreeMap<String, u64>;
 
 /// Policies and the pods that are known.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct KnownPolicies {
     pub rules: Rules,
     /// Of this host; of files all.
     pub pods: Vec<Endpoint>,
@@ -39,20 +39,24 @@ pub struct Found {
 ///
 /// # Errors
 /// A file that is not understood; policies are off; this user may not ask the agent.
-pub fn find(call: &mut Call<'_>, files: &[String], free_groups: bool) -> Result<Found, Exit> {
+pub fn find(
+    call: &mut Call<'_>,
+    files: &[String],
+    free_groups: bool,
+) -> Result<KnownPolicies, Exit> {
     if files.is_empty() {
         let settings = call.load()?.settings;
         let (view, note) = view(&settings)?;
-        return Ok(Found { note, ..of_view(&view) });
+        return Ok(KnownPolicies { note, ..of_view(&view) });
     }
     let read = documents::read(&files::read(files)?, free_groups);
     let peers = members::peers(read.rules.iter());
-    Ok(Found {
+    Ok(KnownPolicies {
         members: members::find(&peers, &read.endpoints),
         rules: read.rules,
         pods: read.endpoints.pods,
         problems: read.problems,
-        ..Found::default()
+        ..KnownPolicies::default()
     })
 }
 
@@ -75,21 +79,21 @@ pub fn view(settings: &Settings) -> Result<(View, Option<String>), Exit> {
     }
 }
 
-fn of_view(view: &View) -> Found {
+fn of_view(view: &View) -> KnownPolicies {
     let pods = view.endpoints();
     let known = view.known.as_deref().cloned().unwrap_or_default();
-    let Snapshot { rules, members, .. } = known.on_host(pods.clone(), &view.subnets);
-    Found {
+    let PolicySnapshot { rules, members, .. } = known.on_host(pods.clone(), &view.subnets);
+    KnownPolicies {
         rules,
         pods,
         members,
         sources: view.sources.clone(),
         quarantined: view.quarantined(),
-        ..Found::default()
+        ..KnownPolicies::default()
     }
 }
 
-impl Found {
+impl KnownPolicies {
     /// Where an object is from.
     pub fn source(&self, origin: &Origin) -> Option<&'static str> {
         let source = self.sources.iter().find(|source| source.policies.contains(origin));
@@ -101,7 +105,7 @@ impl Found {
 ///
 /// # Errors
 /// The kernel's.
-pub fn counters(wanted: bool) -> Result<Option<Counters>, Exit> {
+pub fn counters(wanted: bool) -> Result<Option<PacketCounts>, Exit> {
     if !wanted {
         return Ok(None);
     }
@@ -111,7 +115,7 @@ pub fn counters(wanted: bool) -> Result<Option<Counters>, Exit> {
 }
 
 /// Packets of these rules.
-pub fn packets<'a>(counters: &Counters, rules: impl IntoIterator<Item = &'a Rule>) -> u64 {
+pub fn packets<'a>(counters: &PacketCounts, rules: impl IntoIterator<Item = &'a Rule>) -> u64 {
     let names: BTreeSet<String> = rules.into_iter().map(counter).collect();
     names.iter().filter_map(|name| counters.get(name)).sum()
 }

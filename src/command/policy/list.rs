@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::policy::files;
-use crate::command::policy::found::{self, Counters, Found, packets};
+use crate::command::policy::found::{self, KnownPolicies, PacketCounts, packets};
 use crate::command::table::{Cell, Table, Tone};
 use crate::policy::list::{PolicyObject, policies};
-use crate::policy::{Direction, Tier, Verdict};
+use crate::policy::{Direction, PolicyVerdict, Tier};
 use crate::settings::exit::Exit;
 
 /// list the policies that hold on this host, in the order in which they are judged, and how many of its
@@ -66,7 +66,11 @@ pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
     call.answer(options.json, fine, json, &text)
 }
 
-fn table(all: &[PolicyObject<'_>], found: &Found, counters: Option<&Counters>) -> Table {
+fn table(
+    all: &[PolicyObject<'_>],
+    found: &KnownPolicies,
+    counters: Option<&PacketCounts>,
+) -> Table {
     let heads = ["TIER", "KIND", "NAME", "PODS", "WAY", "SOURCE", "ALLOWED", "DENIED"];
     let shown = if counters.is_some() { heads.len() } else { heads.len() - 2 };
     let mut table = Table::new(&heads[..shown]);
@@ -92,13 +96,17 @@ fn table(all: &[PolicyObject<'_>], found: &Found, counters: Option<&Counters>) -
 }
 
 /// Packets allowed or passed on, and packets denied.
-fn counted(policy: &PolicyObject<'_>, counters: &Counters) -> [u64; 2] {
+fn counted(policy: &PolicyObject<'_>, counters: &PacketCounts) -> [u64; 2] {
     let (denying, others): (Vec<_>, Vec<_>) =
-        policy.rules.iter().copied().partition(|rule| rule.verdict == Verdict::Deny);
+        policy.rules.iter().copied().partition(|rule| rule.verdict == PolicyVerdict::Deny);
     [packets(counters, others), packets(counters, denying)]
 }
 
-pub fn object(policy: &PolicyObject<'_>, found: &Found, counters: Option<&Counters>) -> Value {
+pub fn object(
+    policy: &PolicyObject<'_>,
+    found: &KnownPolicies,
+    counters: Option<&PacketCounts>,
+) -> Value {
     let counted = counters.map(|counters| counted(policy, counters));
     json!({
         "tier": tier(policy.tier),

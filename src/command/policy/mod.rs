@@ -4,6 +4,7 @@ mod diff;
 mod files;
 pub mod found;
 mod list;
+mod live;
 mod show;
 mod stored;
 mod test;
@@ -31,12 +32,12 @@ use crate::settings::exit::Exit;
 )]
 pub struct Policy {
     #[argh(subcommand)]
-    verb: Verb,
+    verb: PolicyVerb,
 }
 
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
-enum Verb {
+enum PolicyVerb {
     Test(test::Test),
     Diff(diff::Diff),
     Apply(stored::Apply),
@@ -52,12 +53,12 @@ enum Verb {
 /// A file or an end that is not understood.
 pub fn run(call: &mut Call<'_>, options: &Policy) -> Result<Outcome, Exit> {
     match &options.verb {
-        Verb::Test(options) => test::run(call, options),
-        Verb::Diff(options) => diff::run(call, options),
-        Verb::Apply(options) => stored::apply(call, options),
-        Verb::Rm(options) => stored::remove(call, options),
-        Verb::Export(options) => stored::export(call, options),
-        Verb::List(options) => list::run(call, options),
-        Verb::Show(options) => show::run(call, options),
+        PolicyVerb::Test(options) => test::run(call, options),
+        PolicyVerb::Diff(options) => diff::run(call, options),
+        PolicyVerb::Apply(options) => stored::apply(call, options),
+        PolicyVerb::Rm(options) => stored::remove(call, options),
+        PolicyVerb::Export(options) => stored::export(call, options),
+        PolicyVerb::List(options) => list::run(call, options),
+        PolicyVerb::Show(options) => show::run(call, options),
     }
 }

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::policy::files;
-use crate::command::policy::found::{self, Counters, Found, packets};
+use crate::command::policy::found::{self, KnownPolicies, PacketCounts, packets};
 use crate::command::policy::list::{object, tier};
 use crate::policy::compile::counter;
 use crate::policy::list::{PolicyObject, policies, words};
-use crate::policy::{Peer, Rule, Selector};
+use crate::policy::{PolicyPeer, Rule, Selector};
 use crate::settings::exit::{self, Exit};
 
 /// show a policy: its rules in words, the pods of this host that it has rules for, and which addresses
@@ -75,7 +75,11 @@ pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     call.answer(options.json, fine, json, &text)
 }
 
-fn screen(policy: &PolicyObject<'_>, found: &Found, counters: Option<&Counters>) -> String {
+fn screen(
+    policy: &PolicyObject<'_>,
+    found: &KnownPolicies,
+    counters: Option<&PacketCounts>,
+) -> String {
     let source = found.source(&policy.origin).map(|source| format!(", from {source}"));
     let tier = tier(policy.tier);
     let mut text = format!("{} (tier {tier}{})\n", policy.origin, source.unwrap_or_default());
@@ -109,15 +113,15 @@ fn place(rule: &Rule) -> String {
 
 fn selectors<'a>(policy: &PolicyObject<'a>) -> BTreeSet<&'a Selector> {
     let peers = policy.rules.iter().flat_map(|rule| rule.peers.iter().flatten());
-    let selected = |peer: &'a Peer| match peer {
-        Peer::Selected(selector) => Some(selector),
-        Peer::Network { .. } => None,
+    let selected = |peer: &'a PolicyPeer| match peer {
+        PolicyPeer::Selected(selector) => Some(selector),
+        PolicyPeer::Network { .. } => None,
     };
     peers.filter_map(selected).collect()
 }
 
-fn members(found: &Found, selector: &Selector) -> Vec<IpAddr> {
-    let members = found.members.get(selector).into_iter().flatten();
+fn members(found: &KnownPolicies, selector: &Selector) -> Vec<IpAddr> {
+    let members = found.members.get(selector).into_iter().flat_map(|found| &**found);
     members.flat_map(|member| &member.addresses).copied().collect()
 }
 
@@ -132,7 +136,11 @@ fn addresses(all: &[IpAddr]) -> String {
     }
 }
 
-fn whole(policy: &PolicyObject<'_>, found: &Found, counters: Option<&Counters>) -> Value {
+fn whole(
+    policy: &PolicyObject<'_>,
+    found: &KnownPolicies,
+    counters: Option<&PacketCounts>,
+) -> Value {
     let rule = |rule: &&Rule| {
         json!({
             "direction": rule.direction.to_string(),

@@ -221,7 +221,11 @@ fn count(number: usize, one: &str, many: &str) -> String {
 
 fn hosts(status: &Status) -> String {
     let Some(peers) = &status.peers else { return "other hosts: unknown".to_owned() };
-    let reached = peers.iter().filter(|peer| peer.reachable).count();
+    let reached = peers.iter().filter(|peer| is_reached(peer)).count();
+    let unknown = match peers.iter().filter(|peer| peer.reachable && !is_reached(peer)).count() {
+        0 => String::new(),
+        unknown => format!(", {unknown} not asked yet"),
+    };
     let silent = peers.iter().filter(|peer| !peer.alive).count();
     let stale = if is_stale(status) { ", as far as was known last" } else { "" };
     let silent = match silent {
@@ -232,7 +236,14 @@ fn hosts(status: &Status) -> String {
     let silent = if peers.is_empty() { "" } else { &silent };
     let others = if peers.len() == 1 { "1 other" } else { &format!("{} others", peers.len()) };
     let are = if reached == 1 { "is" } else { "are" };
-    format!("{others}, {reached} {are} reached{silent}{stale}")
+    // A rule that drops what pods send lets the host's own packets through.
+    let by = if reached == 0 { "" } else { " (asked by this host, not by its pods)" };
+    format!("{others}, {reached} {are} reached{by}{unknown}{silent}{stale}")
+}
+
+/// There is a way, and it has answered.
+fn is_reached(peer: &PeerStatus) -> bool {
+    peer.reachable && peer.probe.as_ref().is_some_and(|probe| probe.seconds.is_some())
 }
 
 fn peers(status: &Status) -> Table {
@@ -242,9 +253,11 @@ fn peers(status: &Status) -> Table {
     let many = peers.len() > PEERS;
     for peer in peers.iter().filter(|peer| !many || !fine(peer)).take(2 * PEERS) {
         let (state, tone) = match (peer.reachable, peer.alive) {
-            (true, true) => ("reached", Tone::Good),
-            (true, false) if is_stale(status) => ("reached", Tone::Good),
-            (true, false) => ("silent", Tone::Odd),
+            (true, alive) if alive || is_stale(status) => match is_reached(peer) {
+                true => ("reached", Tone::Good),
+                false => ("not asked yet", Tone::Odd),
+            },
+            (true, _) => ("silent", Tone::Odd),
             (false, _) => ("unreachable", Tone::Bad),
         };
         let via: Vec<&str> = peer.via.iter().flatten().map(String::as_str).collect();
@@ -312,11 +325,14 @@ mod tests {
     fn of_many_hosts_only_those_with_a_fault_are_listed() {
         let peer = |number: usize| {
             json!({ "name": format!("h{number}"), "alive": true, "reachable": number != 7,
+                    "probe": if number == 8 { None } else { Some(json!({ "seconds": 0.001 })) },
                     "fault": if number == 7 { Some("no way") } else { None } })
         };
         let shown = read(json!({ "peers": (0..40).map(peer).collect::<Vec<_>>() }));
         let text = screen(&shown, Style::default());
-        assert!(text.contains("40 others, 39 are reached, every agent runs"), "{text}");
+        let line = "40 others, 38 are reached (asked by this host, not by its pods), 1 not asked yet, \
+                    every agent runs";
+        assert!(text.contains(line), "{text}");
         assert!(text.contains("h7") && !text.contains("h8"), "{text}");
     }
 
@@ -341,7 +357,10 @@ mod tests {
         let peers = json!([{ "name": "h2", "alive": false, "reachable": true }]);
         let value = json!({ "etcd": null, "kubernetes": { "error": "refused" }, "peers": peers });
         check(value.clone(), "kubernetes  no answer: refused");
-        check(value, "hosts       1 other, 1 is reached, as far as was known last");
+        check(
+            value,
+            "hosts       1 other, 0 are reached, 1 not asked yet, as far as was known last",
+        );
     }
 
     #[test]

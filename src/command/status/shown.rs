@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::api::status::Status;
-use crate::command::json::Room;
+use crate::command::json::SubnetUsage;
 
 /// What is shown: the status, and what only a command looks at.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -35,5 +35,5 @@ pub struct PodNetwork {
     pub name: String,
     pub attachments: usize,
     pub host_ports: usize,
-    pub free: Vec<Room>,
+    pub free: Vec<SubnetUsage>,
 }

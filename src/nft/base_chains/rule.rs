@@ -16,7 +16,7 @@ pub const STATE_NEW: u32 = 8;
 
 /// The first packet of a connection: no mark, no flag, no other state than that it is new.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet<'a> {
+pub struct FirstPacket<'a> {
     /// The interface that it came in by.
     pub input: &'a str,
     /// The interface that it goes out by.
@@ -86,6 +86,23 @@ pub enum Comparison {
 }
 
 impl ChainRule {
+    /// The one address that its packets come from, if it compares that.
+    pub fn source(&self) -> Option<IpAddr> {
+        self.matches.iter().find_map(|compared| {
+            let PacketField::Address(PacketAddress::Source, _, _) = compared.field else {
+                return None;
+            };
+            match &compared.test {
+                Comparison::Begins(bytes) if !compared.negated => address_of(bytes),
+                Comparison::Within(ranges) if !compared.negated => match &ranges[..] {
+                    [(first, last)] if first == last => address_of(first),
+                    _ => None,
+                },
+                _ => None,
+            }
+        })
+    }
+
     /// It accepts everything that comes in, or goes out, by `bridge`, and nothing else.
     pub fn accepts(&self, direction: HookDirection, bridge: &IfName) -> bool {
         let [only] = &self.matches[..] else { return false };
@@ -96,6 +113,12 @@ impl ChainRule {
             && (only.field, only.negated) == (field, false)
             && name == Some(bridge.as_str().as_bytes())
     }
+}
+
+/// Of 4 or 16 bytes.
+fn address_of(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 impl RuleMatch {
@@ -150,7 +173,7 @@ impl RuleMatch {
     }
 
     /// Whether `packet` fulfils it; `None` if that is not known.
-    pub fn holds(&self, packet: &Packet<'_>) -> Option<bool> {
+    pub fn holds(&self, packet: &FirstPacket<'_>) -> Option<bool> {
         if self.field == PacketField::Unknown {
             return None;
         }
@@ -180,7 +203,7 @@ impl RuleMatch {
 
 impl PacketField {
     /// `None` if an ordinary packet has no such thing.
-    fn bytes(self, packet: &Packet<'_>) -> Option<Vec<u8>> {
+    fn bytes(self, packet: &FirstPacket<'_>) -> Option<Vec<u8>> {
         let name = |name: &str| {
             let mut bytes = name.as_bytes().to_vec();
             bytes.resize(IFNAMSIZ, 0);

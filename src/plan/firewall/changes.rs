@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::nft::{
-    Base, Chain, Element, ElementChange, Flowtable, FoundChain, FoundRule, FoundSet, FoundTable,
-    Rule, Ruleset, Set,
+    Base, Chain, Element, ElementChange, Flowtable, FoundChain, FoundRule, FoundTable, NftRule,
+    Ruleset, Set, Shape,
 };
 
 /// One difference between the table wanted and the table found.
@@ -60,7 +60,10 @@ fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<TableDifference> {
     }
     for set in &wanted.sets {
         let present = found.sets.iter().find(|present| present.name == set.name);
-        differences.extend(set_difference(set, present));
+        differences.extend(match present {
+            Some(present) => set_difference(set, (present.shape.as_ref(), &present.elements)),
+            None => Some(TableDifference::SetMissing(set.name.clone())),
+        });
     }
     let flowtables: Vec<&Flowtable> = wanted.flowtable.iter().collect();
     if !found.flowtables.iter().eq(flowtables.iter().copied()) {
@@ -68,8 +71,10 @@ fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<TableDifference> {
         differences.push(TableDifference::Flowtable(found, wanted.flowtable.clone()));
     }
     for chain in &wanted.chains {
-        let present = found.chains.iter().find(|present| present.name == chain.name);
-        differences.extend(chain_differences(chain, present));
+        match found.chains.iter().find(|present| present.name == chain.name) {
+            Some(present) => differences.extend(chain_differences(chain, present)),
+            None => differences.push(TableDifference::ChainMissing(chain.name.clone())),
+        }
     }
     // One without a name belongs to a rule and goes with it.
     for set in found.sets.iter().filter(|set| !set.is_anonymous) {
@@ -85,17 +90,20 @@ fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<TableDifference> {
     differences
 }
 
-fn set_difference(wanted: &Set, found: Option<&FoundSet>) -> Option<TableDifference> {
+/// What differs between a set and the one found, of this shape with these elements.
+pub fn set_difference(
+    wanted: &Set,
+    (shape, elements): (Option<&Shape>, &BTreeSet<Element>),
+) -> Option<TableDifference> {
     let name = || wanted.name.clone();
-    let Some(found) = found else { return Some(TableDifference::SetMissing(name())) };
-    if found.shape.as_ref() != Some(&wanted.shape) {
+    if shape != Some(&wanted.shape) {
         return Some(TableDifference::SetDiffers(name()));
     }
     let lacking = |all: &BTreeSet<Element>, from: &BTreeSet<Element>| {
         all.difference(from).cloned().collect::<BTreeSet<_>>()
     };
-    let added = lacking(&wanted.elements, &found.elements);
-    let removed = lacking(&found.elements, &wanted.elements);
+    let added = lacking(&wanted.elements, elements);
+    let removed = lacking(elements, &wanted.elements);
     if added.is_empty() && removed.is_empty() {
         return None;
     }
@@ -103,9 +111,9 @@ fn set_difference(wanted: &Set, found: Option<&FoundSet>) -> Option<TableDiffere
     Some(TableDifference::Elements(ElementChange { set: name(), shape, added, removed }))
 }
 
-fn chain_differences(wanted: &Chain, found: Option<&FoundChain>) -> Vec<TableDifference> {
+/// What differs between a chain and the one found.
+pub fn chain_differences(wanted: &Chain, found: &FoundChain) -> Vec<TableDifference> {
     let name = || wanted.name.clone();
-    let Some(found) = found else { return vec![TableDifference::ChainMissing(name())] };
     let mut differences = Vec::new();
     if found.base != wanted.base {
         let text = |base: &Option<Base>| {
@@ -126,7 +134,7 @@ fn rule_differences(wanted: &Chain, found: &[FoundRule]) -> Vec<TableDifference>
     if prints == present {
         return Vec::new();
     }
-    let missing = |(rule, print): (&Rule, &Option<u64>)| {
+    let missing = |(rule, print): (&NftRule, &Option<u64>)| {
         (!present.contains(print)).then(|| TableDifference::RuleMissing(name(), rule.to_string()))
     };
     let mut differences: Vec<_> = wanted.rules.iter().zip(&prints).filter_map(missing).collect();

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::net::IfName;
-use crate::nft::{Action, Chain, Flowtable, Hook, Match, Rule, Ruleset};
+use crate::nft::{Action, Chain, Flowtable, Hook, Match, NftRule, Ruleset};
 use crate::plan::firewall::{PRIORITY_FILTER, base};
 
 /// The agent's table for it.
@@ -20,7 +20,7 @@ const FLOWTABLE: &str = "pods";
 /// by one: what drops those never lets it become established. Pods of one host share a segment
 /// and are not routed.
 pub fn ruleset(bridge: &IfName, others: &BTreeSet<IfName>) -> Ruleset {
-    let rule = |comment: &str, of_pods| Rule {
+    let rule = |comment: &str, of_pods| NftRule {
         comment: comment.to_owned(),
         matches: vec![of_pods, Match::Established],
         action: Action::Offload(FLOWTABLE),
@@ -53,7 +53,7 @@ mod tests {
         let devices = ruleset.flowtable.unwrap().devices;
         let devices: Vec<String> = devices.iter().map(ToString::to_string).collect();
         assert_eq!(devices, ["eth0", "eth1", "humanz0"]);
-        let rules: Vec<String> = ruleset.chains[0].rules.iter().map(Rule::to_string).collect();
+        let rules: Vec<String> = ruleset.chains[0].rules.iter().map(NftRule::to_string).collect();
         let offload = "ct state established counter flow add @pods";
         let wanted = ["iifname", "oifname"].map(|end| format!("{end} \"humanz0\" {offload}"));
         assert_eq!(rules, wanted);

@@ -15,7 +15,7 @@ use ipnetwork::IpNetwork;
 use crate::net::subnet::Pool;
 use crate::net::{Family, IfName, PerFamily};
 use crate::nft::{
-    Action, Chain, Element, Field, Hook, Match, Rule, Ruleset, Set, Shape, Type, Value, Verdict,
+    Action, Chain, Element, Field, Hook, Match, NftRule, Ruleset, Set, Shape, Type, Value, Verdict,
 };
 use crate::plan::firewall::{PRIORITY_RAW, base};
 
@@ -114,16 +114,16 @@ impl TunnelFilter {
     /// Fragments of IPv4 are whole at this hook, those of IPv6 perhaps not. A first fragment that ends
     /// before what is compared is dropped with all that cannot be read, and the others are nothing without
     /// it: so nothing but the port decides here.
-    fn received(&self) -> Rule {
-        Rule {
+    fn received(&self) -> NftRule {
+        NftRule {
             comment: "packets of tunnels".to_owned(),
             matches: vec![Match::UdpTo(self.port)],
             action: Action::Verdict(Verdict::Jump(CHECKED.to_owned())),
         }
     }
 
-    fn checked(&self, pairs: &[Pair]) -> Vec<Rule> {
-        let rule = |comment: &str, matches, verdict| Rule {
+    fn checked(&self, pairs: &[Pair]) -> Vec<NftRule> {
+        let rule = |comment: &str, matches, verdict| NftRule {
             comment: comment.to_owned(),
             matches,
             action: Action::Verdict(verdict),
@@ -144,11 +144,11 @@ impl TunnelFilter {
     }
 
     /// What the kernel delivers here is for an address of this host, whichever the others know.
-    fn accepted(&self, pair: Pair) -> Option<Rule> {
+    fn accepted(&self, pair: Pair) -> Option<NftRule> {
         let Pair { outer, inner } = pair;
         let prefix = self.pools.get(inner)?.host_prefix();
         let sender = vec![Field::Source(outer), Field::InnerSource(inner, prefix)];
-        Some(Rule {
+        Some(NftRule {
             comment: "another host's pods to pods of this host".to_owned(),
             matches: vec![
                 Match::Inner(inner),
@@ -160,9 +160,9 @@ impl TunnelFilter {
     }
 
     /// What another host itself sends to pods of this one: an answer to a pod that it saw unmasqueraded.
-    fn accepted_from_node(&self, family: Family) -> Option<Rule> {
+    fn accepted_from_node(&self, family: Family) -> Option<NftRule> {
         let sender = vec![Field::Source(family), Field::InnerSource(family, family.bits())];
-        Some(Rule {
+        Some(NftRule {
             comment: "another host to pods of this host".to_owned(),
             matches: vec![
                 Match::Inner(family),
@@ -214,9 +214,9 @@ impl TunnelFilter {
         Set { name: ends_set(family).to_owned(), shape, elements: ends.map(element).collect() }
     }
 
-    fn sent(&self, family: Family) -> Rule {
+    fn sent(&self, family: Family) -> NftRule {
         let end = vec![Field::Destination(family), Field::DestinationPort];
-        Rule {
+        NftRule {
             comment: FROM_POD.to_owned(),
             // Addresses and ports are what other hosts published: no other packet than one of a tunnel is
             // dropped because of them.

@@ -41,7 +41,7 @@ const SOURCE6: (Header, u32, u32) = (Header::Network, 8, 16);
 /// The rules for pods that may use `allowed` besides their own addresses. Those of settled traffic come
 /// first. `routed`: the host routes their unicast.
 pub fn rules(routed: bool, allowed: &[IpNetwork]) -> Vec<FrameRule> {
-    let mut rules = Rules { list: Vec::new(), routed, allowed };
+    let mut rules = FrameRules { list: Vec::new(), routed, allowed };
     rules.settled();
     rules.drop(DropReason::Mac, vec![listed(MAC, vec![SOURCE_MAC], false)]);
     rules.allowed();
@@ -68,13 +68,13 @@ fn groups(allowed: &[IpNetwork], family: Family) -> impl Iterator<Item = IpNetwo
     groups.filter(move |network| subnet::family(*network) == family)
 }
 
-struct Rules<'a> {
+struct FrameRules<'a> {
     list: Vec<FrameRule>,
     routed: bool,
     allowed: &'a [IpNetwork],
 }
 
-impl Rules<'_> {
+impl FrameRules<'_> {
     fn add(
         &mut self,
         comment: &str,

@@ -4,8 +4,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::cni;
-use crate::cni::Version;
+use crate::cni::{CniRoute, Version};
 use crate::net::{Family, subnet};
 use crate::netlink::route::{self, Route};
 use crate::plan::pod::interface::Assigned;
@@ -18,23 +17,23 @@ const LINK: u8 = 253;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRoutes {
     /// Those of the configuration; a default route without a gateway gets the pod's.
-    pub configured: Vec<cni::Route>,
+    pub configured: Vec<CniRoute>,
     /// A default route for each family that has a gateway and no configured default route. It is
     /// left out if an earlier interface gave the pod one.
-    pub defaults: Vec<cni::Route>,
+    pub defaults: Vec<CniRoute>,
 }
 
 /// The routes of a pod with these addresses; `default_route`: it gets default routes.
-pub fn routes(configured: &[cni::Route], assigned: &[Assigned], default_route: bool) -> PodRoutes {
+pub fn routes(configured: &[CniRoute], assigned: &[Assigned], default_route: bool) -> PodRoutes {
     let mut routes = PodRoutes { configured: configured.to_vec(), defaults: Vec::new() };
     for family in Family::BOTH.into_iter().filter(|_| default_route) {
-        let own = |route: &cni::Route| {
+        let own = |route: &CniRoute| {
             route.is_default() && route.family() == family && route.table.is_none()
         };
         let Some(gateway) = gateway(assigned, family) else { continue };
         match routes.configured.iter_mut().find(|route| own(route)) {
             Some(route) => route.gw = route.gw.or(Some(gateway)),
-            None => routes.defaults.push(cni::Route::new(any(family), Some(gateway))),
+            None => routes.defaults.push(CniRoute::new(any(family), Some(gateway))),
         }
     }
     routes
@@ -43,20 +42,20 @@ pub fn routes(configured: &[cni::Route], assigned: &[Assigned], default_route: b
 /// `answered`, a route of a result of `version`, with the keys that the version does not have: from
 /// the same route of the configuration.
 pub fn recalled(
-    answered: &cni::Route,
-    configured: &[cni::Route],
+    answered: &CniRoute,
+    configured: &[CniRoute],
     assigned: &[Assigned],
     version: Version,
-) -> cni::Route {
-    let via = |route: &cni::Route| route.gw.or_else(|| gateway(assigned, route.family()));
-    let same = |route: &&cni::Route| route.dst == answered.dst && via(route) == via(answered);
+) -> CniRoute {
+    let via = |route: &CniRoute| route.gw.or_else(|| gateway(assigned, route.family()));
+    let same = |route: &&CniRoute| route.dst == answered.dst && via(route) == via(answered);
     let route = configured.iter().find(same).filter(|_| version < Version::V100);
-    route.map_or(*answered, |route| cni::Route { gw: answered.gw, ..*route })
+    route.map_or(*answered, |route| CniRoute { gw: answered.gw, ..*route })
 }
 
 /// `route` as the kernel takes it. Without a gateway of its own it goes through the pod's gateway
 /// of that family; if there is none either, its destination is on the link.
-pub fn kernel_route(route: &cni::Route, assigned: &[Assigned]) -> Route {
+pub fn kernel_route(route: &CniRoute, assigned: &[Assigned]) -> Route {
     let gateway = route.gw.or_else(|| gateway(assigned, route.family()));
     // An IPv6 route has no scope.
     let scope = match (route.family(), gateway) {
@@ -123,15 +122,15 @@ mod tests {
         assigned(&[("10.1.2.3/24", Some("10.1.2.1")), ("fd00::3/64", Some("fd00::1"))])
     }
 
-    fn route(text: &str) -> cni::Route {
+    fn route(text: &str) -> CniRoute {
         let (dst, gw) = text.split_once(" via ").map_or((text, None), |(dst, gw)| (dst, Some(gw)));
-        cni::Route::new(dst.parse().unwrap(), gw.map(|gw| gw.parse().unwrap()))
+        CniRoute::new(dst.parse().unwrap(), gw.map(|gw| gw.parse().unwrap()))
     }
 
     /// The routes of the result, as text.
     fn check(configured: &[&str], assigned: &[Assigned], default_route: bool, wanted: &[&str]) {
         let configured: Vec<_> = configured.iter().map(|text| route(text)).collect();
-        let text = |route: &cni::Route| match route.gw {
+        let text = |route: &CniRoute| match route.gw {
             Some(gw) => format!("{} via {gw}", route.dst),
             None => route.dst.to_string(),
         };
@@ -163,10 +162,10 @@ mod tests {
 
     #[test]
     fn a_result_too_old_for_it_is_completed_from_the_configuration() {
-        let in_table = cni::Route { table: Some(5000), mtu: Some(1400), ..route("10.0.0.0/8") };
+        let in_table = CniRoute { table: Some(5000), mtu: Some(1400), ..route("10.0.0.0/8") };
         let answered = route("10.0.0.0/8 via 10.1.2.1");
-        let recalled = |route: cni::Route, version| recalled(&route, &[in_table], &dual(), version);
-        let whole = cni::Route { gw: answered.gw, ..in_table };
+        let recalled = |route: CniRoute, version| recalled(&route, &[in_table], &dual(), version);
+        let whole = CniRoute { gw: answered.gw, ..in_table };
         assert_eq!(recalled(answered, Version::V040), whole);
         assert_eq!(recalled(route("10.0.0.0/8"), Version::V040), in_table);
         assert_eq!(recalled(answered, Version::V100), answered);
@@ -202,7 +201,7 @@ mod tests {
 
     #[test]
     fn table_scope_and_metrics_are_kept() {
-        let requested = cni::Route {
+        let requested = CniRoute {
             table: Some(5000),
             scope: Some(200),
             mtu: Some(1400),

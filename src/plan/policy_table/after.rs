@@ -1,76 +1,63 @@
 //! Pure. The table after a transaction of its own, as it would be found.
 
-use crate::nft::{Chain, FoundChain, FoundRule, FoundSet, FoundTable, Rule, TableEdit};
-use crate::plan::policy_table::FoundPolicy;
-use crate::policy::compile::POLICY_TABLE;
+use std::sync::Arc;
 
-/// Which handles the kernel gave to rules is not known.
-const NO_HANDLE: u64 = 0;
+use crate::nft::{Chain, ElementChange, FoundSet, Set, TableEdit};
+use crate::plan::policy_table::found::{FoundPolicy, TablePart};
+use crate::policy::compile::PolicyTable;
 
 impl FoundPolicy {
-    /// A table without anything in it.
-    pub fn empty() -> FoundPolicy {
-        let table = FoundTable {
-            name: POLICY_TABLE.to_owned(),
-            dormant: false,
-            sets: Vec::new(),
-            flowtables: Vec::new(),
-            chains: Vec::new(),
-        };
-        FoundPolicy { table, counters: Default::default() }
+    /// Makes it what it is after `edits`, which make it `wanted`, or a part of the way.
+    pub fn note(&mut self, edits: &[TableEdit], wanted: &PolicyTable) {
+        edits.iter().for_each(|edit| self.note_one(edit, wanted));
     }
 
-    /// Makes it what it is after `edits`.
-    pub fn note(&mut self, edits: &[TableEdit]) {
-        edits.iter().for_each(|edit| self.note_one(edit));
-    }
-
-    fn note_one(&mut self, edit: &TableEdit) {
-        let FoundTable { dormant, sets, flowtables, chains, .. } = &mut self.table;
+    fn note_one(&mut self, edit: &TableEdit, wanted: &PolicyTable) {
         match edit {
-            TableEdit::Table { .. } => *dormant = false,
-            TableEdit::AddSet(set) => sets.push(FoundSet {
-                name: set.name.clone(),
-                shape: Some(set.shape.clone()),
-                is_anonymous: false,
-                elements: set.elements.clone(),
-            }),
-            TableEdit::Elements(change) => {
-                for set in sets.iter_mut().filter(|set| set.name == change.set) {
-                    set.elements.retain(|element| !change.removed.contains(element));
-                    set.elements.extend(change.added.iter().cloned());
-                }
+            TableEdit::Table { .. } => self.dormant = false,
+            TableEdit::AddSet(set) => {
+                let made = wanted.sets().get(&set.name).cloned();
+                let made = made.unwrap_or_else(|| Arc::new(set.clone()));
+                self.sets.insert(set.name.clone(), TablePart::Made(made));
             }
+            TableEdit::Elements(change) => self.note_elements(change, wanted),
             TableEdit::AddCounter(name) => {
                 self.counters.insert(name.clone());
             }
             TableEdit::AddChain(chain) => {
-                if chains.iter().all(|found| found.name != chain.name) {
-                    let (name, base) = (chain.name.clone(), chain.base.clone());
-                    chains.push(FoundChain { name, base, rules: Vec::new() });
-                }
+                let made =
+                    || TablePart::Made(Arc::new(Chain { rules: Vec::new(), ..chain.clone() }));
+                self.chains.entry(chain.name.clone()).or_insert_with(made);
             }
-            TableEdit::Rules(chain) => fill(chains, &chain.name, || rules(chain)),
-            TableEdit::Flush(name) => fill(chains, name, Vec::new),
-            TableEdit::RemoveChain(name) => chains.retain(|chain| chain.name != *name),
-            TableEdit::RemoveSet(name) => sets.retain(|set| set.name != *name),
-            TableEdit::RemoveFlowtable(name) => flowtables.retain(|found| found.name != *name),
-            TableEdit::RemoveCounter(name) => {
-                self.counters.remove(name);
+            TableEdit::Rules(chain) => {
+                let made = wanted.chains().get(&chain.name).cloned();
+                let made = made.unwrap_or_else(|| Arc::new(chain.clone()));
+                self.chains.insert(chain.name.clone(), TablePart::Made(made));
             }
+            TableEdit::Flush(name) => match self.chains.get_mut(name) {
+                Some(TablePart::Made(chain)) => Arc::make_mut(chain).rules.clear(),
+                Some(TablePart::Read(chain)) => chain.rules.clear(),
+                None => {}
+            },
+            TableEdit::RemoveChain(name) => drop(self.chains.remove(name)),
+            TableEdit::RemoveSet(name) => drop(self.sets.remove(name)),
+            TableEdit::RemoveFlowtable(name) => self.flowtables.retain(|it| it.name != *name),
+            TableEdit::RemoveCounter(name) => drop(self.counters.remove(name)),
         }
     }
-}
 
-fn fill(chains: &mut [FoundChain], name: &str, rules: impl Fn() -> Vec<FoundRule>) {
-    chains.iter_mut().filter(|chain| chain.name == name).for_each(|chain| chain.rules = rules());
-}
-
-fn rules(chain: &Chain) -> Vec<FoundRule> {
-    let found = |rule: &Rule| FoundRule {
-        handle: NO_HANDLE,
-        comment: Some(rule.comment.clone()),
-        fingerprint: Some(rule.fingerprint()),
-    };
-    chain.rules.iter().map(found).collect()
+    /// A plan changes a set once: afterwards it is as wanted.
+    fn note_elements(&mut self, change: &ElementChange, wanted: &PolicyTable) {
+        if let Some(set) = wanted.sets().get(&change.set) {
+            self.sets.insert(change.set.clone(), TablePart::Made(Arc::clone(set)));
+            return;
+        }
+        let elements = match self.sets.get_mut(&change.set) {
+            Some(TablePart::Made(set)) => &mut Arc::<Set>::make_mut(set).elements,
+            Some(TablePart::Read(FoundSet { elements, .. })) => elements,
+            None => return,
+        };
+        elements.retain(|element| !change.removed.contains(element));
+        elements.extend(change.added.iter().cloned());
+    }
 }

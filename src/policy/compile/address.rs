@@ -9,16 +9,22 @@ use crate::policy::compile::name::{EPOCH_SET, numbered};
 /// The sets and maps in which an address stands, each with the element of a pod without rules.
 pub fn places(address: IpAddr) -> Vec<(Set, Element)> {
     let family = Family::of(address);
-    let kind = Type::address(family);
-    let set = |name, shape| Set { name: numbered(name, family), shape, elements: [].into() };
     let key = Element::key([Value::address(address)]);
     let open = Element { data: Some(Data::Verdict(Verdict::Return)), ..key.clone() };
     let pair = Element::key([Value::address(address), Value::address(address)]);
-    vec![
-        (set("in", Shape::verdicts([kind])), open.clone()),
-        (set("out", Shape::verdicts([kind])), open),
-        (set("open", Shape::set([kind])), key),
-        (set("self", Shape::set([kind, kind])), pair),
+    let elements = [open.clone(), open, key, pair];
+    sets(family).into_iter().zip(elements).collect()
+}
+
+/// The maps to programs, to a pod and from it; pods without rules; each pod with itself. Without elements.
+pub fn sets(family: Family) -> [Set; 4] {
+    let kind = Type::address(family);
+    let set = |name, shape| Set { name: numbered(name, family), shape, elements: [].into() };
+    [
+        set("in", Shape::verdicts([kind])),
+        set("out", Shape::verdicts([kind])),
+        set("open", Shape::set([kind])),
+        set("self", Shape::set([kind, kind])),
     ]
 }
 

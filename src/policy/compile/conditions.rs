@@ -8,18 +8,18 @@ use crate::net::{Family, Protocol, subnet};
 use crate::nft::{Field, Match, Value};
 use crate::policy::compile::sets::Sets;
 use crate::policy::endpoint::NamedPort;
-use crate::policy::name::Name;
-use crate::policy::rule::{Direction, Peer, Rule, Verdict};
+use crate::policy::name::ObjectName;
+use crate::policy::rule::{Direction, PolicyPeer, PolicyVerdict, Rule};
 use crate::policy::selector::Selector;
 use crate::policy::service::{ICMP, ICMPV6, PortRange, Service};
 
 /// Reads a rule for pods with these ports of their own.
-pub struct Reader<'a, 'b> {
+pub struct Reader<'a> {
     pub rule: &'a Rule,
     /// Of the pod that the rule is for, for ports by name.
     pub ports: &'a [NamedPort],
     pub families: &'a [Family],
-    pub sets: &'a mut Sets<'b>,
+    pub sets: &'a mut Sets,
 }
 
 /// Which connections of one end, whatever the service.
@@ -30,7 +30,7 @@ struct End<'a> {
     selector: Option<&'a Selector>,
 }
 
-impl<'a> Reader<'a, '_> {
+impl<'a> Reader<'a> {
     /// The rule matches where all conditions of one of these lists hold.
     pub fn alternatives(&mut self) -> Vec<Vec<Match>> {
         let mut alternatives = Vec::new();
@@ -39,7 +39,7 @@ impl<'a> Reader<'a, '_> {
                 alternatives.push([end.matches.clone(), service].concat());
             }
         }
-        if self.rule.verdict != Verdict::Allow && !self.rule.audit {
+        if self.rule.verdict != PolicyVerdict::Allow && !self.rule.audit {
             alternatives.iter().flatten().for_each(|condition| self.note_denial(condition));
         }
         alternatives
@@ -78,17 +78,17 @@ impl<'a> Reader<'a, '_> {
         self.rule.direction == Direction::Egress && services.into_iter().any(is_named)
     }
 
-    fn end(&mut self, peer: &'a Peer, family: Family) -> Option<End<'a>> {
+    fn end(&mut self, peer: &'a PolicyPeer, family: Family) -> Option<End<'a>> {
         let field = match self.rule.direction {
             Direction::Ingress => Field::ConnectionSource(family),
             Direction::Egress => Field::ConnectionDestination(family),
         };
         let (condition, selector) = match peer {
-            Peer::Selected(selector) => {
+            PolicyPeer::Selected(selector) => {
                 (Match::In(field, self.sets.selected(selector, family)), Some(selector))
             }
-            Peer::Network { cidr, .. } if subnet::family(*cidr) != family => return None,
-            Peer::Network { cidr, except } => (self.network(field, *cidr, except), None),
+            PolicyPeer::Network { cidr, .. } if subnet::family(*cidr) != family => return None,
+            PolicyPeer::Network { cidr, except } => (self.network(field, *cidr, except), None),
         };
         Some(End { family: Some(family), matches: vec![condition], selector })
     }
@@ -139,7 +139,7 @@ impl<'a> Reader<'a, '_> {
         conditions
     }
 
-    fn own_ports(&self, protocol: Option<Protocol>, name: &Name) -> Vec<&'a NamedPort> {
+    fn own_ports(&self, protocol: Option<Protocol>, name: &ObjectName) -> Vec<&'a NamedPort> {
         let wanted = |it: &&NamedPort| {
             it.name == *name && protocol.is_none_or(|protocol| protocol == it.protocol)
         };
@@ -148,7 +148,7 @@ impl<'a> Reader<'a, '_> {
 
     fn port_of_peers(
         &mut self,
-        port: (Option<Protocol>, &Name),
+        port: (Option<Protocol>, &ObjectName),
         end: &End<'_>,
     ) -> Option<Vec<Match>> {
         let family = end.family?;

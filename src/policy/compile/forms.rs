@@ -1,6 +1,6 @@
 //! Pure. The forms that rules of the table have.
 
-use crate::nft::{Action, Match, Rule, Verdict};
+use crate::nft::{Action, Match, NftRule, Verdict};
 use crate::policy::compile::name;
 use crate::policy::rule as policy;
 
@@ -19,7 +19,7 @@ pub const QUARANTINE: &str = "unknown pod";
 const PREFIX_MAX_BYTES: usize = 127;
 
 /// A report, if there were not too many, and the drop.
-pub fn denial(comment: &str, group: u16, matches: Vec<Match>, counter: String) -> [Rule; 2] {
+pub fn denial(comment: &str, group: u16, matches: Vec<Match>, counter: String) -> [NftRule; 2] {
     reported((DENIED, comment), group, matches, Action::Count(counter, Verdict::Drop))
 }
 
@@ -29,7 +29,7 @@ pub fn audited_denial(
     group: u16,
     matches: Vec<Match>,
     counter: String,
-) -> [Rule; 2] {
+) -> [NftRule; 2] {
     reported((AUDITED, comment), group, matches, Action::Count(counter, Verdict::Return))
 }
 
@@ -38,7 +38,7 @@ fn reported(
     group: u16,
     matches: Vec<Match>,
     then: Action,
-) -> [Rule; 2] {
+) -> [NftRule; 2] {
     let limit = Match::Limit { rate: LOGS_PER_SECOND, burst: LOGS_AT_ONCE };
     let limited = [matches.clone(), vec![limit]].concat();
     let prefix = prefix(kind, comment);
@@ -59,6 +59,6 @@ fn prefix(kind: &str, comment: &str) -> String {
     name::cut(&format!("{kind}: {comment} "), PREFIX_MAX_BYTES).to_owned()
 }
 
-pub fn plain(comment: &str, matches: Vec<Match>, action: Action) -> Rule {
-    Rule { comment: comment.to_owned(), matches, action }
+pub fn plain(comment: &str, matches: Vec<Match>, action: Action) -> NftRule {
+    NftRule { comment: comment.to_owned(), matches, action }
 }

@@ -3,9 +3,11 @@
 use ipnetwork::IpNetwork;
 
 use crate::net::{Family, IfName, Protocol, subnet};
-use crate::nft::{Action, Base, Chain, ChainPolicy, Field, Hook, Match, Rule, Value, Verdict};
+use crate::nft::{Action, Base, Chain, ChainPolicy, Field, Hook, Match, NftRule, Value, Verdict};
 use crate::policy::compile::forms::plain;
-use crate::policy::compile::name::{EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, numbered};
+use crate::policy::compile::name::{
+    EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, STAMP_CHAIN, UNTRACKED, numbered,
+};
 use crate::policy::service::DNS_PORT;
 
 /// Before the priority `filter` of others, whose verdicts are then final for what is allowed here.
@@ -28,7 +30,7 @@ fn base(hook: Hook) -> Option<Base> {
 }
 
 /// Connections from and to this host's subnets, and from and to addresses of its pods outside of those.
-fn forward(networks: &[IpNetwork], families: &[Family], judged: Rule) -> Chain {
+fn forward(networks: &[IpNetwork], families: &[Family], judged: NftRule) -> Chain {
     let mut rules = vec![judged];
     if families.contains(&Family::V6) {
         let bridged = vec![Match::NoConnection, Match::BridgedNdp];
@@ -70,7 +72,7 @@ fn input(networks: &[IpNetwork]) -> Chain {
 }
 
 /// What the node began itself passes, by its own address on the bridge too, and so does its resolver.
-fn to_own_node(family: Family, judged: Rule) -> Chain {
+fn to_own_node(family: Family, judged: NftRule) -> Chain {
     let accept = |comment, matches| plain(comment, matches, Action::Verdict(Verdict::Accept));
     let loopback: IfName = "lo".parse().expect("it is a name");
     let mut rules = vec![
@@ -89,20 +91,20 @@ fn to_own_node(family: Family, judged: Rule) -> Chain {
     Chain { name: numbered("node", family), base: None, rules }
 }
 
-fn stamp() -> Rule {
-    plain("allowed", Vec::new(), Action::Verdict(Verdict::Goto("stamp".to_owned())))
+fn stamp() -> NftRule {
+    plain("allowed", Vec::new(), Action::Verdict(Verdict::Goto(STAMP_CHAIN.to_owned())))
 }
 
 /// Packets of no connection have no tuple to be judged by: only pods without rules get them.
-fn untracked(network: IpNetwork) -> [Rule; 2] {
+fn untracked(network: IpNetwork) -> [NftRule; 2] {
     let family = subnet::family(network);
     let ends = [Field::Source(family), Field::Destination(family)];
     ends.map(|field| closed(Match::NoConnection, field, network))
 }
 
-fn closed(state: Match, field: Field, network: IpNetwork) -> Rule {
+fn closed(state: Match, field: Field, network: IpNetwork) -> NftRule {
     let open = numbered("open", subnet::family(network));
     let matches = vec![state, Match::Within(field, network), Match::NotIn(field, open)];
-    let count = Action::Count("untracked".to_owned(), Verdict::Drop);
+    let count = Action::Count(UNTRACKED.to_owned(), Verdict::Drop);
     plain("of no connection", matches, count)
 }

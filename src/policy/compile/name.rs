@@ -1,7 +1,7 @@
 //! Pure. Names of counters and sets.
 
 use crate::net::{Family, hash};
-use crate::policy::rule::{Direction, Rule, Source};
+use crate::policy::rule::{Direction, PolicyKind, Rule};
 
 /// The agent's table for policies.
 pub const POLICY_TABLE: &str = "humanz-policy";
@@ -9,6 +9,15 @@ pub const POLICY_TABLE: &str = "humanz-policy";
 /// The chains that the kernel calls.
 pub const FORWARD_CHAIN: &str = "forward";
 pub const INPUT_CHAIN: &str = "input";
+
+/// The chain that gives connections the mark of the present epoch.
+pub const STAMP_CHAIN: &str = "stamp";
+
+/// The chain of pods in quarantine, and its counter.
+pub const UNKNOWN: &str = "unknown";
+
+/// Counts packets of no connection.
+pub const UNTRACKED: &str = "untracked";
 
 /// The set that holds the mark of the present epoch.
 pub const EPOCH_SET: &str = "epoch";
@@ -21,12 +30,12 @@ const NAME_MAX_BYTES: usize = 128;
 pub fn counter(rule: &Rule) -> String {
     let origin = &rule.origin;
     let source = match origin.source {
-        Source::AdminNetworkPolicy => "anp",
-        Source::ClusterNetworkPolicy => "cnp",
-        Source::GroupPolicy => "policy",
-        Source::Group => "group",
-        Source::NetworkPolicy => "np",
-        Source::BaselineAdminNetworkPolicy => "banp",
+        PolicyKind::AdminNetworkPolicy => "anp",
+        PolicyKind::ClusterNetworkPolicy => "cnp",
+        PolicyKind::GroupPolicy => "policy",
+        PolicyKind::Group => "group",
+        PolicyKind::NetworkPolicy => "np",
+        PolicyKind::BaselineAdminNetworkPolicy => "banp",
     };
     let namespace = origin.namespace.iter().map(|name| format!("{name}/"));
     let direction = match rule.direction {

@@ -6,28 +6,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::net::{Family, hash};
-use crate::nft::{self, Action, Chain, Field, Match};
+use crate::nft::{self, Action, Chain, Field, Match, NftRule};
 use crate::policy::compile::conditions::Reader;
 use crate::policy::compile::forms::{audited_denial, denial, plain};
 use crate::policy::compile::name::{self, numbered};
 use crate::policy::compile::sets::Sets;
-use crate::policy::endpoint::{Endpoint, NamedPort};
-use crate::policy::rule::{Direction, Rule, Rules, Tier, Verdict};
-use crate::policy::selector::Selector;
-use crate::policy::selector_index::SelectorIndex;
-use crate::policy::service::Service;
+use crate::policy::endpoint::NamedPort;
+use crate::policy::rule::{Direction, PolicyVerdict, Rule, Tier};
 
-pub struct Programs<'a> {
-    rules: Vec<&'a Rule>,
-    subjects: SelectorIndex<'a>,
-    /// The places in `rules` of each subject.
-    by_subject: Vec<Vec<usize>>,
-    families: &'a [Family],
-    log_group: u16,
-    /// Verdicts by the places of the rules, and the ports that they ask for by name.
-    known: BTreeMap<(Direction, Vec<usize>, Vec<&'a NamedPort>), PodVerdict>,
-    chains: BTreeMap<String, Chain>,
-    counters: BTreeSet<String>,
+/// What the rules of a pod decide in one direction.
+#[derive(Debug)]
+pub struct Program {
+    pub verdict: PodVerdict,
+    pub chains: Vec<Chain>,
+    pub counters: BTreeSet<String>,
+    pub sets: Sets,
 }
 
 /// What a verdict map holds for a pod's address.
@@ -38,106 +31,66 @@ pub struct PodVerdict {
     pub decides: bool,
 }
 
+/// Makes the program of one direction.
+pub struct ProgramWriter<'a> {
+    pub direction: Direction,
+    /// Of the pod, those that its rules ask for by name.
+    pub ports: &'a [NamedPort],
+    pub families: &'a [Family],
+    pub log_group: u16,
+}
+
 /// A rule's conditions, in one of its forms.
-struct Line<'a> {
+struct MatchedRule<'a> {
     rule: &'a Rule,
     matches: Vec<Match>,
 }
 
-impl<'a> Programs<'a> {
-    pub fn new(rules: &'a Rules, families: &'a [Family], log_group: u16) -> Programs<'a> {
-        let rules: Vec<&Rule> = rules.iter().collect();
-        let mut by_subject: BTreeMap<&Selector, Vec<usize>> = BTreeMap::new();
-        for (place, rule) in rules.iter().enumerate() {
-            by_subject.entry(&rule.subject).or_default().push(place);
-        }
-        let subjects = SelectorIndex::new(by_subject.keys().copied());
-        Programs {
-            rules,
-            subjects,
-            by_subject: by_subject.into_values().collect(),
-            families,
-            log_group,
-            known: BTreeMap::new(),
-            chains: BTreeMap::new(),
+impl PodVerdict {
+    /// That of a pod without rules.
+    pub const OPEN: PodVerdict = PodVerdict { verdict: nft::Verdict::Return, decides: false };
+}
+
+impl Program {
+    fn empty() -> Program {
+        Program {
+            verdict: PodVerdict::OPEN,
+            chains: Vec::new(),
             counters: BTreeSet::new(),
+            sets: Sets::default(),
         }
     }
+}
 
-    /// The chains and their counters.
-    pub fn finish(self) -> (Vec<Chain>, BTreeSet<String>) {
-        (self.chains.into_values().collect(), self.counters)
-    }
-
-    /// What a verdict map holds for an address of `pod`: `return` without rules.
-    pub fn verdict(
-        &mut self,
-        direction: Direction,
-        pod: &'a Endpoint,
-        sets: &mut Sets<'_>,
-    ) -> PodVerdict {
-        let subjects = self.subjects.matching(pod).into_iter();
-        let places = subjects.flat_map(|subject| &self.by_subject[subject]).copied();
-        let mut places: Vec<usize> =
-            places.filter(|place| self.rules[*place].direction == direction).collect();
-        places.sort_unstable();
-        if places.is_empty() {
-            return PodVerdict { verdict: nft::Verdict::Return, decides: false };
-        }
-        let rules: Vec<&Rule> = places.iter().map(|place| self.rules[*place]).collect();
-        let ports = if direction == Direction::Ingress { asked_for(&rules, pod) } else { vec![] };
-        let key = (direction, places, ports);
-        if let Some(verdict) = self.known.get(&key) {
-            return verdict.clone();
-        }
-        let ports: Vec<NamedPort> = key.2.iter().map(|port| (*port).clone()).collect();
+impl<'a> ProgramWriter<'a> {
+    /// The program of `rules`, which are in the order in which they are judged.
+    pub fn program(&self, rules: Vec<&'a Rule>) -> Program {
+        let mut program = Program::empty();
         let (audited, enforced): (Vec<&Rule>, Vec<&Rule>) =
             rules.into_iter().partition(|rule| rule.audit);
-        let enforced = self.program(direction, &enforced, &ports, sets);
+        let enforced = self.chains(&enforced, &mut program);
         let decides = enforced.is_some();
-        let audited = self.program(direction, &audited, &ports, sets);
-        let first = match audited {
+        let first = match self.chains(&audited, &mut program) {
             None => enforced,
-            Some(audited) => Some(self.after_audit(audited, enforced)),
+            Some(audited) => Some(after_audit(audited, enforced, &mut program)),
         };
         let verdict = first.map_or(nft::Verdict::Return, nft::Verdict::Goto);
-        let verdict = PodVerdict { verdict, decides };
-        self.known.insert(key, verdict.clone());
-        verdict
+        program.verdict = PodVerdict { verdict, decides };
+        program
     }
 
-    /// The chain that calls `audited`, which always returns, and then goes to `enforced`.
-    fn after_audit(&mut self, audited: String, enforced: Option<String>) -> String {
-        let name = format!(
-            "both_{:016x}",
-            hash::stable(&[&audited, enforced.as_deref().unwrap_or_default()])
-        );
-        let jump = Action::Verdict(nft::Verdict::Jump(audited));
-        let then = enforced.map(|enforced| {
-            plain("what decides", Vec::new(), Action::Verdict(nft::Verdict::Goto(enforced)))
-        });
-        let rules = [plain("audit", Vec::new(), jump)].into_iter().chain(then).collect();
-        self.chains.insert(name.clone(), Chain { name: name.clone(), base: None, rules });
-        name
-    }
-
-    /// Makes a program; gives the name of its first chain, if any rule can match.
-    fn program(
-        &mut self,
-        direction: Direction,
-        rules: &[&'a Rule],
-        ports: &[NamedPort],
-        sets: &mut Sets<'_>,
-    ) -> Option<String> {
-        let mut tiers: BTreeMap<Tier, Vec<Line<'a>>> = BTreeMap::new();
+    /// Adds the chains of these rules; gives the name of the first, if any rule can match.
+    fn chains(&self, rules: &[&'a Rule], program: &mut Program) -> Option<String> {
+        let mut tiers: BTreeMap<Tier, Vec<MatchedRule<'a>>> = BTreeMap::new();
         for rule in rules {
-            let mut reader = Reader { rule, ports, families: self.families, sets };
+            let (ports, families, sets) = (self.ports, self.families, &mut program.sets);
+            let mut reader = Reader { rule, ports, families, sets };
             let alternatives = reader.alternatives();
-            let lines = alternatives.into_iter().map(|matches| Line { rule, matches });
+            let lines = alternatives.into_iter().map(|matches| MatchedRule { rule, matches });
             tiers.entry(rule.tier).or_default().extend(lines);
         }
         tiers.retain(|_, lines| !lines.is_empty());
-        let name = program_name(direction, &tiers);
+        let name = program_name(self.direction, &tiers);
         let chain_of = |tier: Tier| format!("{name}_{}", tier_name(tier));
         let order: Vec<Tier> = tiers.keys().copied().collect();
         let first = order.first().copied().map(chain_of);
@@ -151,16 +104,14 @@ impl<'a> Programs<'a> {
                 plain("next tier", Vec::new(), Action::Verdict(nft::Verdict::Goto(next.clone())))
             });
             let rules = own.into_iter().chain(lines).chain(end).collect();
-            let counters = tiers.values().flatten().map(|line| name::counter(line.rule));
-            self.counters.extend(counters);
-            let name = chain_of(*tier);
-            self.chains.insert(name.clone(), Chain { name, base: None, rules });
+            program.chains.push(Chain { name: chain_of(*tier), base: None, rules });
         }
+        program.counters.extend(tiers.values().flatten().map(|line| name::counter(line.rule)));
         first
     }
 
     /// A pod may always connect to itself; only the tier Admin comes before.
-    fn itself(&self) -> Vec<nft::Rule> {
+    fn itself(&self) -> Vec<NftRule> {
         let rule = |family: &Family| {
             let ends =
                 vec![Field::ConnectionSource(*family), Field::ConnectionDestination(*family)];
@@ -171,7 +122,7 @@ impl<'a> Programs<'a> {
     }
 
     /// `next`: the chain of the next tier.
-    fn rules_of(&self, line: &Line<'_>, next: Option<&str>) -> Vec<nft::Rule> {
+    fn rules_of(&self, line: &MatchedRule<'_>, next: Option<&str>) -> Vec<NftRule> {
         let comment = line.rule.to_string();
         let (matches, counter) = (line.matches.clone(), name::counter(line.rule));
         let passed = match next {
@@ -179,30 +130,32 @@ impl<'a> Programs<'a> {
             None => nft::Verdict::Return,
         };
         match line.rule.verdict {
-            Verdict::Deny if line.rule.audit => {
+            PolicyVerdict::Deny if line.rule.audit => {
                 audited_denial(&comment, self.log_group, matches, counter).into()
             }
-            Verdict::Deny => denial(&comment, self.log_group, matches, counter).into(),
-            Verdict::Allow => {
+            PolicyVerdict::Deny => denial(&comment, self.log_group, matches, counter).into(),
+            PolicyVerdict::Allow => {
                 vec![plain(&comment, matches, Action::Count(counter, nft::Verdict::Return))]
             }
-            Verdict::Pass => vec![plain(&comment, matches, Action::Count(counter, passed))],
+            PolicyVerdict::Pass => vec![plain(&comment, matches, Action::Count(counter, passed))],
         }
     }
 }
 
-/// The pod's ports that ingress rules may ask for by name.
-fn asked_for<'a>(rules: &[&Rule], pod: &'a Endpoint) -> Vec<&'a NamedPort> {
-    let services = || rules.iter().flat_map(|rule| rule.services.iter().flatten());
-    let asks = |port: &&NamedPort| {
-        services().any(|service| matches!(service, Service::Named(_, name) if *name == port.name))
-    };
-    let mut ports: Vec<&NamedPort> = pod.ports.iter().filter(asks).collect();
-    ports.sort_unstable();
-    ports
+/// The chain that calls `audited`, which always returns, and then goes to `enforced`.
+fn after_audit(audited: String, enforced: Option<String>, program: &mut Program) -> String {
+    let name =
+        format!("both_{:016x}", hash::stable(&[&audited, enforced.as_deref().unwrap_or_default()]));
+    let jump = Action::Verdict(nft::Verdict::Jump(audited));
+    let then = enforced.map(|enforced| {
+        plain("what decides", Vec::new(), Action::Verdict(nft::Verdict::Goto(enforced)))
+    });
+    let rules = [plain("audit", Vec::new(), jump)].into_iter().chain(then).collect();
+    program.chains.push(Chain { name: name.clone(), base: None, rules });
+    name
 }
 
-fn program_name(direction: Direction, tiers: &BTreeMap<Tier, Vec<Line<'_>>>) -> String {
+fn program_name(direction: Direction, tiers: &BTreeMap<Tier, Vec<MatchedRule<'_>>>) -> String {
     let lines = tiers.values().flatten();
     let texts: Vec<String> = lines
         .flat_map(|line| {

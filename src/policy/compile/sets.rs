@@ -1,4 +1,4 @@
-//! Pure. The sets that rules look into: each is made once.
+//! Pure. The sets that rules look into: what each holds, and where that comes from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,80 +8,65 @@ use ipnetwork::IpNetwork;
 use crate::net::{AddressRange, Family, Protocol, subnet};
 use crate::nft::{Element, Set, Shape, Type, Value};
 use crate::policy::compile::name;
-use crate::policy::members::{Member, Members};
-use crate::policy::name::Name;
+use crate::policy::endpoint::NamedPort;
+use crate::policy::name::ObjectName;
 use crate::policy::selector::Selector;
 use crate::policy::service::PortRange;
 
-pub struct Sets<'a> {
-    members: &'a Members,
-    by_name: BTreeMap<String, Set>,
+/// The sets of a program.
+#[derive(Debug, Default)]
+pub struct Sets {
+    pub by_name: BTreeMap<String, SetSource>,
     /// Those that a rule looks into which denies.
-    denying: BTreeSet<String>,
+    pub denying: BTreeSet<String>,
 }
 
-impl<'a> Sets<'a> {
-    pub fn new(members: &'a Members) -> Sets<'a> {
-        Sets { members, by_name: BTreeMap::new(), denying: BTreeSet::new() }
-    }
+/// Where a set's elements come from.
+#[derive(Clone, Debug)]
+pub enum SetSource {
+    /// What a selector finds.
+    Found(Selector, FoundKeys),
+    /// It is always the same.
+    Fixed(Set),
+}
 
-    pub fn insert(&mut self, set: Set) {
-        self.by_name.insert(set.name.clone(), set);
-    }
+/// What a set holds of each pod or node that a selector finds.
+#[derive(Clone, Debug)]
+pub struct FoundKeys {
+    family: Family,
+    /// `None`: its addresses. Else address, protocol and number of each port of this name.
+    port: Option<(Option<Protocol>, ObjectName)>,
+}
 
+impl Sets {
     /// A rule that does not allow looks into this set.
     pub fn note_denial(&mut self, name: &str) {
         self.denying.insert(name.to_owned());
-    }
-
-    pub fn finish(self) -> (Vec<Set>, BTreeSet<String>) {
-        (self.by_name.into_values().collect(), self.denying)
     }
 
     /// The addresses of what `selector` finds.
     pub fn selected(&mut self, selector: &Selector, family: Family) -> String {
         let kind = if matches!(selector, Selector::Nodes(_)) { "nodes" } else { "pods" };
         let name = name::set(kind, Some(family), &selector.text());
-        let members = self.members.get(selector);
-        self.by_name.entry(name.clone()).or_insert_with(|| {
-            let addresses = members.into_iter().flatten().flat_map(|member| &member.addresses);
-            let own = addresses.filter(|address| Family::of(**address) == family);
-            let elements = own.map(|address| Element::key([Value::address(*address)])).collect();
-            Set { name: name.clone(), shape: Shape::set([Type::address(family)]), elements }
-        });
-        name
+        self.found(name, selector, FoundKeys { family, port: None })
     }
 
     /// Address, protocol and number of each port of this name of what `selector` finds.
     pub fn named_ports(
         &mut self,
         selector: &Selector,
-        (protocol, port): (Option<Protocol>, &Name),
+        (protocol, port): (Option<Protocol>, &ObjectName),
         family: Family,
     ) -> String {
         let text = format!("{} {protocol:?} {port}", selector.text());
         let name = name::set("named", Some(family), &text);
-        let members = self.members.get(selector);
-        self.by_name.entry(name.clone()).or_insert_with(|| {
-            let elements = |member: &Member| {
-                let wanted = |of: Protocol| protocol.is_none_or(|protocol| protocol == of);
-                let ports =
-                    member.ports.iter().filter(|it| it.name == *port && wanted(it.protocol));
-                let ports: Vec<_> = ports.map(|it| (it.protocol.number(), it.port)).collect();
-                let own = member.addresses.iter().filter(|it| Family::of(**it) == family);
-                let keys = own.flat_map(|address| {
-                    let key = |(protocol, port): &(u8, u16)| {
-                        let protocol = Value::Protocol(*protocol);
-                        Element::key([Value::address(*address), protocol, Value::port(*port)])
-                    };
-                    ports.iter().map(key).collect::<Vec<_>>()
-                });
-                keys.collect::<Vec<_>>()
-            };
-            let shape = Shape::set([Type::address(family), Type::Protocol, Type::Port]);
-            let elements = members.into_iter().flatten().flat_map(elements).collect();
-            Set { name: name.clone(), shape, elements }
-        });
+        let port = Some((protocol, port.clone()));
+        self.found(name, selector, FoundKeys { family, port })
+    }
+
+    fn found(&mut self, name: String, selector: &Selector, keys: FoundKeys) -> String {
+        let source = || SetSource::Found(selector.clone(), keys);
+        self.by_name.entry(name.clone()).or_insert_with(source);
         name
     }
 
@@ -92,8 +77,7 @@ impl<'a> Sets<'a> {
         let element = |range: &PortRange| Element::key([Value::Ports(range.first(), range.last())]);
         let shape = Shape { intervals: true, ..Shape::set([Type::Port]) };
         let elements = ranges.iter().map(element).collect();
-        self.insert(Set { name: name.clone(), shape, elements });
-        name
+        self.fixed(Set { name, shape, elements })
     }
 
     /// The addresses of `cidr` without those of `except`.
@@ -104,8 +88,46 @@ impl<'a> Sets<'a> {
         let name = name::set("net", Some(family), &text.join(","));
         let shape = Shape { intervals: true, ..Shape::set([Type::address(family)]) };
         let elements = ranges.into_iter().map(Element::from).collect();
-        self.insert(Set { name: name.clone(), shape, elements });
+        self.fixed(Set { name, shape, elements })
+    }
+
+    fn fixed(&mut self, set: Set) -> String {
+        let name = set.name.clone();
+        self.by_name.insert(name.clone(), SetSource::Fixed(set));
         name
+    }
+}
+
+impl FoundKeys {
+    pub fn shape(&self) -> Shape {
+        let address = Type::address(self.family);
+        match &self.port {
+            None => Shape::set([address]),
+            Some(_) => Shape::set([address, Type::Protocol, Type::Port]),
+        }
+    }
+
+    /// The elements for a pod or node with these addresses and ports.
+    pub fn elements(
+        &self,
+        addresses: impl Iterator<Item = IpAddr>,
+        ports: &[NamedPort],
+    ) -> Vec<Element> {
+        let mut elements = Vec::new();
+        for address in addresses.filter(|address| Family::of(*address) == self.family) {
+            let address = Value::address(address);
+            let Some((protocol, name)) = &self.port else {
+                elements.push(Element::key([address]));
+                continue;
+            };
+            let wanted = |of: Protocol| protocol.is_none_or(|protocol| protocol == of);
+            for port in ports.iter().filter(|it| it.name == *name && wanted(it.protocol)) {
+                let (protocol, port) = (port.protocol.number(), port.port);
+                let key = [address.clone(), Value::Protocol(protocol), Value::port(port)];
+                elements.push(Element::key(key));
+            }
+        }
+        elements
     }
 }
 

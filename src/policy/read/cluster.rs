@@ -10,8 +10,8 @@ use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::endpoint::{Endpoint, Endpoints, Namespace, Node};
 use crate::policy::labels::Labels;
-use crate::policy::name::Name;
-use crate::policy::read::fields::{Fault, Field};
+use crate::policy::name::ObjectName;
+use crate::policy::read::fields::{Fault, ObjectField};
 use crate::policy::read::kubernetes::labels;
 use crate::policy::read::membership::{Claims, Membership, NamespaceRule, assign};
 use crate::policy::read::pod::{Pod, address};
@@ -20,12 +20,12 @@ use crate::policy::read::pod::{Pod, address};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
     #[serde(with = "namespaces")]
-    namespaces: BTreeMap<Name, Arc<Namespace>>,
+    namespaces: BTreeMap<ObjectName, Arc<Namespace>>,
     /// Rules for the pods of namespaces.
-    pub rules: BTreeMap<Name, NamespaceRule>,
+    pub rules: BTreeMap<ObjectName, NamespaceRule>,
     /// Namespaces of which something was not understood: their pods stay in quarantine.
     #[serde(default)]
-    closed: BTreeSet<Name>,
+    closed: BTreeSet<ObjectName>,
     free: bool,
 }
 
@@ -48,16 +48,16 @@ impl Cluster {
     }
 
     /// What is said of the pods of this namespace is not understood.
-    pub fn close(&mut self, namespace: Name) {
+    pub fn close(&mut self, namespace: ObjectName) {
         self.closed.insert(namespace);
     }
 
     /// What is said of this namespace is known.
-    pub fn has(&self, namespace: &Name) -> bool {
+    pub fn has(&self, namespace: &ObjectName) -> bool {
         self.namespaces.contains_key(namespace)
     }
 
-    pub fn is_closed(&self, namespace: &Name) -> bool {
+    pub fn is_closed(&self, namespace: &ObjectName) -> bool {
         self.closed.contains(namespace)
     }
 
@@ -84,7 +84,7 @@ impl Cluster {
         if !pod.is_endpoint || pod.addresses.is_empty() {
             return Ok(Vec::new());
         }
-        let missing = || Field::root(object).fault("spec.nodeName is missing");
+        let missing = || ObjectField::root(object).fault("spec.nodeName is missing");
         let host = pod.host.clone().ok_or_else(missing)?;
         let (endpoint, problems) = self.endpoint(pod, host);
         endpoints.pods.push(endpoint);
@@ -92,7 +92,7 @@ impl Cluster {
     }
 
     /// The namespace `name`; one without labels if it is not known.
-    pub fn namespace_of(&self, name: &Name) -> Arc<Namespace> {
+    pub fn namespace_of(&self, name: &ObjectName) -> Arc<Namespace> {
         let without = || Arc::new(Namespace::new(name.clone(), Labels::new()));
         self.namespaces.get(name).cloned().unwrap_or_else(without)
     }
@@ -118,7 +118,7 @@ impl Cluster {
     /// A pod that only its runtime describes, without addresses, and what is wrong with it.
     pub fn standalone(
         &self,
-        (namespace, name): (Name, Name),
+        (namespace, name): (ObjectName, ObjectName),
         annotations: &Labels,
         labels: Labels,
         host: NodeName,
@@ -140,8 +140,8 @@ impl Cluster {
 
     fn membership(
         &self,
-        name: &Name,
-        namespace: &Name,
+        name: &ObjectName,
+        namespace: &ObjectName,
         annotations: &Labels,
         labels: &Labels,
     ) -> (Membership, Vec<Problem>) {
@@ -171,7 +171,7 @@ impl Cluster {
 /// # Errors
 /// It has no name, or more labels than are read.
 pub fn namespace(object: &Value) -> Result<Namespace, Fault> {
-    let metadata = Field::root(object).need("metadata")?;
+    let metadata = ObjectField::root(object).need("metadata")?;
     metadata.get("labels").map(|labels| labels.entries().map(drop)).transpose()?;
     Ok(Namespace::new(metadata.need("name")?.name()?, labels(metadata.get("labels"))))
 }
@@ -183,9 +183,9 @@ mod namespaces {
     use serde::{Deserialize, Deserializer, Serializer};
 
     use crate::policy::endpoint::Namespace;
-    use crate::policy::name::Name;
+    use crate::policy::name::ObjectName;
 
-    type ByName = BTreeMap<Name, Arc<Namespace>>;
+    type ByName = BTreeMap<ObjectName, Arc<Namespace>>;
 
     pub fn serialize<S: Serializer>(all: &ByName, to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(all.values().map(|one| &**one))
@@ -202,7 +202,7 @@ mod namespaces {
 /// # Errors
 /// It has no name.
 pub fn node(object: &Value) -> Result<Node, Fault> {
-    let root = Field::root(object);
+    let root = ObjectField::root(object);
     let metadata = root.need("metadata")?;
     let name = metadata.need("name")?;
     let name = name.text()?.parse().map_err(|error| name.fault(format!("{error}")))?;

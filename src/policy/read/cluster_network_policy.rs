@@ -7,10 +7,10 @@
 use serde_json::Value;
 
 use crate::policy::labels::LabelSelector;
-use crate::policy::read::fields::{Fault, Field, quoted};
+use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::read::kubernetes::{Metadata, label_selector, namespaces, port_range, protocol};
 use crate::policy::read::parsed::Parsed;
-use crate::policy::rule::{Direction, Origin, Peer, Rule, Source, Tier, Verdict};
+use crate::policy::rule::{Direction, Origin, PolicyKind, PolicyPeer, PolicyVerdict, Rule, Tier};
 use crate::policy::selector::{Namespaces, Selector};
 use crate::policy::service::{PortRange, Service};
 
@@ -21,50 +21,55 @@ const PRIORITY_LIMIT: u16 = 1000;
 
 /// The kinds of objects read here.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ClusterPolicyKind {
     Cluster,
     Admin,
     BaselineAdmin,
 }
 
-impl Kind {
-    fn source(self) -> Source {
+impl ClusterPolicyKind {
+    fn source(self) -> PolicyKind {
         match self {
-            Kind::Cluster => Source::ClusterNetworkPolicy,
-            Kind::Admin => Source::AdminNetworkPolicy,
-            Kind::BaselineAdmin => Source::BaselineAdminNetworkPolicy,
+            ClusterPolicyKind::Cluster => PolicyKind::ClusterNetworkPolicy,
+            ClusterPolicyKind::Admin => PolicyKind::AdminNetworkPolicy,
+            ClusterPolicyKind::BaselineAdmin => PolicyKind::BaselineAdminNetworkPolicy,
         }
     }
 
     /// The field with protocols and ports of a rule.
     fn services(self) -> &'static str {
-        if self == Kind::Cluster { "protocols" } else { "ports" }
+        if self == ClusterPolicyKind::Cluster { "protocols" } else { "ports" }
     }
 
-    /// The word for [`Verdict::Allow`].
+    /// The word for [`PolicyVerdict::Allow`].
     fn allow(self) -> &'static str {
-        if self == Kind::Cluster { "Accept" } else { "Allow" }
+        if self == ClusterPolicyKind::Cluster { "Accept" } else { "Allow" }
     }
 }
 
 /// The rules of such an object. One whose tier, priority or pods are not understood has none.
-pub fn read(kind: Kind, object: &Value) -> Parsed {
+pub fn read(kind: ClusterPolicyKind, object: &Value) -> Parsed {
     let metadata = match Metadata::read(object) {
         Ok(metadata) => metadata,
         Err(fault) => return Parsed::nameless(kind.source().name(), fault),
     };
     let origin =
         Origin { source: kind.source(), namespace: None, name: metadata.name, index: None };
-    let mut reader =
-        Reader { kind, origin, audit: metadata.audit, rules: Vec::new(), faults: Vec::new() };
-    if let Err(fault) = reader.read(&Field::root(object)) {
+    let mut reader = ClusterPolicyReader {
+        kind,
+        origin,
+        audit: metadata.audit,
+        rules: Vec::new(),
+        faults: Vec::new(),
+    };
+    if let Err(fault) = reader.read(&ObjectField::root(object)) {
         reader.faults.push(fault);
     }
     Parsed::new(&reader.origin, reader.rules, &reader.faults)
 }
 
-struct Reader {
-    kind: Kind,
+struct ClusterPolicyReader {
+    kind: ClusterPolicyKind,
     origin: Origin,
     audit: bool,
     rules: Vec<Rule>,
@@ -72,18 +77,18 @@ struct Reader {
 }
 
 /// What holds for all rules of an object.
-struct Scope {
+struct RuleHead {
     tier: Tier,
     priority: u32,
     subject: Selector,
 }
 
-impl Reader {
-    fn read(&mut self, object: &Field<'_>) -> Result<(), Fault> {
+impl ClusterPolicyReader {
+    fn read(&mut self, object: &ObjectField<'_>) -> Result<(), Fault> {
         let spec = object.need("spec")?;
         let (tier, priority) = self.place(&spec)?;
         let subject = subject(&spec.need("subject")?)?;
-        let scope = Scope { tier, priority, subject };
+        let scope = RuleHead { tier, priority, subject };
         for direction in Direction::BOTH {
             let rules = spec.list(direction.name()).unwrap_or_else(|fault| {
                 self.faults.push(fault);
@@ -93,16 +98,18 @@ impl Reader {
                 self.rule(&scope, direction, index, field);
             }
         }
-        let own = if self.kind == Kind::Cluster { "tier" } else { "priority" };
+        let own = if self.kind == ClusterPolicyKind::Cluster { "tier" } else { "priority" };
         spec.only(&["priority", "subject", "ingress", "egress", own])
     }
 
     /// Tier, and priority inside it: the one BaselineAdminNetworkPolicy comes after all others.
-    fn place(&self, spec: &Field<'_>) -> Result<(Tier, u32), Fault> {
+    fn place(&self, spec: &ObjectField<'_>) -> Result<(Tier, u32), Fault> {
         let tier = match self.kind {
-            Kind::Admin => Tier::Admin,
-            Kind::BaselineAdmin => return Ok((Tier::Baseline, u32::from(PRIORITY_LIMIT) + 1)),
-            Kind::Cluster => {
+            ClusterPolicyKind::Admin => Tier::Admin,
+            ClusterPolicyKind::BaselineAdmin => {
+                return Ok((Tier::Baseline, u32::from(PRIORITY_LIMIT) + 1));
+            }
+            ClusterPolicyKind::Cluster => {
                 let tier = spec.need("tier")?;
                 match tier.text()? {
                     "Admin" => Tier::Admin,
@@ -114,17 +121,23 @@ impl Reader {
         Ok((tier, spec.need("priority")?.number(0..=PRIORITY_LIMIT)?.into()))
     }
 
-    fn rule(&mut self, scope: &Scope, direction: Direction, index: u16, field: &Field<'_>) {
+    fn rule(
+        &mut self,
+        scope: &RuleHead,
+        direction: Direction,
+        index: u16,
+        field: &ObjectField<'_>,
+    ) {
         let verdict = self.verdict(field);
         let (verdict, matches) = match (verdict, self.matches(field, direction)) {
             (Ok(verdict), Ok((peers, services))) => (verdict, Some((Some(peers), services))),
-            (Ok(Verdict::Allow), Err(fault)) => {
+            (Ok(PolicyVerdict::Allow), Err(fault)) => {
                 self.faults.push(fault);
-                (Verdict::Allow, None)
+                (PolicyVerdict::Allow, None)
             }
             (Ok(_), Err(fault)) | (Err(fault), _) => {
                 self.faults.push(fault);
-                (Verdict::Deny, Some((None, None)))
+                (PolicyVerdict::Deny, Some((None, None)))
             }
         };
         let Some((peers, services)) = matches else { return };
@@ -141,21 +154,21 @@ impl Reader {
         });
     }
 
-    fn verdict(&self, field: &Field<'_>) -> Result<Verdict, Fault> {
+    fn verdict(&self, field: &ObjectField<'_>) -> Result<PolicyVerdict, Fault> {
         let action = field.need("action")?;
         match action.text()? {
-            word if word == self.kind.allow() => Ok(Verdict::Allow),
-            "Deny" => Ok(Verdict::Deny),
-            "Pass" if self.kind != Kind::BaselineAdmin => Ok(Verdict::Pass),
+            word if word == self.kind.allow() => Ok(PolicyVerdict::Allow),
+            "Deny" => Ok(PolicyVerdict::Deny),
+            "Pass" if self.kind != ClusterPolicyKind::BaselineAdmin => Ok(PolicyVerdict::Pass),
             other => Err(action.fault(format!("{} is not known", quoted(other)))),
         }
     }
 
     fn matches(
         &self,
-        field: &Field<'_>,
+        field: &ObjectField<'_>,
         direction: Direction,
-    ) -> Result<(Vec<Peer>, Option<Vec<Service>>), Fault> {
+    ) -> Result<(Vec<PolicyPeer>, Option<Vec<Service>>), Fault> {
         let peers = match direction {
             Direction::Ingress => "from",
             Direction::Egress => "to",
@@ -170,13 +183,13 @@ impl Reader {
             found.append(&mut peer(item, direction)?);
         }
         let services = field.list(self.kind.services())?;
-        let read = if self.kind == Kind::Cluster { service } else { admin_port };
+        let read = if self.kind == ClusterPolicyKind::Cluster { service } else { admin_port };
         let read: Result<Vec<Service>, Fault> = services.iter().map(read).collect();
         Ok((found, Some(read?).filter(|services| !services.is_empty())))
     }
 }
 
-fn subject(field: &Field<'_>) -> Result<Selector, Fault> {
+fn subject(field: &ObjectField<'_>) -> Result<Selector, Fault> {
     field.only(&["namespaces", "pods"])?;
     match (field.get("namespaces"), field.get("pods")) {
         (Some(all), None) => namespaces(&all),
@@ -185,7 +198,7 @@ fn subject(field: &Field<'_>) -> Result<Selector, Fault> {
     }
 }
 
-fn namespaced_pods(field: &Field<'_>) -> Result<Selector, Fault> {
+fn namespaced_pods(field: &ObjectField<'_>) -> Result<Selector, Fault> {
     field.only(&["namespaceSelector", "podSelector"])?;
     let selector =
         |name| field.get(name).map_or(Ok(LabelSelector::default()), |field| label_selector(&field));
@@ -194,25 +207,26 @@ fn namespaced_pods(field: &Field<'_>) -> Result<Selector, Fault> {
 }
 
 /// Exactly one field of a peer is set.
-fn peer(field: &Field<'_>, direction: Direction) -> Result<Vec<Peer>, Fault> {
+fn peer(field: &ObjectField<'_>, direction: Direction) -> Result<Vec<PolicyPeer>, Fault> {
     let known: &[&str] = match direction {
         Direction::Ingress => &["namespaces", "pods"],
         Direction::Egress => &["namespaces", "pods", "nodes", "networks", "domainNames"],
     };
     field.only(known)?;
-    let set: Vec<(&str, Field<'_>)> =
+    let set: Vec<(&str, ObjectField<'_>)> =
         known.iter().filter_map(|name| Some((*name, field.get(name)?))).collect();
     let [(name, value)] = set.as_slice() else {
         return Err(field.fault("must have exactly one field that is known"));
     };
     match *name {
-        "namespaces" => Ok(vec![Peer::Selected(namespaces(value)?)]),
-        "pods" => Ok(vec![Peer::Selected(namespaced_pods(value)?)]),
-        "nodes" => Ok(vec![Peer::Selected(Selector::Nodes(label_selector(value)?))]),
+        "namespaces" => Ok(vec![PolicyPeer::Selected(namespaces(value)?)]),
+        "pods" => Ok(vec![PolicyPeer::Selected(namespaced_pods(value)?)]),
+        "nodes" => Ok(vec![PolicyPeer::Selected(Selector::Nodes(label_selector(value)?))]),
         "networks" => {
             let items = value.items()?;
-            let network =
-                |item: &Field<'_>| Ok(Peer::Network { cidr: item.network()?, except: Vec::new() });
+            let network = |item: &ObjectField<'_>| {
+                Ok(PolicyPeer::Network { cidr: item.network()?, except: Vec::new() })
+            };
             items.iter().map(network).collect()
         }
         _ => Err(value.fault("names of domains are not supported")),
@@ -220,7 +234,7 @@ fn peer(field: &Field<'_>, direction: Direction) -> Result<Vec<Peer>, Fault> {
 }
 
 /// An entry of `protocols`.
-fn service(field: &Field<'_>) -> Result<Service, Fault> {
+fn service(field: &ObjectField<'_>) -> Result<Service, Fault> {
     const PROTOCOLS: [(&str, Protocol); 3] =
         [("tcp", Protocol::Tcp), ("udp", Protocol::Udp), ("sctp", Protocol::Sctp)];
     field.only(&["tcp", "udp", "sctp", "destinationNamedPort"])?;
@@ -240,7 +254,7 @@ fn service(field: &Field<'_>) -> Result<Service, Fault> {
     }
 }
 
-fn port(field: &Field<'_>) -> Result<PortRange, Fault> {
+fn port(field: &ObjectField<'_>) -> Result<PortRange, Fault> {
     field.only(&["number", "range"])?;
     match (field.get("number"), field.get("range")) {
         (Some(number), None) => Ok(PortRange::single(number.number(1..=u16::MAX)?)),
@@ -253,9 +267,9 @@ fn port(field: &Field<'_>) -> Result<PortRange, Fault> {
 }
 
 /// An entry of `ports` of the older kinds.
-fn admin_port(field: &Field<'_>) -> Result<Service, Fault> {
+fn admin_port(field: &ObjectField<'_>) -> Result<Service, Fault> {
     field.only(&["portNumber", "portRange", "namedPort"])?;
-    let protocol = |value: &Field<'_>| {
+    let protocol = |value: &ObjectField<'_>| {
         value.get("protocol").map_or(Ok(Protocol::Tcp), |field| protocol(&field))
     };
     match (field.get("portNumber"), field.get("portRange"), field.get("namedPort")) {

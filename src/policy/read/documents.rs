@@ -16,7 +16,7 @@ use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::endpoint::Endpoints;
 use crate::policy::name::Scoped;
 use crate::policy::read::cluster::{Cluster, node};
-use crate::policy::read::fields::{Fault, Field, quoted};
+use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::read::groups::{self, Objects};
 use crate::policy::read::membership::NamespaceRule;
 use crate::policy::read::{Parsed, policy};
@@ -76,7 +76,7 @@ fn flatten(value: Value, objects: &mut Vec<Value>, depth: u32) {
 ///
 /// `free`: pods may choose their group where their namespace has no rule.
 pub fn read(objects: &[Value], free: bool) -> Documents {
-    let mut reader = Reader { cluster: Cluster::new(free), ..Reader::default() };
+    let mut reader = DocumentsReader { cluster: Cluster::new(free), ..DocumentsReader::default() };
     let (pods, others): (Vec<&Value>, Vec<&Value>) =
         objects.iter().partition(|object| kind(object) == ("v1", "Pod"));
     // Pods need what is said of their namespaces.
@@ -95,7 +95,7 @@ pub fn read(objects: &[Value], free: bool) -> Documents {
 }
 
 #[derive(Default)]
-struct Reader {
+struct DocumentsReader {
     cluster: Cluster,
     parsed: Parsed,
     groups: Objects,
@@ -108,7 +108,7 @@ fn kind(object: &Value) -> (&str, &str) {
     (text("apiVersion"), text("kind"))
 }
 
-impl Reader {
+impl DocumentsReader {
     fn take(&mut self, object: &Value) -> Result<(), Fault> {
         if let Some(parsed) = policy(object) {
             self.parsed.append(parsed);
@@ -130,13 +130,13 @@ impl Reader {
             }
             (OWN, own) => self.own(own, object),
             (_, other) => {
-                Err(Field::root(object).fault(format!("kind {} is not known", quoted(other))))
+                Err(ObjectField::root(object).fault(format!("kind {} is not known", quoted(other))))
             }
         }
     }
 
     fn own(&mut self, kind: &str, object: &Value) -> Result<(), Fault> {
-        let root = Field::root(object);
+        let root = ObjectField::root(object);
         let metadata = root.need("metadata")?;
         let name = metadata.need("name")?.name()?;
         root.need("spec")?;

@@ -7,11 +7,11 @@ use ipnetwork::IpNetwork;
 use serde_json::Value;
 
 use crate::net::subnet;
-use crate::policy::name::Name;
+use crate::policy::name::ObjectName;
 
 /// A value and its place in the object.
 #[derive(Clone, Debug)]
-pub struct Field<'a> {
+pub struct ObjectField<'a> {
     path: String,
     value: &'a Value,
 }
@@ -26,10 +26,10 @@ pub struct Fault {
 /// Longest list that is read; longer ones are refused as a whole.
 const ITEMS_LIMIT: usize = 10_000;
 
-impl<'a> Field<'a> {
+impl<'a> ObjectField<'a> {
     /// The whole object.
-    pub fn root(value: &'a Value) -> Field<'a> {
-        Field { path: String::new(), value }
+    pub fn root(value: &'a Value) -> ObjectField<'a> {
+        ObjectField { path: String::new(), value }
     }
 
     pub fn fault(&self, what: impl Into<String>) -> Fault {
@@ -37,15 +37,15 @@ impl<'a> Field<'a> {
     }
 
     /// The field, if it is there and not null.
-    pub fn get(&self, name: &str) -> Option<Field<'a>> {
+    pub fn get(&self, name: &str) -> Option<ObjectField<'a>> {
         let value = self.value.get(name).filter(|value| !value.is_null())?;
         let dot = if self.path.is_empty() { "" } else { "." };
-        Some(Field { path: format!("{}{dot}{name}", self.path), value })
+        Some(ObjectField { path: format!("{}{dot}{name}", self.path), value })
     }
 
     /// # Errors
     /// The field is not there.
-    pub fn need(&self, name: &str) -> Result<Field<'a>, Fault> {
+    pub fn need(&self, name: &str) -> Result<ObjectField<'a>, Fault> {
         self.get(name).ok_or_else(|| self.fault(format!("{name} is missing")))
     }
 
@@ -80,25 +80,27 @@ impl<'a> Field<'a> {
     ///
     /// # Errors
     /// It is no object, or has too many fields.
-    pub fn entries(&self) -> Result<impl Iterator<Item = (&'a str, Field<'a>)> + use<'a>, Fault> {
+    pub fn entries(
+        &self,
+    ) -> Result<impl Iterator<Item = (&'a str, ObjectField<'a>)> + use<'a>, Fault> {
         let object = self.value.as_object().ok_or_else(|| self.fault("must be an object"))?;
         if object.len() > ITEMS_LIMIT {
             return Err(self.fault(format!("has more than {ITEMS_LIMIT} fields")));
         }
         let path = self.path.clone();
         let field =
-            move |key: &str, value| Field { path: format!("{path}[{}]", quoted(key)), value };
+            move |key: &str, value| ObjectField { path: format!("{path}[{}]", quoted(key)), value };
         Ok(object.iter().map(move |(key, value)| (key.as_str(), field(key, value))))
     }
 
     /// # Errors
     /// It is no list, or too long.
-    pub fn items(&self) -> Result<Vec<Field<'a>>, Fault> {
+    pub fn items(&self) -> Result<Vec<ObjectField<'a>>, Fault> {
         let list = self.value.as_array().ok_or_else(|| self.fault("must be a list"))?;
         if list.len() > ITEMS_LIMIT {
             return Err(self.fault(format!("has more than {ITEMS_LIMIT} entries")));
         }
-        let item = |(at, value)| Field { path: format!("{}[{at}]", self.path), value };
+        let item = |(at, value)| ObjectField { path: format!("{}[{at}]", self.path), value };
         Ok(list.iter().enumerate().map(item).collect())
     }
 
@@ -106,7 +108,7 @@ impl<'a> Field<'a> {
     ///
     /// # Errors
     /// It is no list, or too long.
-    pub fn list(&self, name: &str) -> Result<Vec<Field<'a>>, Fault> {
+    pub fn list(&self, name: &str) -> Result<Vec<ObjectField<'a>>, Fault> {
         self.get(name).map_or(Ok(Vec::new()), |field| field.items())
     }
 
@@ -139,7 +141,7 @@ impl<'a> Field<'a> {
 
     /// # Errors
     /// It is no name.
-    pub fn name(&self) -> Result<Name, Fault> {
+    pub fn name(&self) -> Result<ObjectName, Fault> {
         self.text()?.parse().map_err(|error| self.fault(format!("{error}")))
     }
 

@@ -9,11 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::net::{Family, Protocol};
-use crate::policy::name::{Name, Scoped};
-use crate::policy::read::fields::{Fault, Field, quoted};
+use crate::policy::name::{ObjectName, Scoped};
+use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::read::kubernetes::ip_block;
 use crate::policy::read::parsed::Parsed;
-use crate::policy::rule::{Direction, Limits, Origin, Peer, Rule, Source, Tier, Verdict};
+use crate::policy::rule::{
+    Direction, Limits, Origin, PolicyKind, PolicyPeer, PolicyVerdict, Rule, Tier,
+};
 use crate::policy::selector::Selector;
 use crate::policy::service::{ICMP, ICMPV6, PortRange, Service};
 
@@ -47,15 +49,15 @@ pub fn read(groups: &Objects, policies: &Objects) -> Parsed {
     let mut parsed = Parsed::default();
     let mut read = BTreeMap::new();
     for (name, value) in policies {
-        let mut policy = Policy::new(name);
-        policy.read(&Field::root(value));
+        let mut policy = GroupedPolicy::new(name);
+        policy.read(&ObjectField::root(value));
         let problems = Parsed::new(&policy.origin, Vec::new(), &policy.faults);
         parsed.append(problems);
         read.insert(name, policy);
     }
     for (name, value) in groups {
         let left = RULES_LIMIT - parsed.rules.len().min(RULES_LIMIT);
-        parsed.append(group(name, &Field::root(value), &read, left));
+        parsed.append(group(name, &ObjectField::root(value), &read, left));
     }
     parsed
 }
@@ -63,13 +65,13 @@ pub fn read(groups: &Objects, policies: &Objects) -> Parsed {
 /// At most `limit` rules of one group, and its default.
 fn group(
     name: &Scoped,
-    object: &Field<'_>,
-    policies: &BTreeMap<&Scoped, Policy>,
+    object: &ObjectField<'_>,
+    policies: &BTreeMap<&Scoped, GroupedPolicy>,
     limit: usize,
 ) -> Parsed {
     let subject = Selector::Group(name.clone());
     let origin = Origin {
-        source: Source::Group,
+        source: PolicyKind::Group,
         namespace: Some(name.tenant.clone()),
         name: name.name.clone(),
         index: None,
@@ -109,7 +111,7 @@ fn group(
                 subject: subject.clone(),
                 peers: None,
                 services: None,
-                verdict: Verdict::Deny,
+                verdict: PolicyVerdict::Deny,
                 audit: false,
             });
         }
@@ -118,7 +120,10 @@ fn group(
 }
 
 /// The policies that a group lists, each once.
-fn listed<'a>(object: &Field<'a>, group: &Scoped) -> Result<Vec<(Field<'a>, Scoped)>, Fault> {
+fn listed<'a>(
+    object: &ObjectField<'a>,
+    group: &Scoped,
+) -> Result<Vec<(ObjectField<'a>, Scoped)>, Fault> {
     let (mut listed, mut seen) = (Vec::new(), BTreeSet::new());
     for field in object.list("policies")? {
         let policy = Scoped { tenant: group.tenant.clone(), name: field.name()? };
@@ -130,8 +135,8 @@ fn listed<'a>(object: &Field<'a>, group: &Scoped) -> Result<Vec<(Field<'a>, Scop
 }
 
 /// The directions in which what no rule decides is denied.
-fn default(object: &Field<'_>) -> Result<BTreeSet<Direction>, Fault> {
-    let denied = |field: Field<'_>| match field.text()? {
+fn default(object: &ObjectField<'_>) -> Result<BTreeSet<Direction>, Fault> {
+    let denied = |field: ObjectField<'_>| match field.text()? {
         "deny" => Ok(true),
         "allow" => Ok(false),
         other => Err(field.fault(format!("{} is not allow or deny", quoted(other)))),
@@ -151,35 +156,35 @@ fn default(object: &Field<'_>) -> Result<BTreeSet<Direction>, Fault> {
 }
 
 /// A policy, before it is known which groups it is for.
-struct Policy {
+struct GroupedPolicy {
     origin: Origin,
-    tenant: Name,
+    tenant: ObjectName,
     audit: bool,
-    rules: Vec<Line>,
+    rules: Vec<GroupRule>,
     faults: Vec<Fault>,
     /// Its list of rules could be read.
     complete: bool,
 }
 
 /// A rule of a policy.
-struct Line {
+struct GroupRule {
     index: u16,
     direction: Direction,
     priority: u32,
-    verdict: Verdict,
-    peers: Option<Vec<Peer>>,
+    verdict: PolicyVerdict,
+    peers: Option<Vec<PolicyPeer>>,
     services: Option<Vec<Service>>,
     audit: bool,
 }
 
-impl Line {
+impl GroupRule {
     /// Denies everything, before all others.
-    fn closed(index: u16, direction: Direction) -> Line {
-        Line {
+    fn closed(index: u16, direction: Direction) -> GroupRule {
+        GroupRule {
             index,
             direction,
             priority: 0,
-            verdict: Verdict::Deny,
+            verdict: PolicyVerdict::Deny,
             peers: None,
             services: None,
             audit: false,
@@ -187,16 +192,16 @@ impl Line {
     }
 }
 
-impl Policy {
-    fn new(name: &Scoped) -> Policy {
+impl GroupedPolicy {
+    fn new(name: &Scoped) -> GroupedPolicy {
         let origin = Origin {
-            source: Source::GroupPolicy,
+            source: PolicyKind::GroupPolicy,
             namespace: Some(name.tenant.clone()),
             name: name.name.clone(),
             index: None,
         };
         let tenant = name.tenant.clone();
-        Policy {
+        GroupedPolicy {
             origin,
             tenant,
             audit: false,
@@ -206,14 +211,14 @@ impl Policy {
         }
     }
 
-    fn read(&mut self, object: &Field<'_>) {
+    fn read(&mut self, object: &ObjectField<'_>) {
         if let Err(fault) = self.lines(object) {
             self.faults.push(fault);
             self.complete = false;
         }
     }
 
-    fn lines(&mut self, object: &Field<'_>) -> Result<(), Fault> {
+    fn lines(&mut self, object: &ObjectField<'_>) -> Result<(), Fault> {
         object.only(&["rules", "audit", "schema"])?;
         self.audit = object.get("audit").map_or(Ok(false), |field| field.flag())?;
         for (index, field) in (0..).zip(&object.list("rules")?) {
@@ -224,8 +229,8 @@ impl Policy {
                 }
                 Err(fault) => {
                     self.faults.push(fault);
-                    if verdict(field) != Ok(Verdict::Allow) {
-                        self.rules.extend(Direction::BOTH.map(|to| Line::closed(index, to)));
+                    if verdict(field) != Ok(PolicyVerdict::Allow) {
+                        self.rules.extend(Direction::BOTH.map(|to| GroupRule::closed(index, to)));
                     }
                 }
             }
@@ -233,14 +238,19 @@ impl Policy {
         Ok(())
     }
 
-    fn line(&mut self, field: &Field<'_>, index: u16, direction: Direction) -> Option<Line> {
+    fn line(
+        &mut self,
+        field: &ObjectField<'_>,
+        index: u16,
+        direction: Direction,
+    ) -> Option<GroupRule> {
         let audit = field.get("audit").map_or(Ok(false), |field| field.flag());
         let verdict = verdict(field);
-        let closed = (Verdict::Deny, None, None);
+        let closed = (PolicyVerdict::Deny, None, None);
         let (verdict, peers, services) = match (verdict, self.matches(field), &audit) {
             (Ok(verdict), Ok((peers, services)), Ok(_)) => (verdict, peers, services),
             (verdict, matches, audit) => {
-                let allows = verdict == Ok(Verdict::Allow);
+                let allows = verdict == Ok(PolicyVerdict::Allow);
                 let faults = [verdict.err(), matches.err(), audit.clone().err()];
                 self.faults.extend(faults.into_iter().flatten());
                 if allows {
@@ -251,22 +261,22 @@ impl Policy {
         };
         let priority = self.priority(field, verdict);
         let audit = self.audit || audit == Ok(true);
-        Some(Line { index, direction, priority, verdict, peers, services, audit })
+        Some(GroupRule { index, direction, priority, verdict, peers, services, audit })
     }
 
     /// Its place in the tier: lower than all others if it is not understood and allows, else higher.
-    fn priority(&mut self, field: &Field<'_>, verdict: Verdict) -> u32 {
+    fn priority(&mut self, field: &ObjectField<'_>, verdict: PolicyVerdict) -> u32 {
         let range = 1..=PRIORITY_LIMIT;
         let written = field.get("priority").map_or(Ok(1), |field| field.number(range));
-        let allows = verdict == Verdict::Allow;
+        let allows = verdict == PolicyVerdict::Allow;
         let priority = written.unwrap_or_else(|fault| {
             self.faults.push(fault);
             if allows { 1 } else { PRIORITY_LIMIT }
         });
-        2 * u32::from(PRIORITY_LIMIT - priority) + u32::from(verdict != Verdict::Deny)
+        2 * u32::from(PRIORITY_LIMIT - priority) + u32::from(verdict != PolicyVerdict::Deny)
     }
 
-    fn matches(&self, field: &Field<'_>) -> Result<Limits, Fault> {
+    fn matches(&self, field: &ObjectField<'_>) -> Result<Limits, Fault> {
         field.only(&[
             "id",
             "direction",
@@ -283,14 +293,14 @@ impl Policy {
         Ok((peer.map(|peer| vec![peer]), services(field)?))
     }
 
-    fn peer(&self, field: &Field<'_>) -> Result<Peer, Fault> {
+    fn peer(&self, field: &ObjectField<'_>) -> Result<PolicyPeer, Fault> {
         field.only(&["group", "network", "cidr", "except"])?;
         match (field.get("group"), field.get("network"), field.get("cidr")) {
             (Some(group), None, None) => {
-                Ok(Peer::Selected(Selector::Group(scoped(&group, &self.tenant)?)))
+                Ok(PolicyPeer::Selected(Selector::Group(scoped(&group, &self.tenant)?)))
             }
             (None, Some(network), None) => {
-                Ok(Peer::Selected(Selector::Network(scoped(&network, &self.tenant)?)))
+                Ok(PolicyPeer::Selected(Selector::Network(scoped(&network, &self.tenant)?)))
             }
             (None, None, Some(_)) => ip_block(field),
             _ => Err(field.fault("must have one of group, network and cidr")),
@@ -312,7 +322,7 @@ impl Policy {
     }
 }
 
-fn direction(field: &Field<'_>) -> Result<Direction, Fault> {
+fn direction(field: &ObjectField<'_>) -> Result<Direction, Fault> {
     let direction = field.need("direction")?;
     match direction.text()? {
         "in" | "ingress" => Ok(Direction::Ingress),
@@ -321,18 +331,18 @@ fn direction(field: &Field<'_>) -> Result<Direction, Fault> {
     }
 }
 
-fn verdict(field: &Field<'_>) -> Result<Verdict, Fault> {
+fn verdict(field: &ObjectField<'_>) -> Result<PolicyVerdict, Fault> {
     let action = field.need("action")?;
     match action.text()? {
-        "allow" => Ok(Verdict::Allow),
-        "deny" => Ok(Verdict::Deny),
-        "pass" => Ok(Verdict::Pass),
+        "allow" => Ok(PolicyVerdict::Allow),
+        "deny" => Ok(PolicyVerdict::Deny),
+        "pass" => Ok(PolicyVerdict::Pass),
         other => Err(action.fault(format!("{} is not allow, deny or pass", quoted(other)))),
     }
 }
 
 /// `name` of `tenant`, or `tenant/name`.
-pub fn scoped(field: &Field<'_>, tenant: &Name) -> Result<Scoped, Fault> {
+pub fn scoped(field: &ObjectField<'_>, tenant: &ObjectName) -> Result<Scoped, Fault> {
     let text = field.text()?;
     let name = |text: &str| text.parse().map_err(|error| field.fault(format!("{error}")));
     match text.split_once('/') {
@@ -342,7 +352,7 @@ pub fn scoped(field: &Field<'_>, tenant: &Name) -> Result<Scoped, Fault> {
 }
 
 /// What a rule says of protocol and ports.
-fn services(field: &Field<'_>) -> Result<Option<Vec<Service>>, Fault> {
+fn services(field: &ObjectField<'_>) -> Result<Option<Vec<Service>>, Fault> {
     let ports = field.list("ports")?;
     let Some(protocol) = field.get("protocol") else {
         let limits = [field.get("icmpType"), field.get("icmpCode"), ports.into_iter().next()];
@@ -381,7 +391,7 @@ fn services(field: &Field<'_>) -> Result<Option<Vec<Service>>, Fault> {
 }
 
 /// IP protocols; `icmp` is that of both families.
-fn numbers(field: &Field<'_>) -> Result<Vec<u8>, Fault> {
+fn numbers(field: &ObjectField<'_>) -> Result<Vec<u8>, Fault> {
     if !field.is_text() {
         return Ok(vec![byte(field)?]);
     }
@@ -399,13 +409,13 @@ fn numbers(field: &Field<'_>) -> Result<Vec<u8>, Fault> {
     }
 }
 
-fn byte(field: &Field<'_>) -> Result<u8, Fault> {
+fn byte(field: &ObjectField<'_>) -> Result<u8, Fault> {
     let number = field.number(0..=u8::MAX.into())?;
     Ok(u8::try_from(number).unwrap_or(u8::MAX))
 }
 
 /// `80`, `"80"`, `"8000-8999"`, or a name.
-fn service(field: &Field<'_>, protocol: Protocol) -> Result<Service, Fault> {
+fn service(field: &ObjectField<'_>, protocol: Protocol) -> Result<Service, Fault> {
     if !field.is_word() {
         return Ok(Service::Ports(protocol, PortRange::single(field.number(1..=u16::MAX)?)));
     }

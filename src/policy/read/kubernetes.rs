@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use crate::net::{Family, Protocol};
 use crate::policy::labels::{LabelSelector, Labels, Requirement};
-use crate::policy::name::Name;
-use crate::policy::read::fields::{Fault, Field, quoted};
-use crate::policy::rule::Peer;
+use crate::policy::name::ObjectName;
+use crate::policy::read::fields::{Fault, ObjectField, quoted};
+use crate::policy::rule::PolicyPeer;
 use crate::policy::selector::{Namespaces, Selector};
 use crate::policy::service::PortRange;
 
@@ -16,8 +16,8 @@ const AUDIT: &str = "humanz.io/audit";
 /// Names and marks of an object.
 pub struct Metadata {
     /// `None` for objects of the whole cluster.
-    pub namespace: Option<Name>,
-    pub name: Name,
+    pub namespace: Option<ObjectName>,
+    pub name: ObjectName,
     pub audit: bool,
 }
 
@@ -25,7 +25,7 @@ impl Metadata {
     /// # Errors
     /// Its name or namespace cannot be read.
     pub fn read(object: &Value) -> Result<Metadata, Fault> {
-        let metadata = Field::root(object).need("metadata")?;
+        let metadata = ObjectField::root(object).need("metadata")?;
         let namespace = metadata.get("namespace").map(|field| field.name()).transpose()?;
         let name = metadata.need("name")?.name()?;
         let audit = metadata.get("annotations").and_then(|annotations| annotations.get(AUDIT));
@@ -35,9 +35,10 @@ impl Metadata {
 }
 
 /// The labels below `field`, or none. What is no text is left out: no selector can ask for it.
-pub fn labels(field: Option<Field<'_>>) -> Labels {
+pub fn labels(field: Option<ObjectField<'_>>) -> Labels {
     let entries = field.and_then(|field| field.entries().ok());
-    let pair = |(key, value): (&str, Field<'_>)| Some((key.into(), value.text().ok()?.into()));
+    let pair =
+        |(key, value): (&str, ObjectField<'_>)| Some((key.into(), value.text().ok()?.into()));
     entries.into_iter().flatten().filter_map(pair).collect()
 }
 
@@ -45,7 +46,7 @@ pub fn labels(field: Option<Field<'_>>) -> Labels {
 ///
 /// # Errors
 /// What is not known, or no label.
-pub fn label_selector(field: &Field<'_>) -> Result<LabelSelector, Fault> {
+pub fn label_selector(field: &ObjectField<'_>) -> Result<LabelSelector, Fault> {
     field.only(&["matchLabels", "matchExpressions"])?;
     let mut requirements = Vec::new();
     if let Some(labels) = field.get("matchLabels") {
@@ -60,7 +61,7 @@ pub fn label_selector(field: &Field<'_>) -> Result<LabelSelector, Fault> {
     Ok(LabelSelector::new(requirements))
 }
 
-fn requirement(field: &Field<'_>) -> Result<Requirement, Fault> {
+fn requirement(field: &ObjectField<'_>) -> Result<Requirement, Fault> {
     field.only(&["key", "operator", "values"])?;
     let key = field.need("key")?;
     let key = key.text()?.to_owned().try_into().map_err(|error| key.fault(format!("{error}")))?;
@@ -82,7 +83,7 @@ fn requirement(field: &Field<'_>) -> Result<Requirement, Fault> {
     }
 }
 
-fn label_value(field: &Field<'_>) -> Result<crate::policy::labels::LabelValue, Fault> {
+fn label_value(field: &ObjectField<'_>) -> Result<crate::policy::labels::LabelValue, Fault> {
     field.text()?.to_owned().try_into().map_err(|error| field.fault(format!("{error}")))
 }
 
@@ -90,7 +91,7 @@ fn label_value(field: &Field<'_>) -> Result<crate::policy::labels::LabelValue, F
 ///
 /// # Errors
 /// Those of [`label_selector`].
-pub fn namespaces(field: &Field<'_>) -> Result<Selector, Fault> {
+pub fn namespaces(field: &ObjectField<'_>) -> Result<Selector, Fault> {
     let namespaces = Namespaces::Labelled(label_selector(field)?);
     Ok(Selector::Pods { namespaces, labels: LabelSelector::default() })
 }
@@ -99,7 +100,7 @@ pub fn namespaces(field: &Field<'_>) -> Result<Selector, Fault> {
 ///
 /// # Errors
 /// One of them is no CIDR.
-pub fn ip_block(field: &Field<'_>) -> Result<Peer, Fault> {
+pub fn ip_block(field: &ObjectField<'_>) -> Result<PolicyPeer, Fault> {
     field.only(&["cidr", "except"])?;
     let cidr = field.need("cidr")?.network()?;
     let mut except = Vec::new();
@@ -110,12 +111,12 @@ pub fn ip_block(field: &Field<'_>) -> Result<Peer, Fault> {
         }
         except.push(network);
     }
-    Ok(Peer::Network { cidr, except })
+    Ok(PolicyPeer::Network { cidr, except })
 }
 
 /// # Errors
 /// It is no protocol that has ports.
-pub fn protocol(field: &Field<'_>) -> Result<Protocol, Fault> {
+pub fn protocol(field: &ObjectField<'_>) -> Result<Protocol, Fault> {
     match field.text()? {
         "TCP" => Ok(Protocol::Tcp),
         "UDP" => Ok(Protocol::Udp),
@@ -128,7 +129,7 @@ pub fn protocol(field: &Field<'_>) -> Result<Protocol, Fault> {
 ///
 /// # Errors
 /// They are no ports, or the wrong way round.
-pub fn port_range(first: &Field<'_>, last: &Field<'_>) -> Result<PortRange, Fault> {
+pub fn port_range(first: &ObjectField<'_>, last: &ObjectField<'_>) -> Result<PortRange, Fault> {
     let (from, to) = (first.number(1..=u16::MAX)?, last.number(1..=u16::MAX)?);
     PortRange::new(from, to).ok_or_else(|| last.fault(format!("is below {from}")))
 }

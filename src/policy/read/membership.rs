@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::policy::labels::Labels;
-use crate::policy::name::{Name, Scoped};
-use crate::policy::read::fields::{Fault, Field, quoted};
+use crate::policy::name::{ObjectName, Scoped};
+use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::read::groups::scoped;
 
 /// The words of a pod, each with its alias.
@@ -23,7 +23,7 @@ const DEFAULT_TENANT: &str = "default";
 /// What a pod, its namespace and this host say.
 #[derive(Clone, Copy, Debug)]
 pub struct Claims<'a> {
-    pub name: &'a Name,
+    pub name: &'a ObjectName,
     pub annotations: &'a Labels,
     pub labels: &'a Labels,
     pub namespace: Option<&'a NamespaceRule>,
@@ -64,7 +64,7 @@ pub enum Refusal {
 /// themselves, beside those that the rule gives them; `*`: all of the tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceRule {
-    tenant: Name,
+    tenant: ObjectName,
     all: Membership,
     pods: Vec<(String, Membership)>,
     allow: Vec<Scoped>,
@@ -75,7 +75,7 @@ impl NamespaceRule {
     /// # Errors
     /// A field that is not understood: nothing of the rule holds then.
     pub fn read(object: &Value) -> Result<NamespaceRule, Fault> {
-        let object = Field::root(object);
+        let object = ObjectField::root(object);
         object.only(&["tenant", "network", "group", "allow", "pods", "schema"])?;
         let tenant = object.get("tenant").map(|field| field.name()).transpose()?;
         let tenant = tenant.unwrap_or_else(default_tenant);
@@ -101,7 +101,7 @@ impl NamespaceRule {
     }
 
     /// What it gives the pod `name`.
-    fn given(&self, name: &Name) -> Membership {
+    fn given(&self, name: &ObjectName) -> Membership {
         let pods = self.pods.iter().find(|(pattern, _)| is_match(pattern, name.as_str()));
         let own = pods.map(|(_, own)| own.clone()).unwrap_or_default();
         Membership {
@@ -161,14 +161,14 @@ fn asked(
         None => claims.namespace.map_or_else(default_tenant, |rule| rule.tenant.clone()),
     };
     let value = Value::from(&*text);
-    scoped(&Field::root(&value), &tenant).map(Some).map_err(|_| bad())
+    scoped(&ObjectField::root(&value), &tenant).map(Some).map_err(|_| bad())
 }
 
-fn default_tenant() -> Name {
+fn default_tenant() -> ObjectName {
     DEFAULT_TENANT.parse().expect("a name")
 }
 
-fn membership(field: &Field<'_>, tenant: &Name) -> Result<Membership, Fault> {
+fn membership(field: &ObjectField<'_>, tenant: &ObjectName) -> Result<Membership, Fault> {
     let named = |name| field.get(name).map(|field| scoped(&field, tenant)).transpose();
     Ok(Membership { group: named("group")?, network: named("network")? })
 }

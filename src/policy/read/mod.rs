@@ -16,8 +16,8 @@ pub mod pod;
 
 use serde_json::Value;
 
-use crate::policy::read::cluster_network_policy::Kind;
-use crate::policy::read::fields::{Field, quoted};
+use crate::policy::read::cluster_network_policy::ClusterPolicyKind;
+use crate::policy::read::fields::{ObjectField, quoted};
 
 pub use parsed::Parsed;
 
@@ -32,17 +32,17 @@ pub fn policy(object: &Value) -> Option<Parsed> {
     match (group, version, text("kind")) {
         ("networking.k8s.io", "v1", "NetworkPolicy") => Some(network_policy::read(object)),
         (POLICY_GROUP, "v1alpha2", "ClusterNetworkPolicy") => {
-            Some(cluster_network_policy::read(Kind::Cluster, object))
+            Some(cluster_network_policy::read(ClusterPolicyKind::Cluster, object))
         }
         (POLICY_GROUP, "v1alpha1", "AdminNetworkPolicy") => {
-            Some(cluster_network_policy::read(Kind::Admin, object))
+            Some(cluster_network_policy::read(ClusterPolicyKind::Admin, object))
         }
         (POLICY_GROUP, "v1alpha1", "BaselineAdminNetworkPolicy") => {
-            Some(cluster_network_policy::read(Kind::BaselineAdmin, object))
+            Some(cluster_network_policy::read(ClusterPolicyKind::BaselineAdmin, object))
         }
         ("networking.k8s.io" | POLICY_GROUP, _, kind) if kind.ends_with("NetworkPolicy") => {
-            let fault =
-                Field::root(object).fault(format!("version {} is not known", quoted(version)));
+            let fault = ObjectField::root(object)
+                .fault(format!("version {} is not known", quoted(version)));
             Some(Parsed::nameless(&quoted(kind), fault))
         }
         _ => None,

@@ -7,13 +7,15 @@ use serde_json::Value;
 
 use crate::net::Protocol;
 use crate::policy::labels::LabelSelector;
-use crate::policy::name::Name;
-use crate::policy::read::fields::{Fault, Field, quoted};
+use crate::policy::name::ObjectName;
+use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::read::kubernetes::{
     Metadata, ip_block, label_selector, namespaces, port_range, protocol,
 };
 use crate::policy::read::parsed::Parsed;
-use crate::policy::rule::{Direction, Limits, Origin, Peer, Rule, Source, Tier, Verdict};
+use crate::policy::rule::{
+    Direction, Limits, Origin, PolicyKind, PolicyPeer, PolicyVerdict, Rule, Tier,
+};
 use crate::policy::selector::{Namespaces, Selector};
 use crate::policy::service::{PortRange, Service};
 
@@ -24,38 +26,46 @@ const ISOLATION: u32 = 1;
 /// The rules of a NetworkPolicy: what it allows, and the isolation of its pods.
 pub fn read(object: &Value) -> Parsed {
     let named = Metadata::read(object).and_then(|metadata| {
-        let missing = || Field::root(object).fault("metadata.namespace is missing");
+        let missing = || ObjectField::root(object).fault("metadata.namespace is missing");
         let namespace = metadata.namespace.clone().ok_or_else(missing)?;
         Ok((namespace, metadata))
     });
     match named {
         Err(fault) => Parsed::nameless("NetworkPolicy", fault),
-        Ok((namespace, metadata)) => Reader::new(namespace, metadata).read(&Field::root(object)),
+        Ok((namespace, metadata)) => {
+            NetworkPolicyReader::new(namespace, metadata).read(&ObjectField::root(object))
+        }
     }
 }
 
-struct Reader {
-    namespace: Name,
+struct NetworkPolicyReader {
+    namespace: ObjectName,
     origin: Origin,
     audit: bool,
     rules: Vec<Rule>,
     faults: Vec<Fault>,
 }
 
-impl Reader {
-    fn new(namespace: Name, metadata: Metadata) -> Reader {
+impl NetworkPolicyReader {
+    fn new(namespace: ObjectName, metadata: Metadata) -> NetworkPolicyReader {
         let origin = Origin {
-            source: Source::NetworkPolicy,
+            source: PolicyKind::NetworkPolicy,
             namespace: Some(namespace.clone()),
             name: metadata.name,
             index: None,
         };
-        Reader { namespace, origin, audit: metadata.audit, rules: Vec::new(), faults: Vec::new() }
+        NetworkPolicyReader {
+            namespace,
+            origin,
+            audit: metadata.audit,
+            rules: Vec::new(),
+            faults: Vec::new(),
+        }
     }
 
-    fn read(mut self, object: &Field<'_>) -> Parsed {
+    fn read(mut self, object: &ObjectField<'_>) -> Parsed {
         let nothing = Value::Object(serde_json::Map::new());
-        let spec = object.get("spec").unwrap_or_else(|| Field::root(&nothing));
+        let spec = object.get("spec").unwrap_or_else(|| ObjectField::root(&nothing));
         let known = ["podSelector", "policyTypes", "ingress", "egress"];
         let understood = spec.only(&known);
         self.faults.extend(understood.err());
@@ -67,7 +77,7 @@ impl Reader {
     }
 
     /// The pods of the policy; all of the namespace if that is not understood.
-    fn subject(&mut self, spec: &Field<'_>) -> Selector {
+    fn subject(&mut self, spec: &ObjectField<'_>) -> Selector {
         let labels = spec.get("podSelector").map(|field| label_selector(&field));
         let labels = labels.unwrap_or(Ok(LabelSelector::default())).unwrap_or_else(|fault| {
             self.faults.push(fault);
@@ -82,7 +92,7 @@ impl Reader {
 
     /// The directions in which the pods are isolated; both if that is not understood. By default
     /// ingress, and egress if there are rules for it.
-    fn directions(&mut self, spec: &Field<'_>) -> Vec<Direction> {
+    fn directions(&mut self, spec: &ObjectField<'_>) -> Vec<Direction> {
         let types = spec.list("policyTypes").and_then(|types| {
             types.iter().map(policy_type).collect::<Result<Vec<Direction>, Fault>>()
         });
@@ -103,7 +113,7 @@ impl Reader {
         }
     }
 
-    fn direction(&mut self, spec: &Field<'_>, direction: Direction, subject: &Selector) {
+    fn direction(&mut self, spec: &ObjectField<'_>, direction: Direction, subject: &Selector) {
         let isolation = Rule {
             tier: Tier::NetworkPolicy,
             priority: ISOLATION,
@@ -112,7 +122,7 @@ impl Reader {
             subject: subject.clone(),
             peers: None,
             services: None,
-            verdict: Verdict::Deny,
+            verdict: PolicyVerdict::Deny,
             audit: self.audit,
         };
         let rules = spec.list(direction.name()).unwrap_or_else(|fault| {
@@ -126,7 +136,7 @@ impl Reader {
                     origin: Origin { index: Some(index), ..self.origin.clone() },
                     peers,
                     services,
-                    verdict: Verdict::Allow,
+                    verdict: PolicyVerdict::Allow,
                     ..isolation.clone()
                 }),
                 Err(fault) => self.faults.push(fault),
@@ -136,14 +146,14 @@ impl Reader {
     }
 
     /// Peers and services of a rule; without those that are not understood.
-    fn rule(&mut self, field: &Field<'_>, direction: Direction) -> Result<Limits, Fault> {
+    fn rule(&mut self, field: &ObjectField<'_>, direction: Direction) -> Result<Limits, Fault> {
         let peers = match direction {
             Direction::Ingress => "from",
             Direction::Egress => "to",
         };
         field.only(&[peers, "ports"])?;
         let (peers, ports) = (field.list(peers)?, field.list("ports")?);
-        let peers = self.understood(&peers, Reader::peer);
+        let peers = self.understood(&peers, NetworkPolicyReader::peer);
         let services = self.understood(&ports, |_, port| service(port));
         Ok((peers, services))
     }
@@ -151,8 +161,8 @@ impl Reader {
     /// What `read` makes of `fields`; `None` if there are none, which is no limit.
     fn understood<'a, T>(
         &mut self,
-        fields: &[Field<'a>],
-        read: impl Fn(&Reader, &Field<'a>) -> Result<T, Fault>,
+        fields: &[ObjectField<'a>],
+        read: impl Fn(&NetworkPolicyReader, &ObjectField<'a>) -> Result<T, Fault>,
     ) -> Option<Vec<T>> {
         let mut understood = Vec::new();
         for field in fields {
@@ -164,24 +174,24 @@ impl Reader {
         (!fields.is_empty()).then_some(understood)
     }
 
-    fn peer(&self, field: &Field<'_>) -> Result<Peer, Fault> {
+    fn peer(&self, field: &ObjectField<'_>) -> Result<PolicyPeer, Fault> {
         field.only(&["podSelector", "namespaceSelector", "ipBlock"])?;
         let selector = |name| field.get(name).map(|field| label_selector(&field)).transpose();
         match (selector("podSelector")?, field.get("namespaceSelector"), field.get("ipBlock")) {
             (None, None, Some(block)) => ip_block(&block),
             (_, _, Some(block)) => Err(block.fault("must stand alone")),
             (None, None, None) => Err(field.fault("selects nothing")),
-            (Some(labels), None, None) => Ok(Peer::Selected(self.pods(labels))),
-            (None, Some(all), None) => Ok(Peer::Selected(namespaces(&all)?)),
+            (Some(labels), None, None) => Ok(PolicyPeer::Selected(self.pods(labels))),
+            (None, Some(all), None) => Ok(PolicyPeer::Selected(namespaces(&all)?)),
             (Some(labels), Some(of), None) => {
                 let namespaces = Namespaces::Labelled(label_selector(&of)?);
-                Ok(Peer::Selected(Selector::Pods { namespaces, labels }))
+                Ok(PolicyPeer::Selected(Selector::Pods { namespaces, labels }))
             }
         }
     }
 }
 
-fn policy_type(field: &Field<'_>) -> Result<Direction, Fault> {
+fn policy_type(field: &ObjectField<'_>) -> Result<Direction, Fault> {
     match field.text()? {
         "Ingress" => Ok(Direction::Ingress),
         "Egress" => Ok(Direction::Egress),
@@ -189,7 +199,7 @@ fn policy_type(field: &Field<'_>) -> Result<Direction, Fault> {
     }
 }
 
-fn service(field: &Field<'_>) -> Result<Service, Fault> {
+fn service(field: &ObjectField<'_>) -> Result<Service, Fault> {
     field.only(&["protocol", "port", "endPort"])?;
     let protocol = field.get("protocol").map_or(Ok(Protocol::Tcp), |field| protocol(&field))?;
     match (field.get("port"), field.get("endPort")) {

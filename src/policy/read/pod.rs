@@ -8,15 +8,15 @@ use crate::net::Protocol;
 use crate::net::node_name::NodeName;
 use crate::policy::endpoint::NamedPort;
 use crate::policy::labels::Labels;
-use crate::policy::name::Name;
-use crate::policy::read::fields::{Fault, Field};
+use crate::policy::name::ObjectName;
+use crate::policy::read::fields::{Fault, ObjectField};
 use crate::policy::read::kubernetes::{labels, protocol};
 
 /// A pod as its object says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    pub namespace: Name,
-    pub name: Name,
+    pub namespace: ObjectName,
+    pub name: ObjectName,
     /// That of a static pod is its node's, not the one of its mirror in the API.
     pub uid: Option<String>,
     pub labels: Labels,
@@ -52,7 +52,7 @@ impl Pod {
     /// # Errors
     /// It has no name or namespace, an invalid host, or more than a pod may have.
     pub fn read(object: &Value) -> Result<Pod, Fault> {
-        let root = Field::root(object);
+        let root = ObjectField::root(object);
         let (metadata, spec) = (root.need("metadata")?, root.need("spec")?);
         let status = root.get("status");
         let phase = status.as_ref().and_then(|status| status.get("phase"));
@@ -91,19 +91,19 @@ impl Pod {
 
 /// What kubelets pass to runtimes: of static pods `kubernetes.io/config.hash`, which the mirror has as
 /// `config.mirror`.
-fn uid(metadata: &Field<'_>) -> Option<String> {
+fn uid(metadata: &ObjectField<'_>) -> Option<String> {
     let mirrored = metadata.get("annotations").and_then(|all| all.get(MIRROR));
     let uid = mirrored.or_else(|| metadata.get("uid"))?;
     let uid = uid.text().ok().filter(|uid| (1..=UID_LIMIT).contains(&uid.len()));
     uid.map(str::to_owned)
 }
 
-pub fn address(field: &Field<'_>) -> Option<IpAddr> {
+pub fn address(field: &ObjectField<'_>) -> Option<IpAddr> {
     field.text().ok()?.parse().ok()
 }
 
 /// `podIPs`, or the one of old API servers.
-fn addresses(status: &Field<'_>) -> Vec<IpAddr> {
+fn addresses(status: &ObjectField<'_>) -> Vec<IpAddr> {
     let all = status.list("podIPs").unwrap_or_default();
     let all: Vec<IpAddr> = all.iter().filter_map(|field| address(&field.get("ip")?)).collect();
     if all.is_empty() {
@@ -114,8 +114,8 @@ fn addresses(status: &Field<'_>) -> Vec<IpAddr> {
 }
 
 /// Ports with names, of containers and of init containers that stay.
-fn ports(spec: &Field<'_>) -> Vec<NamedPort> {
-    let stays = |container: &Field<'_>| {
+fn ports(spec: &ObjectField<'_>) -> Vec<NamedPort> {
+    let stays = |container: &ObjectField<'_>| {
         container.get("restartPolicy").is_some_and(|policy| policy.text() == Ok("Always"))
     };
     let containers = spec.list("containers").unwrap_or_default();
@@ -126,7 +126,7 @@ fn ports(spec: &Field<'_>) -> Vec<NamedPort> {
     ports.filter_map(|port| named_port(&port)).collect()
 }
 
-fn named_port(field: &Field<'_>) -> Option<NamedPort> {
+fn named_port(field: &ObjectField<'_>) -> Option<NamedPort> {
     let name = field.get("name")?.name().ok()?;
     let port = field.get("containerPort")?.number(1..=u16::MAX).ok()?;
     let protocol =

@@ -3,12 +3,14 @@
 use crate::netlink::NetlinkError;
 use crate::nft::{Nft, TableEdit, TableWatch};
 use crate::plan::policy_table::FoundPolicy;
-use crate::policy::compile::POLICY_TABLE;
+use crate::policy::compile::{POLICY_TABLE, PolicyTable};
 
 /// The table at one generation of all rules (`None`: there is none), with what was changed here since.
 #[derive(Debug, Default)]
 pub struct KnownTable {
     known: Option<(u32, Option<FoundPolicy>)>,
+    /// It was read, and nobody has looked yet which parts of it are wanted.
+    is_read: bool,
     watch: Option<TableWatch>,
 }
 
@@ -25,22 +27,47 @@ impl KnownTable {
             Some(known) => known,
             None => {
                 self.watch = TableWatch::open(nft, POLICY_TABLE).ok();
+                self.is_read = true;
                 (nft.generation()?, read(nft)?)
             }
         };
         Ok(self.known.insert(known).1.as_ref())
     }
 
-    /// Makes these changes, of which each is done whole or not at all.
+    /// The table, if it is there; parts of it that are as in `wanted` are the same values.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn compare(
+        &mut self,
+        nft: &Nft,
+        wanted: &PolicyTable,
+    ) -> Result<Option<&FoundPolicy>, NetlinkError> {
+        self.observe(nft)?;
+        let found = self.known.as_mut().and_then(|(_, found)| found.as_mut());
+        if std::mem::take(&mut self.is_read)
+            && let Some(found) = found
+        {
+            found.share(wanted);
+        }
+        Ok(self.known.as_ref().and_then(|(_, found)| found.as_ref()))
+    }
+
+    /// Makes these changes on the way to `wanted`, of which each is done whole or not at all.
     ///
     /// # Errors
     /// [`NetlinkError`]: which of them were made is not known.
-    pub fn edit(&mut self, nft: &Nft, transactions: &[Vec<TableEdit>]) -> Result<(), NetlinkError> {
+    pub fn edit(
+        &mut self,
+        nft: &Nft,
+        transactions: &[Vec<TableEdit>],
+        wanted: &PolicyTable,
+    ) -> Result<(), NetlinkError> {
         let known = self.known.take();
         nft.edit(POLICY_TABLE, transactions)?;
         self.known = known.map(|(then, found)| {
             let mut found = found.unwrap_or_else(FoundPolicy::empty);
-            transactions.iter().for_each(|edits| found.note(edits));
+            transactions.iter().for_each(|edits| found.note(edits, wanted));
             (then, Some(found))
         });
         Ok(())
@@ -64,5 +91,5 @@ impl KnownTable {
 fn read(nft: &Nft) -> Result<Option<FoundPolicy>, NetlinkError> {
     let Some(table) = nft.observe(POLICY_TABLE)? else { return Ok(None) };
     let counters = nft.counters(POLICY_TABLE)?.into_keys().collect();
-    Ok(Some(FoundPolicy { table, counters }))
+    Ok(Some(FoundPolicy::new(table, counters)))
 }

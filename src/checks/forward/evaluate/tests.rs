@@ -57,7 +57,7 @@ fn check(policy: ChainPolicy, lines: &[&str], called: &[&str], wanted: ChainVerd
         rules: rules(lines),
         called: [("c".to_owned(), rules(called))].into(),
     };
-    let packet = Packet {
+    let packet = FirstPacket {
         input: "humanz0",
         output: "eth0",
         source: "10.244.3.2".parse().unwrap(),
@@ -111,7 +111,7 @@ fn a_port_matters_to_a_packet_that_goes_to_one() {
         rules: crate::checks::forward::evaluate::tests::rules(&rules),
         called: Default::default(),
     };
-    let to = |port: Option<u16>| Packet {
+    let to = |port: Option<u16>| FirstPacket {
         input: "eth0",
         output: "",
         source: "192.0.2.7".parse().unwrap(),

@@ -1,7 +1,9 @@
 //! Every difference between a table and the one wanted.
 
 use crate::net::AddressRange;
-use crate::nft::{Action, Base, ChainPolicy, Hook, Match, Shape, TableEdit, Type, Verdict};
+use crate::nft::{
+    Action, Base, ChainPolicy, FoundSet, Hook, Match, Shape, TableEdit, Type, Verdict,
+};
 use crate::plan::Describe;
 use crate::plan::firewall::changes::*;
 use crate::plan::firewall::{TableRepair, repair};
@@ -11,8 +13,8 @@ fn base() -> Base {
     Base { kind, hook: Hook::FORWARD, priority: 0, policy: ChainPolicy::Accept }
 }
 
-fn rule(bridge: &str) -> Rule {
-    Rule {
+fn rule(bridge: &str) -> NftRule {
+    NftRule {
         comment: "from pods".to_owned(),
         matches: vec![Match::InputInterface(bridge.parse().unwrap())],
         action: Action::Verdict(Verdict::Accept),
@@ -63,7 +65,7 @@ fn as_wanted() -> FoundTable {
     FoundTable { name: "humanz".to_owned(), dormant: false, sets, flowtables: Vec::new(), chains }
 }
 
-fn found(handle: u64, rule: &Rule) -> FoundRule {
+fn found(handle: u64, rule: &NftRule) -> FoundRule {
     let comment = Some(rule.comment.clone());
     FoundRule { handle, comment, fingerprint: Some(rule.fingerprint()) }
 }

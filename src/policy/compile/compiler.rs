@@ -1,0 +1,257 @@
+//! Pure. The table made part by part: what did not change stays the part that it was.
+//!
+//! Programs depend on the rules, maps on the pods and their programs, sets of peers on what selectors find
+//! among members and pods. A compiler without memory gives the same table as one that has made others
+//! before; it only takes longer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+
+use crate::net::{Family, subnet};
+use crate::nft::{Action, Chain, Field, Set, Verdict};
+use crate::policy::compile::address;
+use crate::policy::compile::counts::UserCounts;
+use crate::policy::compile::forms::{QUARANTINE, denial, plain};
+use crate::policy::compile::hooks::hooks;
+use crate::policy::compile::mark::MarkBits;
+use crate::policy::compile::name::{UNKNOWN, UNTRACKED, numbered};
+use crate::policy::compile::peers::PeerSelectors;
+use crate::policy::compile::pod_maps::PodMaps;
+use crate::policy::compile::program::Program;
+use crate::policy::compile::programs::{ProgramKey, Programs};
+use crate::policy::compile::sets::SetSource;
+use crate::policy::compile::table::{HostPolicy, PolicyTable};
+use crate::policy::endpoint::Endpoint;
+use crate::policy::rule::Rules;
+
+/// Makes the tables of a host, one after the other.
+#[derive(Debug, Default)]
+pub struct Compiler {
+    basis: Option<TableBasis>,
+    networks: Option<Vec<IpNetwork>>,
+    programs: Programs,
+    peers: PeerSelectors,
+    maps: PodMaps,
+    /// By address in memory.
+    pods: BTreeMap<usize, CompiledPod>,
+    users: PartUsers,
+    table: PolicyTable,
+}
+
+/// What every part depends on: the table is made anew where it changes.
+#[derive(Debug, PartialEq, Eq)]
+struct TableBasis {
+    rules: Rules,
+    families: Vec<Family>,
+    mark_bits: MarkBits,
+    log_group: u16,
+}
+
+/// A pod that the table has.
+#[derive(Debug)]
+struct CompiledPod {
+    pod: Arc<Endpoint>,
+    programs: [ProgramKey; 2],
+}
+
+/// How many programs use each chain, counter and set, and how many deny by a set.
+#[derive(Debug, Default)]
+struct PartUsers {
+    chains: UserCounts,
+    counters: UserCounts,
+    sets: UserCounts,
+    denying: UserCounts,
+}
+
+/// The table of a host.
+pub fn compile(host: &HostPolicy<'_>) -> PolicyTable {
+    let mut compiler = Compiler::default();
+    compiler.compile(host);
+    compiler.into_table()
+}
+
+impl Compiler {
+    /// The table of a host.
+    pub fn compile(&mut self, host: &HostPolicy<'_>) -> &PolicyTable {
+        let networks = host.networks();
+        let basis = TableBasis::of(host, &networks);
+        if self.basis.as_ref() == Some(&basis) {
+            self.update(host, networks);
+        } else {
+            let before = std::mem::replace(self, Compiler::new(basis));
+            self.update(host, networks);
+            self.table.share(&before.table);
+        }
+        &self.table
+    }
+
+    pub fn table(&self) -> &PolicyTable {
+        &self.table
+    }
+
+    pub fn into_table(self) -> PolicyTable {
+        self.table
+    }
+
+    /// Without any pods.
+    fn new(basis: TableBasis) -> Compiler {
+        let mut compiler = Compiler {
+            programs: Programs::new(&basis.rules),
+            peers: PeerSelectors::new(&basis.rules),
+            ..Compiler::default()
+        };
+        compiler.table.mark_bits = basis.mark_bits;
+        for family in &basis.families {
+            address::sets(*family).into_iter().for_each(|set| compiler.put_set(set));
+            judges(*family).into_iter().for_each(|chain| compiler.put_chain(chain));
+        }
+        compiler.put_chain(unknown(basis.log_group));
+        compiler.table.counters.extend([UNKNOWN, UNTRACKED].map(str::to_owned));
+        compiler.basis = Some(basis);
+        compiler
+    }
+
+    fn update(&mut self, host: &HostPolicy<'_>, networks: Vec<IpNetwork>) {
+        if self.networks.as_ref() != Some(&networks) {
+            let families = self.basis.as_ref().map_or(&[][..], |basis| &basis.families);
+            let (called, to_own_node) = hooks(&networks, families, host.mark_bits.bits());
+            called.into_iter().chain(to_own_node).for_each(|chain| self.put_chain(chain));
+            self.networks = Some(networks);
+        }
+        self.peers.take(host.known, host.subnets);
+        let id = |pod: &Arc<Endpoint>| Arc::as_ptr(pod) as usize;
+        let mut gone = std::mem::take(&mut self.pods);
+        for pod in host.pods {
+            let known = gone.remove(&id(pod));
+            let compiled = known.unwrap_or_else(|| self.add_pod(pod));
+            self.pods.insert(id(pod), compiled);
+        }
+        gone.into_values().for_each(|compiled| self.remove_pod(&compiled));
+        let (removed, added) = self.maps.changed_elements();
+        for (set, element) in &removed {
+            self.set_mut(set).elements.remove(element);
+        }
+        for (set, element) in added {
+            self.set_mut(&set).elements.insert(element);
+        }
+        for set in self.peers.changed_sets() {
+            // What a set holds may be the same after all.
+            if self.table.sets.get(&set.name).is_none_or(|before| **before != set) {
+                self.put_set(set);
+            }
+        }
+    }
+
+    fn add_pod(&mut self, pod: &Arc<Endpoint>) -> CompiledPod {
+        let programs = self.programs.keys(pod);
+        let verdicts = programs.each_ref().map(|key| {
+            self.use_program(key);
+            self.programs.verdict(key).clone()
+        });
+        self.maps.add(pod, &verdicts);
+        self.peers.add_pod(pod);
+        CompiledPod { pod: Arc::clone(pod), programs }
+    }
+
+    fn remove_pod(&mut self, CompiledPod { pod, programs }: &CompiledPod) {
+        self.peers.remove_pod(pod);
+        let verdicts = programs.each_ref().map(|key| self.programs.verdict(key).clone());
+        self.maps.remove(pod, &verdicts);
+        for key in programs {
+            if let Some(program) = self.programs.remove(key) {
+                self.drop_program(&program);
+            }
+        }
+    }
+
+    fn use_program(&mut self, key: &ProgramKey) {
+        let Some(basis) = &self.basis else { return };
+        let Compiler { programs, users, table, peers, .. } = self;
+        let Some(program) = programs.add(key, &basis.families, basis.log_group) else { return };
+        for chain in program.chains.iter().filter(|chain| users.chains.add(&chain.name)) {
+            table.chains.insert(chain.name.clone(), Arc::new(chain.clone()));
+        }
+        let counters = program.counters.iter().filter(|counter| users.counters.add(counter));
+        table.counters.extend(counters.cloned());
+        let denying = program.sets.denying.iter().filter(|set| users.denying.add(set));
+        table.denying.extend(denying.cloned());
+        for (name, source) in program.sets.by_name.iter().filter(|(name, _)| users.sets.add(name)) {
+            match source {
+                SetSource::Found(selector, keys) => peers.add_set(name, selector, keys),
+                SetSource::Fixed(set) => {
+                    table.sets.insert(name.clone(), Arc::new(set.clone()));
+                }
+            }
+        }
+    }
+
+    fn drop_program(&mut self, program: &Program) {
+        let Compiler { users, table, peers, .. } = self;
+        for chain in program.chains.iter().filter(|chain| users.chains.remove(&chain.name)) {
+            table.chains.remove(&chain.name);
+        }
+        for counter in program.counters.iter().filter(|counter| users.counters.remove(counter)) {
+            table.counters.remove(counter);
+        }
+        for set in program.sets.denying.iter().filter(|set| users.denying.remove(set)) {
+            table.denying.remove(set);
+        }
+        let sets = program.sets.by_name.iter();
+        for (name, source) in sets.filter(|(name, _)| users.sets.remove(name)) {
+            table.sets.remove(name);
+            if let SetSource::Found(selector, _) = source {
+                peers.remove_set(name, selector);
+            }
+        }
+    }
+
+    fn put_set(&mut self, set: Set) {
+        self.table.sets.insert(set.name.clone(), Arc::new(set));
+    }
+
+    fn put_chain(&mut self, chain: Chain) {
+        self.table.chains.insert(chain.name.clone(), Arc::new(chain));
+    }
+
+    fn set_mut(&mut self, name: &str) -> &mut Set {
+        let set = self.table.sets.get_mut(name).expect("each family of an address has its sets");
+        Arc::make_mut(set)
+    }
+}
+
+impl TableBasis {
+    fn of(host: &HostPolicy<'_>, networks: &[IpNetwork]) -> TableBasis {
+        let has = |family: &Family| networks.iter().any(|it| subnet::family(*it) == *family);
+        TableBasis {
+            rules: host.known.rules.clone(),
+            families: Family::BOTH.into_iter().filter(has).collect(),
+            mark_bits: host.mark_bits,
+            log_group: host.log_group,
+        }
+    }
+}
+
+/// The chains that look up a connection's pods.
+fn judges(family: Family) -> [Chain; 2] {
+    let ends = [
+        ("from", "out", Field::ConnectionSource(family)),
+        ("to", "in", Field::ConnectionDestination(family)),
+    ];
+    ends.map(|(chain, map, field)| {
+        let program = Action::VerdictMap(vec![field], numbered(map, family));
+        let unknown = Action::Verdict(Verdict::Goto(UNKNOWN.to_owned()));
+        let rules = vec![
+            plain("the pod's rules", Vec::new(), program),
+            plain("not known yet", Vec::new(), unknown),
+        ];
+        Chain { name: numbered(chain, family), base: None, rules }
+    })
+}
+
+/// The chain of pods in quarantine.
+fn unknown(log_group: u16) -> Chain {
+    let rules = denial(QUARANTINE, log_group, Vec::new(), UNKNOWN.to_owned());
+    Chain { name: UNKNOWN.to_owned(), base: None, rules: rules.into() }
+}

@@ -1,0 +1,141 @@
+//! Pure. What the selectors find that rules have as peers, and which sets of the table hold it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+
+use crate::net::subnet::gateway;
+use crate::nft::{Element, Set};
+use crate::policy::compile::sets::FoundKeys;
+use crate::policy::endpoint::Endpoint;
+use crate::policy::members::{self, FoundMembers};
+use crate::policy::rule::Rules;
+use crate::policy::selector::Selector;
+use crate::policy::selector_index::SelectorIndex;
+use crate::policy::snapshot::PolicySnapshot;
+
+/// The selectors that rules have as peers.
+#[derive(Debug, Default)]
+pub struct PeerSelectors {
+    /// In their order.
+    index: SelectorIndex<Selector>,
+    /// By place in the index.
+    peers: Vec<PeerMembers>,
+    /// The places of those of which a set holds something else than they find.
+    changed: BTreeSet<usize>,
+    /// Where the members on other hosts come from, and the subnets that are none of theirs.
+    of: Option<(Arc<PolicySnapshot>, Vec<IpNetwork>)>,
+}
+
+/// What one of them finds.
+#[derive(Debug, Default)]
+struct PeerMembers {
+    /// As the sources say, on all hosts.
+    said: Option<FoundMembers>,
+    /// Pods of this host.
+    own: Vec<Arc<Endpoint>>,
+    /// The sets in use that hold it.
+    sets: BTreeMap<String, FoundKeys>,
+}
+
+impl PeerSelectors {
+    pub fn new(rules: &Rules) -> PeerSelectors {
+        let index = SelectorIndex::new(members::peers(rules.iter()));
+        let peers = index.all().iter().map(|_| PeerMembers::default()).collect();
+        PeerSelectors { index, peers, ..PeerSelectors::default() }
+    }
+
+    /// A pod of this host more.
+    pub fn add_pod(&mut self, pod: &Arc<Endpoint>) {
+        for place in self.index.matching(pod) {
+            self.peers[place].own.push(Arc::clone(pod));
+            self.changed.insert(place);
+        }
+    }
+
+    /// A pod of this host less.
+    pub fn remove_pod(&mut self, pod: &Arc<Endpoint>) {
+        for place in self.index.matching(pod) {
+            self.peers[place].own.retain(|own| !Arc::ptr_eq(own, pod));
+            self.changed.insert(place);
+        }
+    }
+
+    /// A set of the table more.
+    pub fn add_set(&mut self, name: &str, selector: &Selector, keys: &FoundKeys) {
+        if let Ok(place) = self.index.all().binary_search(selector) {
+            self.peers[place].sets.insert(name.to_owned(), keys.clone());
+            self.changed.insert(place);
+        }
+    }
+
+    /// A set of the table less.
+    pub fn remove_set(&mut self, name: &str, selector: &Selector) {
+        if let Ok(place) = self.index.all().binary_search(selector) {
+            self.peers[place].sets.remove(name);
+        }
+    }
+
+    /// What sources say: addresses in `subnets` are those of this host's pods, whatever they say.
+    pub fn take(&mut self, known: &Arc<PolicySnapshot>, subnets: &[IpNetwork]) {
+        let same_subnets = match &self.of {
+            Some((of, before)) if Arc::ptr_eq(of, known) && before == subnets => return,
+            Some((_, before)) => before == subnets,
+            None => false,
+        };
+        for (place, selector) in self.index.all().iter().enumerate() {
+            let (said, peer) = (known.members.get(selector), &mut self.peers[place]);
+            if !same_subnets || !is_same(peer.said.as_ref(), said) {
+                self.changed.insert(place);
+            }
+            peer.said = said.cloned();
+        }
+        self.of = Some((Arc::clone(known), subnets.to_vec()));
+    }
+
+    /// The sets that hold something else since this was asked last.
+    pub fn changed_sets(&mut self) -> Vec<Set> {
+        let subnets = self.of.as_ref().map_or(&[][..], |(_, subnets)| subnets);
+        let mut sets = Vec::new();
+        for place in std::mem::take(&mut self.changed) {
+            let (selector, peer) = (&self.index.all()[place], &self.peers[place]);
+            sets.extend(peer.sets.iter().map(|(name, keys)| Set {
+                name: name.clone(),
+                shape: keys.shape(),
+                elements: peer.elements(selector, keys, subnets),
+            }));
+        }
+        sets
+    }
+}
+
+impl PeerMembers {
+    fn elements(
+        &self,
+        selector: &Selector,
+        keys: &FoundKeys,
+        subnets: &[IpNetwork],
+    ) -> BTreeSet<Element> {
+        let is_own = |address: &IpAddr| subnets.iter().any(|subnet| subnet.contains(*address));
+        // The gateway is the host itself.
+        let is_node = matches!(selector, Selector::Nodes(_));
+        let is_gateway = |address: &IpAddr| subnets.iter().any(|it| gateway(*it) == *address);
+        let counts = |address: &IpAddr| !is_own(address) || is_node && is_gateway(address);
+        let said = self.said.iter().flat_map(|found| &**found).flat_map(|member| {
+            keys.elements(member.addresses.iter().copied().filter(counts), &member.ports)
+        });
+        let own = self.own.iter();
+        let own = own.flat_map(|pod| keys.elements(pod.addresses.iter().copied(), &pod.ports));
+        said.chain(own).collect()
+    }
+}
+
+fn is_same(before: Option<&FoundMembers>, now: Option<&FoundMembers>) -> bool {
+    match (before, now) {
+        (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+        (None, None) => true,
+        _ => false,
+    }
+}

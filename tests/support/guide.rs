@@ -1,0 +1,216 @@
+//! A guide of packaging/ as its fenced blocks, and a shell that does what they say.
+//!
+//! A block is a file if its first line names one after the language (```` ```yaml policies.yaml ````), or a
+//! session (```` ```console ````): lines with the prompt `# ` are commands of root, the lines below each are
+//! its output, `…` stands for further lines. Other blocks are refused: what is not run is not shown as if it were.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::disk::EXECUTABLE;
+use super::node::{Node, PATH, Place, command};
+use super::process::{Ended, Process};
+use super::wait::{SOON, eventually};
+
+/// Where its commands run; files without a folder of their own lie there.
+const FOLDER: &str = "/root";
+const ELLIPSIS: &str = "…";
+
+/// The blocks of a guide that nobody has taken yet.
+pub struct Guide {
+    name: String,
+    blocks: Vec<Block>,
+}
+
+/// One fenced block.
+struct Block {
+    /// The heading that it stands under.
+    heading: String,
+    content: Content,
+}
+
+enum Content {
+    File { path: String, text: String },
+    Session(Vec<Step>),
+}
+
+/// A command, and what it prints.
+#[derive(Clone, Debug)]
+pub struct Step {
+    place: String,
+    pub command: String,
+    output: Vec<String>,
+}
+
+impl Guide {
+    /// That of packaging/`name`.
+    ///
+    /// # Panics
+    /// If it has blocks that are neither files nor sessions.
+    pub fn read(name: &str) -> Guide {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name);
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+        Guide::parse(name, &text)
+    }
+
+    /// A guide of this text.
+    ///
+    /// # Panics
+    /// As [`Guide::read`].
+    pub fn parse(name: &str, text: &str) -> Guide {
+        let (mut heading, mut blocks) = (String::new(), Vec::new());
+        let mut lines = text.lines().zip(1..);
+        while let Some((line, number)) = lines.next() {
+            if line.starts_with('#') {
+                heading = line.trim_start_matches('#').trim().to_owned();
+            }
+            assert!(!line.starts_with("    "), "{name}:{number}: an indented block is not run");
+            let Some(info) = line.strip_prefix("```") else { continue };
+            let body: Vec<_> = lines.by_ref().take_while(|(line, _)| *line != "```").collect();
+            let content = match info.split_once(' ') {
+                Some((_, path)) => {
+                    let text = body.iter().map(|(line, _)| format!("{line}\n")).collect();
+                    Content::File { path: path.to_owned(), text }
+                }
+                None if info == "console" => Content::Session(steps(name, &body)),
+                None => panic!("{name}:{number}: a block that is neither console nor a file"),
+            };
+            blocks.push(Block { heading: heading.clone(), content });
+        }
+        Guide { name: name.to_owned(), blocks }
+    }
+
+    /// Does what the section below `heading` says, from its first block to the last, and compares what
+    /// commands print with what the guide shows. `step` may carry out a command in another way.
+    ///
+    /// # Panics
+    /// If something differs, or there is no such section.
+    pub fn follow(&mut self, heading: &str, on: &Node, mut step: impl FnMut(&Step) -> bool) {
+        let is_here = |block: &mut Block| block.heading == heading;
+        let taken: Vec<Block> = self.blocks.extract_if(.., is_here).collect();
+        assert!(!taken.is_empty(), "{}: no blocks under {heading:?}", self.name);
+        for block in taken {
+            match block.content {
+                Content::File { path, text } => on.write(&absolute(&path), &text),
+                Content::Session(steps) => {
+                    steps.iter().filter(|it| !step(it)).for_each(|it| it.run(on));
+                }
+            }
+        }
+    }
+
+    /// Every block was carried out.
+    ///
+    /// # Panics
+    /// If one was not.
+    pub fn finish(self) {
+        let left: Vec<&str> = self.blocks.iter().map(|block| block.heading.as_str()).collect();
+        assert!(left.is_empty(), "{}: blocks that were not run, under {left:?}", self.name);
+    }
+}
+
+impl Step {
+    /// Runs it until it prints what the guide shows: what others do about a change takes its time.
+    fn run(&self, on: &Node) {
+        eventually(&format!("{}: {} prints what is shown", self.place, self.command), SOON, || {
+            let ended = on.run_command(&mut self.shell(), "");
+            self.compare(&ended).map_err(|why| format!("{why}\n{ended}"))
+        });
+    }
+
+    /// A command that does not end by itself: it runs while `cause` is called again and again, until it
+    /// has printed what the guide shows.
+    pub fn watch(&self, on: &Node, cause: impl Fn()) {
+        let process: Process = on.spawn(&mut self.shell());
+        eventually(&format!("{}: {} prints what is shown", self.place, self.command), SOON, || {
+            cause();
+            std::thread::sleep(Duration::from_millis(50));
+            let log = process.log();
+            let is_printed = |line: &&String| log.lines().any(|found| is_alike(line, found));
+            let missing = self.output.iter().filter(|line| !is_printed(line)).count();
+            if missing == 0 { Ok(()) } else { Err(log) }
+        });
+    }
+
+    fn shell(&self) -> std::process::Command {
+        let folder = EXECUTABLE.trim_end_matches("/humanz-agent");
+        let mut shell = command("sh -c");
+        shell.arg(format!("cd {FOLDER} && {}", self.command));
+        shell.env("PATH", format!("{folder}:{PATH}"));
+        shell
+    }
+
+    /// Code 1 says of many subcommands that something is wrong or would change: it counts as a failure only
+    /// where no output is shown.
+    fn compare(&self, ended: &Ended) -> Result<(), String> {
+        match ended.status.code() {
+            Some(0) if self.output.is_empty() => return Ok(()),
+            Some(0 | 1) if !self.output.is_empty() => {}
+            _ => return Err("it failed".to_owned()),
+        }
+        let found: Vec<&str> = ended.stdout.lines().chain(ended.stderr.lines()).collect();
+        let wanted: Vec<&str> = self.output.iter().map(String::as_str).collect();
+        match shows(&wanted, &found) {
+            true => Ok(()),
+            false => Err(format!("the guide shows:\n{}", wanted.join("\n"))),
+        }
+    }
+}
+
+fn absolute(path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("{FOLDER}/{path}") }
+}
+
+fn steps(name: &str, body: &[(&str, i32)]) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for (line, number) in body {
+        match (line.strip_prefix("# "), steps.last_mut()) {
+            (Some(command), _) => steps.push(Step {
+                place: format!("{name}:{number}"),
+                command: command.to_owned(),
+                output: Vec::new(),
+            }),
+            (None, Some(step)) => step.output.push((*line).to_owned()),
+            (None, None) => panic!("{name}:{number}: output without a command"),
+        }
+    }
+    steps
+}
+
+/// The lines of `found` are those of `wanted`, where `…` may be any number of lines.
+pub fn shows(wanted: &[&str], found: &[&str]) -> bool {
+    match (wanted, found) {
+        ([], found) => found.is_empty(),
+        ([line, rest @ ..], found) if line.trim() == ELLIPSIS => {
+            (0..=found.len()).any(|skipped| shows(rest, &found[skipped..]))
+        }
+        ([_, ..], []) => false,
+        ([line, rest @ ..], [first, others @ ..]) => is_alike(line, first) && shows(rest, others),
+    }
+}
+
+/// Word by word; numbers, times and addresses differ from run to run.
+fn is_alike(wanted: &str, found: &str) -> bool {
+    let kinds = |line: &str| -> Vec<String> { line.split_whitespace().map(kind).collect() };
+    kinds(wanted) == kinds(found)
+}
+
+/// What begins with a digit as its form (`12:30` as `0:0`), an address of IPv6 as such.
+fn kind(word: &str) -> String {
+    let bare = word.trim_matches(|char| "()[],;".contains(char));
+    if bare.parse::<std::net::Ipv6Addr>().is_ok() {
+        return word.replace(bare, "::");
+    }
+    if !bare.starts_with(|char: char| char.is_ascii_digit()) {
+        return word.to_owned();
+    }
+    let mut form = String::new();
+    for char in word.chars() {
+        match char.is_ascii_digit() {
+            true if form.ends_with('0') => {}
+            true => form.push('0'),
+            false => form.push(char),
+        }
+    }
+    form
+}
