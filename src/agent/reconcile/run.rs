@@ -69,7 +69,7 @@ pub fn run(
         bridge = reconcile::bridge::reconcile(run, &host_state, applier);
     }
     // Looking at every link is too much for every event of one.
-    let at_ports = bridge == BridgeOutcome::New || scope == Scope::ALL;
+    let at_ports = matches!(bridge, BridgeOutcome::New | BridgeOutcome::Up) || scope == Scope::ALL;
     let crowded = at_ports.then(|| reconcile::bridge_ports::reconcile(run, applier)).flatten();
     let unguarded = match scope.links || scope.firewall {
         true => reconcile::guard::reconcile(run, at_ports, guards, applier),
