@@ -40,14 +40,17 @@ test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out contain
 # VM_LAB: a program that runs a command under another kernel; CONTRIBUTING says what it must offer.
 VM_LAB ?= ../shared/lab/vm_lab.py
 KERNELS ?= 5.10 6.1 6.12
+# Given to make, it is no variable of the program that it calls.
+unexport VM_LAB
 
 test-kernels: build ## the kernel-near tests under other kernels (as root, hours); KERNELS="5.10 6.1" SUITES=plugin FILTER=del
 	@packaging/deps kernels
 	HUMANZ_BIN=$(AGENT) SUITES="$(SUITES)" FILTER="$(FILTER)" tests/kernels $(VM_LAB) $(KERNELS)
 
-soak: build ## an hour of everything that can break, then a report of leaks (as root); SOAK=300 seconds
+soak: build ## an hour of everything that can break, then a report of leaks, then the flood at denied pods (as root); SOAK=300 seconds
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) SOAK=$(SOAK) $(CARGO) run --quiet --locked --example soak
+	HUMANZ_BIN=$(AGENT) POLICY_LEAK=whole $(CARGO) test --locked --test policy_agent leak:: -- --show-output
 
 # What is found stays in target/fuzz; what must not come back is copied into tests/fuzz/corpus, which
 # `make test` replays. Without a sanitizer: humanz has no unsafe code, and panics are what is looked for.

@@ -5,6 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use anyhow::Context;
 
@@ -18,6 +19,9 @@ use crate::agent::trigger::{self, Trigger};
 use crate::agent::{lock, probe, signals, watch};
 use crate::inspect::Kernel;
 use crate::inspect::identity::{node_name, own_machine_id};
+use crate::ipam::Store;
+use crate::ipam::import::Sources;
+use crate::os::identity::boot_id;
 use crate::os::{files, identity};
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
@@ -57,6 +61,9 @@ pub fn serve(
     let (on_names, on_pods, on_members) = (triggers.clone(), triggers.clone(), triggers.clone());
     let on_names = move |names| trigger::send(&on_names, Trigger::Names(names));
     let names = Names::spawn(heartbeat, registry.resolved(), on_names).context("start a thread")?;
+    if let Err(error) = import_pods(&settings) {
+        log::warn!("pods of another plugin are not known before the first new one: {error:#}");
+    }
     let mut state = AgentState::new(registry.fixed(), registry.resolved());
     shared
         .problems
@@ -100,6 +107,17 @@ fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
         let text = format!("{machine_id}\n");
         files::replace(&own_machine_id(path), text.as_bytes(), 0o600)
             .map_err(anyhow::Error::from)?;
+    }
+    Ok(())
+}
+
+/// Pods that an older plugin made are known from the start, not only after the first ADD.
+fn import_pods(settings: &Settings) -> anyhow::Result<()> {
+    let cni = &settings.cni;
+    let sources = Sources::usual(&cni.name);
+    if sources.exist() {
+        let store = Store::open(&cni.ipam_dir, &cni.name, &boot_id()?, Sources::default());
+        store.lock(Duration::from_secs(1))?.import_early(&sources)?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
 use crate::checks::probe::ProbeStats;
 use crate::inspect::pool_use::{Use, scarce};
+use crate::inspect::service_manager::service_manager;
 use crate::lease::peers::Peer;
 use crate::lease::records::NodeName;
 use crate::net::subnet::gateway;
@@ -37,13 +38,14 @@ pub fn gateways(peer: &Peer) -> impl Iterator<Item = IpAddr> + '_ {
 
 /// Loops that hang: what is known of the rest may be old.
 fn stuck(shared: &SharedState) -> Vec<Problem> {
+    let restart = service_manager().restart();
     let mut stuck = Vec::new();
     for beat in shared.heartbeats() {
         let Some(age) = beat.since().filter(|age| *age > beat.limit) else { continue };
         let what = format!("the loop {} has not moved for {} s", beat.name, age.as_secs());
         let subject = Object::named(format!("loop {}", beat.name));
         let problem = Problem::new(ProblemKind::AgentStuck, subject, what)
-            .with_fix("systemctl restart humanz-agent (pods do not notice), and report a bug");
+            .with_fix(format!("{restart} (pods do not notice), and report a bug"));
         stuck.push(problem.with_since(SystemTime::now() - age));
     }
     stuck

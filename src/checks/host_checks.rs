@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use ipnetwork::IpNetwork;
 
 pub use self::runtimes::ContainerRuntime;
+use crate::checks::service_manager::ServiceManager;
 use crate::net::{IfName, PerFamily, Problem};
 
 /// What is on the host besides what humanz made.
@@ -44,6 +45,8 @@ pub struct Needs {
     pub subnets: PerFamily<IpNetwork>,
     /// MANAGE_SYSCTL=false: the operator sets the forwarding sysctls.
     pub forwarding_is_others: bool,
+    /// What runs the agent.
+    pub manager: ServiceManager,
 }
 
 /// The sysctls that are checked, below /proc/sys.
@@ -61,7 +64,10 @@ pub const SYSCTLS: [&str; 7] = [
 pub fn problems(needs: &Needs, found: &FoundOnHost) -> Vec<Problem> {
     let name = needs.configuration.file_name().unwrap_or_default().to_string_lossy();
     let configurations = configurations::before(&name, &found.configurations);
-    let runtimes = runtimes::problems(&found.runtimes, &needs.plugin, &needs.configuration);
+    let runtimes = {
+        let Needs { plugin, configuration, manager, .. } = needs;
+        runtimes::problems(&found.runtimes, plugin, configuration, *manager)
+    };
     let conflicts = address_conflicts::inside(&needs.pools, &found.addresses, &found.routes);
     let masquerades = masquerades::of_subnets(&needs.subnets, &found.masquerades);
     let value = |key: &str| {

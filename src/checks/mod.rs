@@ -7,3 +7,4 @@ pub mod limits;
 pub mod probe;
 pub mod redact;
 pub mod routing;
+pub mod service_manager;

@@ -2,6 +2,7 @@
 
 use crate::agent::lock;
 use crate::inspect::agent_socket;
+use crate::inspect::service_manager::service_manager;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::Settings;
 
@@ -10,6 +11,7 @@ use crate::settings::Settings;
 /// An agent that holds its lock is restarted: an active unit is not started again.
 pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
     let Settings { state_dir, socket, .. } = settings;
+    let manager = service_manager();
     let problem = |kind, what: String, fix: &str| {
         Problem::new(kind, Object::named("humanz-agent"), what).with_fix(fix)
     };
@@ -21,14 +23,17 @@ pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
         let what = format!("an agent serves this host, and cannot be asked: {why}");
         let fix = match socket {
             Some(_) => {
-                "systemctl restart humanz-agent (pods do not notice); its log may say why it hangs"
+                let restart = manager.restart();
+                format!("{restart} (pods do not notice); its log may say why it hangs")
             }
-            None => "set SOCKET, and the agent can be asked",
+            None => "set SOCKET, and the agent can be asked".to_owned(),
         };
-        return problem(ProblemKind::AgentSilent, what, fix);
+        return problem(ProblemKind::AgentSilent, what, &fix);
     }
     let what = format!("{why}, and none holds its lock");
-    let fix = "systemctl enable --now humanz-agent (journalctl -u humanz-agent says why it ended); \
-               until then pods keep their network, but nothing is repaired and no new host is reached";
-    problem(ProblemKind::AgentDown, what, fix)
+    let fix = format!(
+        "{}; until then pods keep their network, but nothing is repaired and no new host is reached",
+        manager.start()
+    );
+    problem(ProblemKind::AgentDown, what, &fix)
 }

@@ -20,6 +20,7 @@ pub mod policy_file;
 pub mod pool_use;
 pub mod preflight;
 mod runtimes;
+pub mod service_manager;
 pub mod state_file;
 
 pub use host::{Host, HostList};

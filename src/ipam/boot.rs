@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::ipam::error::StoreError;
 use crate::ipam::layout::{names, read, read_line, remove};
+use crate::ipam::sources::Sources;
 use crate::ipam::store::{LockedStore, Store};
 use crate::ipam::{import, lock};
 
@@ -41,6 +42,18 @@ impl Store {
 }
 
 impl LockedStore<'_> {
+    /// Imports the stores of older plugins before the first call of a plugin does: that call imports again,
+    /// because the older plugins may be in use until then. After it, nothing is imported.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn import_early(&self, sources: &Sources) -> Result<(), StoreError> {
+        match read_line(&self.store.layout.boot())? {
+            Some(begun) if begun == self.store.boot_id => Ok(()),
+            _ => import::run(self, sources, false),
+        }
+    }
+
     /// The first use in a boot; if killed in between, the next process does it again.
     fn begin_boot(&self) -> Result<(), StoreError> {
         let layout = &self.store.layout;
@@ -62,7 +75,7 @@ impl LockedStore<'_> {
         if stale > 0 {
             log::info!("{}: removed {stale} files of an earlier boot", layout.dir().display());
         }
-        import::run(self, &self.store.sources)?;
+        import::run(self, &self.store.sources, true)?;
         layout.replace(&layout.boot(), format!("{}\n", self.store.begun()).as_bytes())
     }
 }

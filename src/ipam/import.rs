@@ -27,18 +27,22 @@ use crate::net::IfName;
 const TAKEN_OVER: &str = "taken-over-by-humanz";
 
 /// Imports everything in `sources`. What is invalid or has another owner already is logged and left
-/// out.
+/// out. `recorded`: beside host-local's reservations, too.
 ///
 /// # Errors
 /// [`StoreError::Io`] if the store itself cannot be written.
-pub(super) fn run(store: &LockedStore<'_>, sources: &Sources) -> Result<(), StoreError> {
+pub(super) fn run(
+    store: &LockedStore<'_>,
+    sources: &Sources,
+    recorded: bool,
+) -> Result<(), StoreError> {
     if let Some(path) = &sources.go_seed {
         go_seed(store, path)?;
     }
     let own = store.store.dir();
-    host_local(store, own)?;
+    host_local(store, own, recorded)?;
     match &sources.host_local {
-        Some(dir) if dir != own => host_local(store, dir),
+        Some(dir) if dir != own => host_local(store, dir, recorded),
         _ => Ok(()),
     }
 }
@@ -50,7 +54,7 @@ impl LockedStore<'_> {
     /// # Errors
     /// [`StoreError::Io`] if the store cannot be written, or a folder not be read.
     pub fn import(&self, sources: &Sources) -> Result<usize, StoreError> {
-        run(self, sources)?;
+        run(self, sources, true)?;
         let bytes = sources.go_seed.as_deref().map(read).transpose()?.flatten();
         let used = bytes.and_then(|bytes| used_addresses(&bytes).ok()).map_or(0, |used| used.len());
         let dir = sources.host_local.as_deref().map(reservations).transpose()?;
@@ -94,7 +98,7 @@ pub fn used_addresses(bytes: &[u8]) -> Result<Vec<IpAddr>, String> {
 }
 
 /// Imports host-local's reservations in `dir`, which may be our own folder.
-fn host_local(store: &LockedStore<'_>, dir: &Path) -> Result<(), StoreError> {
+fn host_local(store: &LockedStore<'_>, dir: &Path, recorded: bool) -> Result<(), StoreError> {
     let boot_id = store.store.boot_id.as_str();
     let found = reservations(dir).and_then(|found| Ok((found, imported_before(dir, boot_id)?)));
     let (found, stale) = match found {
@@ -112,7 +116,7 @@ fn host_local(store: &LockedStore<'_>, dir: &Path) -> Result<(), StoreError> {
         let (container_id, ifname) = (container_id.clone(), ifname.clone());
         adopt(store, &Owner { container_id, ifname, ..Owner::default() }, &addresses, dir)?;
     }
-    if dir != store.store.dir() && !found.is_empty() {
+    if recorded && dir != store.store.dir() && !found.is_empty() {
         record(dir, boot_id, found.keys());
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Pure. The paths of the stores of older plugins.
+//! The paths of the stores of older plugins.
 
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,11 @@ pub struct Sources {
 impl Sources {
     pub(super) fn is_empty(&self) -> bool {
         self.go_seed.is_none() && self.host_local.is_none()
+    }
+
+    /// One of them is there.
+    pub fn exist(&self) -> bool {
+        self.go_seed.iter().chain(&self.host_local).any(|path| path.exists())
     }
 
     /// The default paths of the store of `network`.

@@ -1,5 +1,6 @@
 //! Pure. A hash that is the same on every host, in every release.
 
+use std::fmt::{self, Display, Write};
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
@@ -9,12 +10,27 @@ use siphasher::sip::SipHasher24;
 ///
 /// Names of links and MAC addresses are made of it: it must never change.
 pub fn stable(parts: &[&str]) -> u64 {
-    let mut hasher = SipHasher24::new();
+    let parts: Vec<&dyn Display> = parts.iter().map(|part| part as &dyn Display).collect();
+    stable_texts(&parts)
+}
+
+/// [`stable`] of the texts of `parts`, which are not made.
+pub fn stable_texts(parts: &[&dyn Display]) -> u64 {
+    let mut hasher = TextHasher(SipHasher24::new());
     for part in parts {
-        hasher.write(part.as_bytes());
-        hasher.write(&[0xff]);
+        write!(hasher, "{part}").expect("a hasher takes every text");
+        hasher.0.write(&[0xff]);
     }
-    hasher.finish()
+    hasher.0.finish()
+}
+
+struct TextHasher(SipHasher24);
+
+impl Write for TextHasher {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
 }
 
 #[cfg(test)]

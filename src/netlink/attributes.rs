@@ -108,16 +108,16 @@ impl Attributes {
 
 /// Attributes received, in the kernel's order. Flags in the type (nested, byte order) are taken off.
 ///
-/// As they came, in one piece: there are 60,000 of them in the routes to 10,000 hosts.
-#[derive(Debug)]
-pub struct AttributeList(Vec<u8>);
+/// Where they came, in one piece: there are 60,000 of them in the routes to 10,000 hosts.
+#[derive(Clone, Copy, Debug)]
+pub struct AttributeList<'a>(&'a [u8]);
 
-impl AttributeList {
+impl<'a> AttributeList<'a> {
     /// The attributes that `bytes` hold.
     ///
     /// # Errors
     /// [`NetlinkError::Malformed`] if a length points outside.
-    pub fn parse(bytes: &[u8]) -> Result<AttributeList, NetlinkError> {
+    pub fn parse(bytes: &'a [u8]) -> Result<AttributeList<'a>, NetlinkError> {
         let mut rest = bytes;
         while !rest.is_empty() {
             let Some((_, _, behind)) = first(rest) else {
@@ -126,12 +126,12 @@ impl AttributeList {
             };
             rest = behind;
         }
-        Ok(AttributeList(bytes.to_vec()))
+        Ok(AttributeList(bytes))
     }
 
     /// Type and payload of each; a type can occur more than once.
-    pub fn iter(&self) -> impl Iterator<Item = (u16, &[u8])> {
-        let mut rest = &self.0[..];
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &'a [u8])> + use<'a> {
+        let mut rest = self.0;
         std::iter::from_fn(move || {
             let (kind, payload, behind) = first(rest)?;
             rest = behind;
@@ -140,7 +140,7 @@ impl AttributeList {
     }
 
     /// The payload of the first attribute of this type.
-    pub fn get(&self, kind: impl Into<u16>) -> Option<&[u8]> {
+    pub fn get(&self, kind: impl Into<u16>) -> Option<&'a [u8]> {
         let kind = kind.into();
         self.iter().find(|(found, _)| *found == kind).map(|(_, payload)| payload)
     }
@@ -149,7 +149,7 @@ impl AttributeList {
     ///
     /// # Errors
     /// [`NetlinkError::Malformed`] if they are none.
-    pub fn nested(&self, kind: impl Into<u16>) -> Result<Option<AttributeList>, NetlinkError> {
+    pub fn nested(&self, kind: impl Into<u16>) -> Result<Option<AttributeList<'a>>, NetlinkError> {
         self.get(kind).map(AttributeList::parse).transpose()
     }
 
@@ -203,8 +203,9 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let inner = Attributes::new().u8(7u16, 9).be32(8u16, 0x0102_0304);
-        let bytes = Attributes::new().text(3u16, "eth0").u32(4u16, 1500).nest(5u16, inner);
-        let read = AttributeList::parse(&bytes.into_bytes()).unwrap();
+        let bytes =
+            Attributes::new().text(3u16, "eth0").u32(4u16, 1500).nest(5u16, inner).into_bytes();
+        let read = AttributeList::parse(&bytes).unwrap();
         assert_eq!(read.text(3u16).unwrap(), "eth0");
         assert_eq!(read.u32(4u16), Some(1500));
         let inner = read.nested(5u16).unwrap().unwrap();

@@ -146,7 +146,7 @@ fn parse(family: Family, reply: &Reply<'_>) -> Result<Option<Connection>, Netlin
 /// [`NetlinkError::Malformed`].
 pub fn connection(
     family: Family,
-    flow: &AttributeList,
+    flow: &AttributeList<'_>,
 ) -> Result<Option<Connection>, NetlinkError> {
     let (Some(there), Some(back)) = (flow.nested(ORIGINAL)?, flow.nested(REPLY)?) else {
         return Ok(None);
@@ -159,7 +159,7 @@ pub fn connection(
     let protocol = there.nested(PROTOCOL)?;
     let protocol = protocol.as_ref();
     let answering = back.nested(PROTOCOL)?;
-    let port = |of: Option<&AttributeList>, kind| of.and_then(|of| of.array(kind));
+    let port = |of: Option<&AttributeList<'_>>, kind| of.and_then(|of| of.array(kind));
     let byte = |[v4, v6]: [u16; 2]| protocol.and_then(|of| of.u8(v4).or_else(|| of.u8(v6)));
     let tcp = flow.nested(PROTOCOL_STATE)?.map(|state| state.nested(TCP)).transpose()?.flatten();
     let status = flow.array(STATUS).map_or(0, u32::from_be_bytes);
@@ -182,7 +182,7 @@ pub fn connection(
 /// Source and destination of a direction.
 fn ends(
     family: Family,
-    direction: &AttributeList,
+    direction: &AttributeList<'_>,
 ) -> Result<Option<(IpAddr, IpAddr)>, NetlinkError> {
     let Some(addresses) = direction.nested(ADDRESSES)? else { return Ok(None) };
     let end = |kinds| addresses.get(of(kinds, family)).and_then(wire::address);

@@ -127,7 +127,7 @@ pub fn flush_udp_ports(ports: &[HostPort]) -> Result<(), ConntrackError> {
     for family in Family::BOTH {
         let numbers = ports.iter().filter(|port| port.family() == family).map(|port| port.port);
         let numbers: Vec<[u8; 2]> = numbers.map(u16::to_be_bytes).collect();
-        let to_port = |original: &AttributeList, _: &AttributeList| {
+        let to_port = |original: &AttributeList<'_>, _: &AttributeList<'_>| {
             let protocol = original.nested(PROTOCOL)?;
             let port = protocol.and_then(|protocol| protocol.array(DESTINATION_PORT));
             Ok(port.is_some_and(|port| numbers.contains(&port)))
@@ -210,7 +210,7 @@ fn flush(family: Family, addresses: &[IpAddr]) -> Result<usize, NetlinkError> {
 fn flush_flows(
     family: Family,
     perhaps: impl Fn(&[u8]) -> bool,
-    concerned: impl Fn(&AttributeList, &AttributeList) -> Result<bool, NetlinkError>,
+    concerned: impl Fn(&AttributeList<'_>, &AttributeList<'_>) -> Result<bool, NetlinkError>,
 ) -> Result<usize, NetlinkError> {
     let socket = NetlinkSocket::open(NetlinkProtocol::Netfilter)?;
     let flows = socket.dump(&list_udp(family), |reply| match perhaps(reply.body()) {
@@ -244,7 +244,7 @@ fn list_udp(family: Family) -> Message {
 /// [`NetlinkError::Malformed`].
 pub fn forget(
     family: Family,
-    concerned: impl Fn(&AttributeList, &AttributeList) -> Result<bool, NetlinkError>,
+    concerned: impl Fn(&AttributeList<'_>, &AttributeList<'_>) -> Result<bool, NetlinkError>,
     reply: &Reply<'_>,
 ) -> Result<Option<Message>, NetlinkError> {
     let (_, flow) = reply.parse::<Buffer>(4)?;
@@ -263,7 +263,7 @@ pub fn forget(
     Ok(Some(delete.tolerating(Errno::ENOENT)))
 }
 
-fn is_udp(original: &AttributeList) -> Result<bool, NetlinkError> {
+fn is_udp(original: &AttributeList<'_>) -> Result<bool, NetlinkError> {
     Ok(original.nested(PROTOCOL)?.and_then(|protocol| protocol.u8(NUMBER)) == Some(UDP))
 }
 
@@ -271,10 +271,10 @@ fn is_udp(original: &AttributeList) -> Result<bool, NetlinkError> {
 fn concerns(
     family: Family,
     addresses: &[Vec<u8>],
-    original: &AttributeList,
-    answer: &AttributeList,
+    original: &AttributeList<'_>,
+    answer: &AttributeList<'_>,
 ) -> Result<bool, NetlinkError> {
-    let names = |direction: &AttributeList, kinds| {
+    let names = |direction: &AttributeList<'_>, kinds| {
         let ends = direction.nested(ADDRESSES)?;
         let end = ends.as_ref().and_then(|ends| ends.get(of(kinds, family)));
         Ok::<bool, NetlinkError>(end.is_some_and(|end| addresses.iter().any(|own| own == end)))

@@ -334,7 +334,7 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Link>, NetlinkError> {
     }))
 }
 
-fn port(info: &AttributeList) -> Result<Option<PortFlags>, NetlinkError> {
+fn port(info: &AttributeList<'_>) -> Result<Option<PortFlags>, NetlinkError> {
     if info.text(INFO_SLAVE_KIND).as_deref() != Some("bridge") {
         return Ok(None);
     }
@@ -348,7 +348,7 @@ fn port(info: &AttributeList) -> Result<Option<PortFlags>, NetlinkError> {
     }))
 }
 
-fn delays_ports(info: &AttributeList) -> Result<bool, NetlinkError> {
+fn delays_ports(info: &AttributeList<'_>) -> Result<bool, NetlinkError> {
     let Some(data) = info.nested(IflaInfo::Data)? else { return Ok(false) };
     Ok(data.u32(BRIDGE_STP_STATE).is_some_and(|state| state != 0))
 }

@@ -106,7 +106,7 @@ impl<'a> Reply<'a> {
     ///
     /// # Errors
     /// [`NetlinkError::Malformed`] if the message is shorter or its attributes are broken.
-    pub fn parse<H>(&self, header_size: usize) -> Result<(H, AttributeList), NetlinkError>
+    pub fn parse<H>(&self, header_size: usize) -> Result<(H, AttributeList<'a>), NetlinkError>
     where
         H: FromBytesWithInput<Input = usize>,
     {

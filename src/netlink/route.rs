@@ -334,11 +334,11 @@ pub fn parse_lookup(reply: &Reply<'_>) -> Result<RouteLookup, NetlinkError> {
     })
 }
 
-fn source(attributes: &AttributeList) -> Option<IpAddr> {
+fn source(attributes: &AttributeList<'_>) -> Option<IpAddr> {
     attributes.get(Rta::Prefsrc).and_then(wire::address)
 }
 
-fn gateway(attributes: &AttributeList) -> Option<IpAddr> {
+fn gateway(attributes: &AttributeList<'_>) -> Option<IpAddr> {
     attributes.get(Rta::Gateway).and_then(wire::address)
 }
 

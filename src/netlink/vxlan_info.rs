@@ -38,7 +38,7 @@ pub struct VxlanInfo {
 }
 
 /// What a link's information says of it as a VXLAN device.
-pub fn parse(info: &AttributeList) -> Result<Option<VxlanInfo>, NetlinkError> {
+pub fn parse(info: &AttributeList<'_>) -> Result<Option<VxlanInfo>, NetlinkError> {
     let Some(data) = info.nested(IflaInfo::Data)? else { return Ok(None) };
     let flag = |kind: u16| data.u8(kind).is_some_and(|value| value != 0);
     let local = data.get(LOCAL).or_else(|| data.get(LOCAL6)).and_then(wire::address);

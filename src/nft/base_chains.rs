@@ -24,7 +24,9 @@ pub use error::ChainError;
 pub use rule::{ChainRule, Comparison, FirstPacket, PacketAddress, PacketField, RuleMatch};
 
 use crate::net::Family;
-use crate::netlink::{Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket};
+use crate::netlink::{
+    AttributeList, Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket, Reply,
+};
 use crate::nft::base_chains::legacy::LegacyTables;
 use crate::nft::numbers::{expression as n, family, message as kind, rule as attribute, set};
 use crate::nft::{
@@ -213,12 +215,15 @@ impl BaseChains {
             .text(attribute::TABLE, &place.table)
             .text(attribute::CHAIN, &place.chain);
         let request = get(what, kind::GET_RULE, place.family.number(), attributes);
-        let listed = match self.socket.dump(&request, |reply| Ok(Some(found::parts(reply)?.1))) {
+        let attributes =
+            |reply: &Reply<'_>| Ok(reply.body().get(message::HEADER..).map(<[u8]>::to_vec));
+        let listed = match self.socket.dump(&request, attributes) {
             Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
             listed => listed?,
         };
         let mut rules = Vec::new();
         for rule in &listed {
+            let rule = &AttributeList::parse(rule)?;
             let expressions = expression_list::expressions(rule)?;
             for name in expression_list::set_names(&expressions) {
                 if !sets.contains_key(&name) && sets.len() < SETS {

@@ -7,6 +7,7 @@ use neli::types::Buffer;
 
 use crate::net::IfName;
 use crate::netlink::{AttributeList, NetlinkError, Reply};
+use crate::nft::message;
 use crate::nft::numbers::{
     self as number, chain, expression as list, family, flowtable, object, rule, table,
 };
@@ -119,8 +120,8 @@ impl fmt::Display for TableFamily {
 }
 
 /// The header of `reply`: its family, and its attributes.
-pub fn parts(reply: &Reply<'_>) -> Result<(TableFamily, AttributeList), NetlinkError> {
-    let (header, attributes) = reply.parse::<Buffer>(4)?;
+pub fn parts<'a>(reply: &Reply<'a>) -> Result<(TableFamily, AttributeList<'a>), NetlinkError> {
+    let (header, attributes) = reply.parse::<Buffer>(message::HEADER)?;
     let family = header.as_ref().first().copied().unwrap_or(family::ANY);
     Ok((family.into(), attributes))
 }
@@ -152,7 +153,7 @@ pub fn chain(reply: &Reply<'_>) -> Result<Option<(NftChain, Option<Base>)>, Netl
     Ok(Some((NftChain { family, table, chain: name }, base(&attributes)?)))
 }
 
-fn base(attributes: &AttributeList) -> Result<Option<Base>, NetlinkError> {
+fn base(attributes: &AttributeList<'_>) -> Result<Option<Base>, NetlinkError> {
     let Some(hook) = attributes.nested(chain::HOOK)? else { return Ok(None) };
     let policy = match attributes.be32(chain::POLICY) {
         Some(list::DROP) => ChainPolicy::Drop,
@@ -167,7 +168,7 @@ fn base(attributes: &AttributeList) -> Result<Option<Base>, NetlinkError> {
 }
 
 /// How many packets a rule has counted.
-pub fn packets(rule: &AttributeList) -> Result<u64, NetlinkError> {
+pub fn packets(rule: &AttributeList<'_>) -> Result<u64, NetlinkError> {
     let Some(expressions) = rule.nested(number::rule::EXPRESSIONS)? else { return Ok(0) };
     let mut packets = 0;
     for (_, bytes) in expressions.iter() {

@@ -131,7 +131,7 @@ impl FrameChain {
 impl FrameRule {
     /// A number that differs when the rule differs.
     pub fn fingerprint(&self) -> u64 {
-        hash::stable(&[SHAPE, &self.comment, &self.to_string()])
+        hash::stable_texts(&[&SHAPE, &self.comment, self])
     }
 
     pub(super) fn userdata(&self) -> Vec<u8> {

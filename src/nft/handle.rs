@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
-use crate::netlink::{Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket};
+use crate::netlink::{Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket, Reply};
 use crate::nft::edit::{self, TableEdit};
 use crate::nft::found::{self, Count, FoundChain, FoundRule, FoundSet, FoundTable, TableFamily};
-use crate::nft::message::{self, inet};
+use crate::nft::message::{self, TablePath, inet};
 use crate::nft::numbers::{family, message as kind, object, rule, set, table};
 use crate::nft::ruleset::{Base, Flowtable, Ruleset};
 use crate::nft::set::{Element, ElementChange, Set, Shape, Value};
@@ -118,17 +118,15 @@ impl Nft {
     ///
     /// # Errors
     /// [`NetlinkError`].
-    pub fn element(
+    pub fn element<'a>(
         &self,
-        table: &str,
+        table: impl Into<TablePath<'a>>,
         set: &Set,
         key: &[Value],
     ) -> Result<Option<Element>, NetlinkError> {
         let request = message::get_elements(table, (&set.name, &set.shape), Some(key));
-        match self.socket.ask(&request, found::entries) {
-            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
-            entries => Ok(set.shape.elements(entries?).into_iter().find(|found| found.key == key)),
-        }
+        let entries = self.ask_if_there(&request, found::entries)?.unwrap_or_default();
+        Ok(set.shape.elements(entries).into_iter().find(|found| found.key == key))
     }
 
     /// The fingerprints of the table's rules; `None` if it is not there or dormant. The number of
@@ -294,6 +292,18 @@ impl Nft {
 
     pub(super) fn socket(&self) -> &NetlinkSocket {
         &self.socket
+    }
+
+    /// The answer; `None`: there is no such thing.
+    pub(super) fn ask_if_there<T>(
+        &self,
+        request: &Message,
+        parse: impl Fn(&Reply<'_>) -> Result<T, NetlinkError>,
+    ) -> Result<Option<T>, NetlinkError> {
+        match self.socket.ask(request, parse) {
+            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
+            answer => answer.map(Some),
+        }
     }
 
     pub(super) fn transact(&self, messages: Vec<Message>) -> Result<(), NetlinkError> {

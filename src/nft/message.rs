@@ -159,8 +159,11 @@ pub fn inet(what: String, kind: u16, flags: NlmF, attributes: Attributes) -> Mes
     Message::new(what, kind, flags, &header(family::INET), attributes)
 }
 
+/// Bytes of `struct nfgenmsg`.
+pub const HEADER: usize = 4;
+
 /// `struct nfgenmsg`: family, version 0, resource 0.
-pub fn header(family: u8) -> [u8; 4] {
+pub fn header(family: u8) -> [u8; HEADER] {
     [family, 0, 0, 0]
 }
 

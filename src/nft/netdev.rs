@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use crate::netlink::{Attributes, Message, NetlinkError, Reply};
 use crate::nft::found;
 use crate::nft::frame::edit::{self, FrameEdit, place};
-use crate::nft::frame::{FoundFrameChain, FoundFrameRule, FoundFrames};
+use crate::nft::frame::{FoundFrameChain, FoundFrameRule, FoundFrames, FrameTable};
 use crate::nft::handle::Nft;
 use crate::nft::message;
 use crate::nft::numbers::{chain, message as kind, rule, table};
@@ -70,12 +70,7 @@ impl Nft {
     /// # Errors
     /// [`NetlinkError`].
     pub fn frames(&self, table: &str, sets: &[Set]) -> Result<Option<FoundFrames>, NetlinkError> {
-        let name = Attributes::new().text(table::NAME, table);
-        let is_dormant = match self.socket().ask(&get(table, kind::GET_TABLE, name), found::dormant)
-        {
-            Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
-            outcome => outcome?,
-        };
+        let Some(is_dormant) = self.is_dormant(table)? else { return Ok(None) };
         let chains = self.frame_chains(table)?;
         let mut found = FoundFrames { is_dormant, chains, ..FoundFrames::default() };
         let name = Attributes::new().text(rule::TABLE, table);
@@ -96,6 +91,47 @@ impl Nft {
             }
         }
         Ok(Some(found))
+    }
+
+    /// The table is awake, and has these chains as they shall be and these elements. What else it has costs
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn has_frames(&self, table: &str, wanted: &FrameTable) -> Result<bool, NetlinkError> {
+        if self.is_dormant(table)? != Some(false) {
+            return Ok(false);
+        }
+        for chain in &wanted.chains {
+            // One that others lead to is at no hook.
+            let is_base = chain.device.is_some() && self.is_at_device(table, &chain.name)?;
+            let rules = self.frame_rules(table, &chain.name)?;
+            let found = FoundFrameChain { is_base, references: 0, rules };
+            if !chain.is_whole(Some(&found)) {
+                return Ok(false);
+            }
+        }
+        for set in &wanted.sets {
+            for element in &set.elements {
+                if self.element(place(table), set, &element.key)?.as_ref() != Some(element) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The table is there and does nothing; `None`: it is not there.
+    fn is_dormant(&self, table: &str) -> Result<Option<bool>, NetlinkError> {
+        let name = Attributes::new().text(table::NAME, table);
+        self.ask_if_there(&get(table, kind::GET_TABLE, name), found::dormant)
+    }
+
+    fn is_at_device(&self, table: &str, name: &str) -> Result<bool, NetlinkError> {
+        let of = Attributes::new().text(chain::TABLE, table).text(chain::NAME, name);
+        let is_base = |reply: &Reply<'_>| Ok(found::parts(reply)?.1.get(chain::HOOK).is_some());
+        let found = self.ask_if_there(&get(table, kind::GET_CHAIN, of), is_base)?;
+        Ok(found.unwrap_or(false))
     }
 
     /// The rules of one chain of a table of the family `netdev`; none if it is not there.

@@ -197,7 +197,7 @@ impl NftRule {
     /// A number that differs when the rule differs, for the kernel to keep beside it: what it
     /// gives back of a rule is not always what it was given.
     pub fn fingerprint(&self) -> u64 {
-        hash::stable(&[SHAPE, &self.comment, &self.to_string()])
+        hash::stable_texts(&[&SHAPE, &self.comment, self])
     }
 
     /// What the kernel keeps beside the rule: comment and fingerprint.

@@ -83,7 +83,7 @@ impl Shape {
     }
 
     /// The shape that the attributes of a set give; `None` if it holds more than can be read here.
-    pub fn read(attributes: &AttributeList) -> Option<Shape> {
+    pub fn read(attributes: &AttributeList<'_>) -> Option<Shape> {
         let flags = attributes.be32(set::FLAGS).unwrap_or(0);
         let known = match is_anonymous(attributes) {
             true => set::INTERVAL | set::MAP | set::ANONYMOUS | set::CONSTANT,
@@ -195,6 +195,6 @@ impl Shape {
 }
 
 /// The set has no name of its own: it is part of a rule.
-pub fn is_anonymous(attributes: &AttributeList) -> bool {
+pub fn is_anonymous(attributes: &AttributeList<'_>) -> bool {
     attributes.be32(set::FLAGS).unwrap_or(0) & set::ANONYMOUS != 0
 }

@@ -37,7 +37,7 @@ impl Verdict {
     }
 
     /// `None` for a verdict that humanz does not know (`queue`).
-    pub(super) fn read(verdict: &AttributeList) -> Option<Verdict> {
+    pub(super) fn read(verdict: &AttributeList<'_>) -> Option<Verdict> {
         let chain = || verdict.text(n::VERDICT_CHAIN).unwrap_or_default();
         match verdict.be32(n::VERDICT_CODE)? {
             n::ACCEPT => Some(Verdict::Accept),

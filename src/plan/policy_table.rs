@@ -11,6 +11,7 @@
 
 mod after;
 mod found;
+mod in_epoch;
 
 use std::collections::BTreeSet;
 
@@ -18,9 +19,8 @@ use crate::nft::set::DataType;
 use crate::nft::{Action, Chain, ElementChange, NftRule, Ruleset, Set, TableEdit, Value};
 use crate::plan::firewall::{TableChange, TableDifference, changes};
 pub use crate::plan::policy_table::found::FoundPolicy;
-use crate::policy::compile::{
-    EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, POLICY_TABLE, PolicyTable, STAMP_CHAIN,
-};
+use crate::plan::policy_table::in_epoch::InEpoch;
+use crate::policy::compile::{EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, POLICY_TABLE, PolicyTable};
 
 /// What is to be done to the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,13 +29,6 @@ pub struct PolicyPlan {
     pub transactions: Vec<Vec<TableEdit>>,
     /// Every connection is judged again.
     pub new_epoch: bool,
-}
-
-/// A table in the epoch with this mark.
-#[derive(Clone, Copy)]
-struct InEpoch<'a> {
-    table: &'a PolicyTable,
-    epoch: u32,
 }
 
 /// The differences between `wanted` and `found` (`None`: there is no such table), and what makes
@@ -75,22 +68,6 @@ pub fn plan(wanted: &PolicyTable, found: Option<&FoundPolicy>, first_epoch: u32)
     };
     let change = |difference| TableChange { table: POLICY_TABLE.to_owned(), difference };
     PolicyPlan { changes: differences.into_iter().map(change).collect(), transactions, new_epoch }
-}
-
-impl InEpoch<'_> {
-    fn set(self, name: &str) -> Option<Set> {
-        match name {
-            EPOCH_SET => Some(self.table.epoch_set(self.epoch)),
-            name => self.table.sets().get(name).map(|set| (**set).clone()),
-        }
-    }
-
-    fn chain(self, name: &str) -> Option<Chain> {
-        match name {
-            STAMP_CHAIN => Some(self.table.stamp(self.epoch)),
-            name => self.table.chains().get(name).map(|chain| (**chain).clone()),
-        }
-    }
 }
 
 /// The mark of the epoch found, if it is one.

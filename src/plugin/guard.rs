@@ -13,8 +13,8 @@ use crate::net::IfName;
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
+use crate::nft::frame::FoundFrameChain;
 use crate::nft::frame::edit::FrameEdit;
-use crate::nft::frame::{FoundFrameChain, FrameChain};
 use crate::plan::guard::{
     COMMENT, Guard, GuardChange, PodPort, TABLE, all_sets, changes, leftovers, ports, shared_edits,
 };
@@ -28,14 +28,14 @@ use crate::plugin::failure::{self, OrInternal};
 pub fn set(guard: &Guard, index: u32) -> Result<(), CniError> {
     let what = format!("guard {}", guard.device);
     let nft = Nft::open().or_internal(&what)?;
+    let table = [FrameEdit::Table(COMMENT.to_owned())];
     let edits = guard.edits(index, &Default::default());
-    // A table that is dormant wakes, which newer kernels refuse together with a chain at a device.
-    let table = FrameEdit::Table(COMMENT.to_owned());
-    let awake: Vec<FrameEdit> = [table].into_iter().chain(edits.iter().cloned()).collect();
-    let made = match nft.edit_frames(TABLE, &awake) {
+    let made = match nft.edit_frames(TABLE, &[&table, &edits[..]].concat()) {
+        // A table that is dormant wakes, which newer kernels refuse together with a chain at a device.
+        // All else in one transaction: what no pod uses yet somebody may remove.
         Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => {
-            let shared = nft.edit_frames(TABLE, &shared_edits(&guard.shared()));
-            shared.and_then(|()| nft.edit_frames(TABLE, &edits))
+            let all = [shared_edits(&guard.shared()), edits].concat();
+            nft.edit_frames(TABLE, &table).and_then(|()| nft.edit_frames(TABLE, &all))
         }
         outcome => outcome,
     };
@@ -90,21 +90,25 @@ pub fn sweep(rtnl: &Rtnl) -> Result<(), NetlinkError> {
     nft.edit_frames_as_seen(TABLE, plan).map(drop)
 }
 
-/// Before an ADD with this guard: if the rules that it leads to are not as they should be, makes them
-/// anew, and then [`restore`]. Gives how many changes that took; what fails is logged.
+/// Before an ADD with this guard, on a host without an agent, which looks itself: if the rules that it leads
+/// to are not as they should be, makes them anew, and then [`restore`]. Gives how many changes that took; what
+/// fails is logged.
 pub fn ensure_shared(rtnl: &Rtnl, guard: &Guard, conf: &NetConf, store: &Store) -> usize {
-    let shared = guard.shared();
-    let is_whole = |nft: &Nft, chain: &FrameChain| {
+    if !conf.create_bridge {
+        return 0;
+    }
+    let chain = guard.shared_chain();
+    let is_whole = |nft: &Nft| {
         let rules = nft.frame_rules(TABLE, &chain.name)?;
         let found = FoundFrameChain { rules, ..FoundFrameChain::default() };
         Ok::<bool, NetlinkError>(chain.is_whole(Some(&found)))
     };
     // Without nftables [`set`] says so.
     let Ok(nft) = Nft::open() else { return 0 };
-    if shared.chains.last().is_none_or(|chain| is_whole(&nft, chain).unwrap_or(true)) {
+    if is_whole(&nft).unwrap_or(true) {
         return 0;
     }
-    match nft.edit_frames(TABLE, &shared_edits(&shared)) {
+    match nft.edit_frames(TABLE, &shared_edits(&guard.shared())) {
         // Another pod's guard, which an agent may be repairing at the same time, is no reason to refuse this pod.
         Ok(()) => restore(rtnl, conf, store).unwrap_or_else(|error| {
             log::warn!("restore the guards of running pods: {error:?}");
@@ -142,7 +146,7 @@ pub fn restore(rtnl: &Rtnl, conf: &NetConf, store: &Store) -> Result<usize, CniE
             GuardChange::Add(device, edits) | GuardChange::Replace(device, edits) => {
                 (Some(device), edits)
             }
-            GuardChange::Remove(..) | GuardChange::Fix(..) => continue,
+            _ => continue,
         };
         let went = || device.is_some_and(|device| matches!(rtnl.link(device), Ok(None)));
         match nft.edit_frames(TABLE, edits) {
@@ -154,13 +158,19 @@ pub fn restore(rtnl: &Rtnl, conf: &NetConf, store: &Store) -> Result<usize, CniE
     Ok(made)
 }
 
-/// The guard is there as it should be and lets nothing more pass, if `index` is that of its port.
+/// The guard is there as it should be, if `index` is that of its port. What it costs does not depend on
+/// how many pods there are, so that nobody looks for elements that let more pass: GC and the agent do.
 ///
 /// # Errors
 /// Code 999: the kernel refused an answer.
 pub fn is_there(guard: &Guard, index: u32) -> Result<bool, CniError> {
     let what = format!("read the guard of {}", guard.device);
+    let mut wanted = guard.shared();
+    wanted.chains.push(guard.chain());
+    let mut elements = guard.elements(index);
+    for set in &mut wanted.sets {
+        set.elements = elements.remove(&set.name).unwrap_or_default();
+    }
     let nft = Nft::open().or_internal(&what)?;
-    let found = nft.frames(TABLE, &all_sets()).or_internal(&what)?;
-    Ok(changes([(guard.clone(), index)].iter(), &BTreeMap::new(), found.as_ref()).is_empty())
+    nft.has_frames(TABLE, &wanted).or_internal(&what)
 }

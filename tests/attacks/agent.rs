@@ -1,5 +1,7 @@
 //! Guards under the agent: repaired, put before pods that had none, and what they lead to.
 
+use std::net::IpAddr;
+
 use serde_json::json;
 
 use crate::support::cluster::Alone;
@@ -70,6 +72,27 @@ fn guards_that_somebody_changes_are_repaired_at_once() {
         reaches(&pods[0], &pods[1]);
         assert!(!lies(&pods[0], &pods[1]), "{broken}");
     }
+}
+
+/// Linux before 6.2 forgets them when the bridge is down; then a neighbour of the pod could answer for it.
+#[test]
+fn neighbours_that_the_host_forgot_with_its_bridge_are_set_again() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let _agent = serve(host, &[]);
+    let pods = [Pod::add(host, "a"), Pod::add(host, "b")];
+    let set = || {
+        let set = host.run("ip neigh show dev humanz0 nud permanent").ok();
+        let is_set =
+            |address: IpAddr| set.lines().any(|line| line.starts_with(&format!("{address} ")));
+        pods.iter().flat_map(|pod| pod.addresses()).all(is_set)
+    };
+    assert!(set());
+    host.run("ip neigh flush dev humanz0 nud permanent").ok();
+    assert!(!set());
+    host.run("ip link set humanz0 down").ok();
+    soon("the neighbours", set);
+    reaches(&pods[0], &pods[1]);
 }
 
 /// DEL leaves them, where the kernel does: it need not wait for that.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::packets::{self, IPV4, ethernet};
 use crate::scene::{At, By, Scene, marked4, marked6};
 use crate::support::Place;
-use crate::support::plugin_host::{Call, conf};
+use crate::support::plugin_host::{Answer, Call, conf};
 
 fn keys() -> Value {
     let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
@@ -84,46 +84,111 @@ fn the_next_add_or_gc_restores_the_guards_of_running_pods() {
     assert!(reaches(&scene));
 }
 
-/// Somebody gives a pod another address or MAC to send under.
+/// Somebody gives a pod another address or MAC to send under. CHECK does not look for it, so that its
+/// cost does not grow with the pods of the host.
 #[test]
-fn check_says_that_a_guard_lets_more_pass() {
+fn gc_takes_back_what_lets_more_pass() {
     let scene = Scene::with(By::Humanz, keys());
-    let conf = conf("1.1.0", keys());
-    let port = scene.port(&scene.attacker);
-    let mac = scene.attacker.mac.map(|byte| format!("{byte:02x}")).concat();
-    let check = || {
-        let mut result = scene.result.clone();
-        result["cniVersion"] = conf["cniVersion"].clone();
-        let call = Call::new("CHECK", &conf, "attacker").key("prevResult", result);
-        call.run(&scene.host)
-    };
-    let nft = |verb: &str, (set, key): (&str, &str)| {
-        scene.run(&format!("nft {verb} element netdev humanz {set} {{ {key} }}")).ok();
-    };
-    let own4 = format!("\"{port}\" . 0x{mac} . 0x0a010263");
-    let own6 = format!("\"{port}\" . 0x{mac} . 0xfd000000000000000000000000000099");
-    let other = format!("\"{port}\" . 0x020000000077");
-    check().ok();
-    for (surplus, passes) in [
-        (("own4", &*own4), (true, false)),
-        (("own6", &*own6), (false, true)),
-        (("nd6", &*own6), (false, false)),
-        (("mac", &*other), (false, false)),
+    let (port, mac) = key(&scene);
+    let own4 = format!("{port} . 0x{mac} . 0x0a010263");
+    let own6 = format!("{port} . 0x{mac} . 0xfd000000000000000000000000000099");
+    let other = format!("{port} . 0x020000000077");
+    check(&scene).ok();
+    for (set, key, passes) in [
+        ("own4", &own4, (true, false)),
+        ("own6", &own6, (false, true)),
+        ("nd6", &own6, (false, false)),
+        ("mac", &other, (false, false)),
     ] {
-        nft("add", surplus);
-        assert_eq!(forged(&scene), passes, "{surplus:?}");
-        let answer = check();
-        assert_eq!(answer.code(), 103, "{surplus:?}");
-        assert!(answer.error().contains("the guard of interface"), "{}", answer.error());
-        nft("delete", surplus);
-        check().ok();
-        assert_eq!(forged(&scene), (false, false), "{surplus:?}");
+        nft(&scene, &format!("add element netdev humanz {set} {{ {key} }}"));
+        assert_eq!(forged(&scene), passes, "{set}");
+        gc(&scene);
+        let listed = scene.run(&format!("nft get element netdev humanz {set} {{ {key} }}"));
+        assert!(!listed.succeeded(), "{set}: {}", listed.stdout);
+        assert_eq!(forged(&scene), (false, false), "{set}");
     }
-    // GC takes it back, too.
-    nft("add", ("own4", &own4));
-    gc(&scene);
-    check().ok();
-    assert_eq!(forged(&scene), (false, false));
+}
+
+#[test]
+fn check_says_what_is_missing_or_changed_of_a_guard() {
+    let scene = Scene::with(By::Humanz, keys());
+    let (port, mac) = key(&scene);
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let attacker = scene.attacker;
+    let own4 = format!("own4 {{ {port} . 0x{mac} . 0x{} }}", hex(&attacker.v4.octets()));
+    let of =
+        |set: &str, address: &[u8]| format!("{set} {{ {port} . 0x{mac} . 0x{} }}", hex(address));
+    let [own6, nd6] = ["own6", "nd6"].map(|set| of(set, &attacker.v6.octets()));
+    let link_local = of("nd6", &attacker.link_local().octets());
+    let (mac, host) = (format!("mac {{ {port} . 0x{mac} }}"), format!("port {{ {port} }}"));
+    check(&scene).ok();
+    for element in [own4, own6, nd6, link_local, mac, host] {
+        nft(&scene, &format!("delete element netdev humanz {element}"));
+        assert_unguarded(&scene, &element);
+        gc(&scene);
+        check(&scene).ok();
+    }
+    let other_mac = format!(
+        "delete element netdev humanz port {{ {port} }}; \
+         add element netdev humanz port {{ {port} : 0x020000000077 }}"
+    );
+    for broken in [
+        "add table netdev humanz { flags dormant; }",
+        "insert rule netdev humanz routed-1 accept",
+        "insert rule netdev humanz drop-mac accept",
+        "flush chain netdev humanz drop-source",
+        &format!("flush chain netdev humanz {}", scene.port(&attacker)),
+        &other_mac,
+    ] {
+        nft(&scene, broken);
+        assert_unguarded(&scene, broken);
+        gc(&scene);
+        check(&scene).ok();
+    }
+}
+
+#[test]
+fn check_reads_no_more_beside_many_pods() {
+    let scene = Scene::with(By::Humanz, keys());
+    let bytes = || {
+        let traced = "strace -f -qq -o /run/trace -e trace=recvfrom";
+        check_call(&scene).under(traced).run(&scene.host).ok();
+        let sum = "awk -F' = ' '$NF > 0 {sum += $NF} END {print sum}' /run/trace";
+        scene.shell(sum).ok().trim().parse::<u64>().unwrap()
+    };
+    let alone = bytes();
+    for number in 0..20 {
+        scene.host.add(&conf("1.1.0", keys()), &format!("more{number}"));
+    }
+    let beside = bytes();
+    assert!(alone > 1000 && beside <= alone + alone / 20, "{alone} bytes, then {beside}");
+}
+
+/// Index and MAC of the attacker, as nft writes them in keys.
+fn key(scene: &Scene) -> (String, String) {
+    let mac = scene.attacker.mac.map(|byte| format!("{byte:02x}")).concat();
+    (format!("\"{}\"", scene.port(&scene.attacker)), mac)
+}
+
+fn nft(scene: &Scene, line: &str) {
+    scene.run(&format!("nft {line}")).ok();
+}
+
+fn check_call(scene: &Scene) -> Call {
+    let conf = conf("1.1.0", keys());
+    let mut result = scene.result.clone();
+    result["cniVersion"] = conf["cniVersion"].clone();
+    Call::new("CHECK", &conf, "attacker").key("prevResult", result)
+}
+
+fn check(scene: &Scene) -> Answer {
+    check_call(scene).run(&scene.host)
+}
+
+fn assert_unguarded(scene: &Scene, broken: &str) {
+    let answer = check(scene);
+    assert_eq!(answer.code(), 103, "{broken}");
+    assert!(answer.error().contains("the guard of interface"), "{broken}: {}", answer.error());
 }
 
 /// Rules for `allowedAddresses` of a configuration before.

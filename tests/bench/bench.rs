@@ -14,6 +14,7 @@ mod call;
 mod dataplane;
 mod fill;
 mod ground;
+mod guard;
 mod joins;
 mod parallel;
 mod peers;
@@ -41,8 +42,9 @@ use table::Table;
 type Part = (&'static str, &'static str, fn(&mut Ground, &mut Table));
 
 /// The part "agent" is all those whose names begin with "agent-".
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     ("add", "ADD, CHECK and DEL, one at a time", single::measure),
+    ("guard", "what the guard at a pod's port costs", guard::measure),
     ("asked", "pods that ask for a host port and for limits", asked::measure),
     ("parallel", "ADD and DEL, eight at a time", parallel::measure),
     ("ipam", "with 250 and with 60,000 addresses taken", fill::measure),

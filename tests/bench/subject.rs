@@ -35,6 +35,8 @@ pub enum Offer {
     Plain,
     Masquerade,
     DualStack,
+    /// As [`Offer::Plain`], without the guard at the port.
+    Unguarded,
     /// A host port of its own, and limits in both directions.
     PortAndLimits,
 }
@@ -210,6 +212,9 @@ fn network(who: Who, offer: Offer) -> Network {
     };
     if who != Who::Floor {
         conf["ipMasq"] = json!(offer == Offer::Masquerade);
+    }
+    if offer == Offer::Unguarded {
+        conf["podGuard"] = json!(false);
     }
     let capabilities = json!({"portMappings": true, "bandwidth": true});
     let plugins = match who {

@@ -163,6 +163,15 @@ fn a_bridge_with_host_local_is_taken_over_with_its_pods() {
     let agent = Agent::start(host, &[KEPT, &alone].concat());
     agent.wait_ready();
     pinger.report().assert_nothing_lost();
+    // Known before any ADD.
+    for (pod, name) in old.iter().zip(["one", "two"]) {
+        let listed = Agent::run(host, "ipam ls", &[KEPT, &alone].concat()).ok();
+        let line = listed.lines().find(|line| line.contains(&pod.v4().to_string()));
+        assert!(line.is_some_and(|line| line.contains(name)), "{listed}");
+        let explain = format!("explain {name} {} --quiet", old[1].v4());
+        let explained = Agent::run(host, &explain, &[KEPT, &alone].concat());
+        assert_ne!(explained.status.code(), Some(2), "an end is not known: {explained}");
+    }
     // The first host port: the kernel stops each port of the bridge for a moment while it gets a filter.
     let pinger = Pinger::start(&old[0], old[1].v4());
     let new = Pod::add(host, "new");

@@ -43,6 +43,11 @@ fn status_is_healthy_with_an_agent_and_shows_the_fix_without_one() {
 
     // Drift that is not repaired without an agent.
     agents[0].stop();
+    // In a pod the operator has kubectl.
+    let in_pod = [POOLS, &[("KUBERNETES_SERVICE_HOST", "10.96.0.1")]].concat();
+    let output = run(host, "status", &in_pod);
+    assert!(output.stdout.contains("-> kubectl -n kube-system describe pods"), "{output}");
+    assert!(!output.stdout.contains("systemctl"), "{output}");
     host.shell("ip route flush proto 104; nft delete table inet humanz").ok();
     let output = run(host, "status", POOLS);
     println!("{output}");

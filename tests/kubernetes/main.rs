@@ -14,12 +14,18 @@ mod certificates;
 mod enforced;
 mod exchange;
 mod hostile;
+mod netpol;
 mod own;
 mod policies;
 mod rbac;
+#[path = "../policy/reachability.rs"]
+#[allow(dead_code, reason = "tests/policy uses all of it")]
+mod reachability;
 mod state;
 #[path = "../policy_agent/traffic.rs"]
 mod traffic;
+#[path = "../policy/upstream.rs"]
+mod upstream;
 mod watching;
 
 use std::collections::BTreeMap;

@@ -9,9 +9,11 @@ mod admin_tiers;
 mod command;
 mod groups;
 mod hostile;
+mod netpol;
 mod network_policy;
 mod properties;
 mod reachability;
+mod upstream;
 
 // `grid` is for every test of what the rules become.
 mod grid;

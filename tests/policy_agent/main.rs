@@ -5,6 +5,7 @@
 
 use humanz_test_support as support;
 
+mod beside;
 mod drops;
 mod etcd;
 mod guide;

@@ -23,6 +23,8 @@ pub enum BridgeOutcome {
     Whole,
     /// It was missing, and is new: nothing is plugged into it.
     New,
+    /// It was down, when a kernel forgets its neighbours.
+    Up,
     /// It could not be repaired; that was reported.
     Broken,
 }
@@ -40,8 +42,12 @@ pub fn reconcile(
     match found(rtnl, &wanted).map(|found| changes(&wanted, found.as_ref())) {
         Ok(Ok(changes)) => {
             for change in changes {
-                if matches!(change, BridgeChange::Create(_)) {
-                    kept = BridgeOutcome::New;
+                match change {
+                    BridgeChange::Create(_) => kept = BridgeOutcome::New,
+                    BridgeChange::SetUp(_) if kept == BridgeOutcome::Whole => {
+                        kept = BridgeOutcome::Up;
+                    }
+                    _ => {}
                 }
                 applier.apply(&change, || apply(rtnl, &change));
             }

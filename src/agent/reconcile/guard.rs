@@ -2,6 +2,7 @@
 //! settings of the bridge.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use anyhow::Context;
 
@@ -10,8 +11,9 @@ use crate::agent::reconcile::{Reconcile, ipam_dir_hint, sysctls};
 use crate::inspect::guards::{FoundGuards, Unread};
 use crate::inspect::{Kernel, pods};
 use crate::net::{IfName, Object, Problem, ProblemKind};
+use crate::netlink::NetlinkError;
 use crate::netlink::link::{self, Link, LinkChange, LinkRef, PortFlags};
-use crate::netlink::{NetlinkError, neighbour};
+use crate::netlink::neighbour::{self, Neighbour};
 use crate::plan::guard::{
     Guard, GuardChange, GuardTable, LEFTOVERS, PodPort, TABLE, all_sets, changes, left, leftovers,
     ports,
@@ -169,8 +171,16 @@ fn repair(
     let fixes = ports.iter().filter(|port| port.is_fixed != is_on).map(|port| {
         GuardChange::Fix(port.link.name.clone(), port.link.index, is_on.then_some(port.mac))
     });
+    let neighbours = ports.iter().filter(|_| is_on).flat_map(|port| {
+        let (name, mac) = (&port.link.name, port.mac);
+        let set = move |address: &IpAddr| {
+            let neighbour = Neighbour { address: *address, mac };
+            GuardChange::SetNeighbour(name.clone(), bridge.index, neighbour)
+        };
+        port.unset.iter().map(set)
+    });
     let guards = changes(cache.0.iter(), &unwanted(links, network, is_on), found.frames.as_ref());
-    for change in fixes.chain(guards).collect::<Vec<_>>() {
+    for change in fixes.chain(neighbours).chain(guards).collect::<Vec<_>>() {
         applier.apply(&change, || apply(run.kernel, &change, links));
     }
     sweep(run, applier);
@@ -198,6 +208,9 @@ fn apply(kernel: &Kernel, change: &GuardChange, links: &[Link]) -> Result<(), Ne
         | GuardChange::Add(_, edits)
         | GuardChange::Replace(_, edits)
         | GuardChange::Remove(_, edits) => kernel.nft.edit_frames(TABLE, edits),
+        GuardChange::SetNeighbour(_, bridge, neighbour) => {
+            kernel.rtnl.apply(&[neighbour::set_permanent(*bridge, neighbour)])
+        }
         GuardChange::Fix(_, index, mac) => {
             let link = links.iter().find(|link| link.index == *index);
             let Some(flags) = link.and_then(|link| link.port) else { return Ok(()) };

@@ -4,6 +4,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::checks::host_checks::{Needs, problems};
 use crate::inspect::other_programs;
+use crate::inspect::service_manager::service_manager;
 use crate::net::{Object, Problem};
 
 /// What keeps packets from pods.
@@ -24,5 +25,6 @@ fn needs(run: &Reconcile<'_>) -> Needs {
         pools: run.settings.pool_networks(),
         subnets: *run.subnets,
         forwarding_is_others: !run.settings.manage_sysctl,
+        manager: service_manager(),
     }
 }

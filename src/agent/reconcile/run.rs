@@ -51,6 +51,11 @@ pub fn run(
         // No pod may start where nothing would keep it in quarantine.
         return None;
     }
+    if let (Scope::POLICY, Some(before)) = (run.scope, run.previous) {
+        // Pods that come and go change nothing else here: the host is what it was.
+        let (host_state, problems) = (before.clone(), Vec::new());
+        return Some(ReconcileOutcome { host_state, problems, repaired: Vec::new() });
+    }
     let before = run.previous.map(|before| before.own);
     let mut host_state = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(host_state) => host_state,
@@ -69,7 +74,7 @@ pub fn run(
         bridge = reconcile::bridge::reconcile(run, &host_state, applier);
     }
     // Looking at every link is too much for every event of one.
-    let at_ports = bridge == BridgeOutcome::New || scope == Scope::ALL;
+    let at_ports = matches!(bridge, BridgeOutcome::New | BridgeOutcome::Up) || scope == Scope::ALL;
     let crowded = at_ports.then(|| reconcile::bridge_ports::reconcile(run, applier)).flatten();
     let unguarded = match scope.links || scope.firewall {
         true => reconcile::guard::reconcile(run, at_ports, guards, applier),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Table;
 
+use crate::checks::service_manager::ServiceManager;
 use crate::net::{Object, Problem, ProblemKind};
 
 /// A container runtime, as its configuration says.
@@ -67,6 +68,7 @@ pub fn problems(
     runtimes: &[ContainerRuntime],
     plugin: &Path,
     configuration: &Path,
+    manager: ServiceManager,
 ) -> Vec<Problem> {
     let mut problems = Vec::new();
     for runtime in runtimes {
@@ -82,7 +84,7 @@ pub fn problems(
             let wanted = dir.join(plugin.file_name().unwrap_or_default());
             let problem =
                 Problem::new(ProblemKind::CniPlugin, Object::Plugin(wanted.clone()), what);
-            problems.push(problem.with_fix(setting("CNI_PLUGIN_LOCATION", &wanted)));
+            problems.push(problem.with_fix(manager.set_place("CNI_PLUGIN_LOCATION", &wanted)));
         }
         let dir = runtime.configuration_dir.as_deref();
         if let Some(dir) = dir.filter(|dir| configuration.parent() != Some(dir)) {
@@ -95,17 +97,10 @@ pub fn problems(
             let wanted = dir.join(configuration.file_name().unwrap_or_default());
             let subject = Object::Configuration(wanted.clone());
             let problem = Problem::new(ProblemKind::CniConfiguration, subject, what);
-            problems.push(problem.with_fix(setting("CNI_CONFIG_LOCATION", &wanted)));
+            problems.push(problem.with_fix(manager.set_place("CNI_CONFIG_LOCATION", &wanted)));
         }
     }
     problems
-}
-
-fn setting(variable: &str, path: &Path) -> String {
-    format!(
-        "echo {variable}={} >>/etc/humanz/agent.env && systemctl restart humanz-agent",
-        path.display()
-    )
 }
 
 #[cfg(test)]
@@ -157,18 +152,25 @@ mod tests {
     fn a_runtime_that_looks_elsewhere_is_a_problem_with_the_setting_to_change() {
         let (plugin, configuration) =
             (Path::new("/opt/cni/bin/humanz"), Path::new("/etc/cni/net.d/05-humanz.conflist"));
+        let systemd = ServiceManager::Systemd;
         let mut runtime = containerd(&["[plugins.cri.cni]\nbin_dir = \"/usr/lib/cni\""]);
-        let found = problems(&[runtime.clone()], plugin, configuration);
+        let found = problems(&[runtime.clone()], plugin, configuration, systemd);
         let kinds: Vec<_> = found.iter().map(Problem::key).collect();
         let wanted = Object::Plugin("/usr/lib/cni/humanz".into());
         assert_eq!(kinds, [(ProblemKind::CniPlugin, wanted)]);
         let fix = found[0].fix.as_deref().unwrap();
         assert!(fix.contains("echo CNI_PLUGIN_LOCATION=/usr/lib/cni/humanz >>"), "{fix}");
 
+        let pod = ServiceManager::Kubernetes;
+        let found = problems(&[runtime.clone()], plugin, configuration, pod);
+        let fix = found[0].fix.as_deref().unwrap();
+        let wanted = "-p '{\"data\":{\"CNI_PLUGIN_LOCATION\":\"/usr/lib/cni/humanz\"}}'";
+        assert!(fix.contains(wanted) && fix.contains("node's /usr/lib/cni there"), "{fix}");
+
         runtime.has_plugin = true;
-        assert_eq!(problems(&[runtime.clone()], plugin, configuration), []);
+        assert_eq!(problems(&[runtime.clone()], plugin, configuration, systemd), []);
         runtime.configuration_dir = Some("/other".into());
-        assert_eq!(problems(&[runtime], plugin, configuration).len(), 1);
-        assert_eq!(problems(&[ContainerRuntime::default()], plugin, configuration), []);
+        assert_eq!(problems(&[runtime], plugin, configuration, systemd).len(), 1);
+        assert_eq!(problems(&[ContainerRuntime::default()], plugin, configuration, systemd), []);
     }
 }

@@ -5,6 +5,7 @@ use crate::api::status::Status;
 use crate::checks::limits::mtu;
 use crate::command::doctor::context::DoctorContext;
 use crate::command::silent_agent::silent_agent;
+use crate::inspect::service_manager::service_manager;
 use crate::net::{Family, Object, Problem, ProblemKind};
 use crate::plan::{Line, tunnel};
 
@@ -20,16 +21,16 @@ pub fn reported(context: &DoctorContext<'_>) -> Vec<Problem> {
         Ok(status) => status,
         Err(why) => {
             let problem = Problem::new(ProblemKind::AgentSilent, Object::named(AGENT), why);
-            return vec![problem.with_fix("systemctl restart humanz-agent")];
+            return vec![problem.with_fix(service_manager().restart())];
         }
     };
-    let own = env!("CARGO_PKG_VERSION");
+    let (own, restart) = (env!("CARGO_PKG_VERSION"), service_manager().restart());
     let mut problems = status.problems.0.unwrap_or_default();
     let version = Some(status.node.version).filter(|found| !found.is_empty() && found != own);
     problems.extend(version.map(|version| {
         let what = format!("the agent is {version}, this program {own}");
         Problem::new(ProblemKind::AgentVersion, Object::named(AGENT), what)
-            .with_fix("systemctl restart humanz-agent: it is the one of before the upgrade")
+            .with_fix(format!("{restart}: it is the one of before the upgrade"))
     }));
     problems
 }

@@ -20,7 +20,7 @@ pub type FoundSets = BTreeMap<String, FoundSet>;
 /// # Errors
 /// [`NetlinkError::Malformed`].
 pub fn rules(
-    rule: &AttributeList,
+    rule: &AttributeList<'_>,
     expressions: &[Expression],
     sets: &FoundSets,
     interface: &dyn Fn(u32) -> Option<String>,
@@ -113,7 +113,7 @@ impl Decoder<'_> {
         loaded.cloned().unwrap_or(Loaded::Field(PacketField::Special, None))
     }
 
-    fn mask(&mut self, data: &AttributeList) -> Result<(), NetlinkError> {
+    fn mask(&mut self, data: &AttributeList<'_>) -> Result<(), NetlinkError> {
         let mask = data.nested(n::BITWISE_MASK)?;
         let mask = mask.as_ref().and_then(|mask| mask.get(n::DATA_VALUE));
         let Some(mask) = mask else {
@@ -130,7 +130,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    fn compare(&mut self, data: &AttributeList) -> Result<(), NetlinkError> {
+    fn compare(&mut self, data: &AttributeList<'_>) -> Result<(), NetlinkError> {
         let value = data.nested(n::COMPARE_DATA)?;
         let value = value.as_ref().and_then(|value| value.get(n::DATA_VALUE));
         let loaded = self.loaded(data.be32(n::COMPARE_REGISTER));
@@ -153,7 +153,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    fn lookup(&mut self, data: &AttributeList) -> Option<Verdicts> {
+    fn lookup(&mut self, data: &AttributeList<'_>) -> Option<Verdicts> {
         let negated = data.be32(n::LOOKUP_FLAGS).unwrap_or(0) & n::LOOKUP_INVERTED != 0;
         let decides = data.be32(n::LOOKUP_DESTINATION) == Some(n::REGISTER_VERDICT);
         let (field, mask) = match self.loaded(data.be32(n::LOOKUP_REGISTER)) {
@@ -206,7 +206,7 @@ fn ct(key: Option<u32>) -> PacketField {
 }
 
 /// RFC 791 §3.1, RFC 8200 §3: the two families have their addresses at different places.
-fn payload(data: &AttributeList) -> PacketField {
+fn payload(data: &AttributeList<'_>) -> PacketField {
     let place = data.be32(n::PAYLOAD_OFFSET).zip(data.be32(n::PAYLOAD_LENGTH));
     let Some((offset, length)) = place else { return PacketField::Special };
     let address = |end, family, length: u32| PacketField::Address(end, family, length as usize);

@@ -6,13 +6,13 @@ use crate::netlink::{AttributeList, NetlinkError};
 use crate::nft::numbers::{expression as n, rule};
 
 /// Name and data of an expression.
-pub type Expression = (String, AttributeList);
+pub type Expression<'a> = (String, AttributeList<'a>);
 
 /// The expressions in the attributes of a rule.
 ///
 /// # Errors
 /// [`NetlinkError::Malformed`].
-pub fn expressions(rule: &AttributeList) -> Result<Vec<Expression>, NetlinkError> {
+pub fn expressions<'a>(rule: &AttributeList<'a>) -> Result<Vec<Expression<'a>>, NetlinkError> {
     let Some(list) = rule.nested(rule::EXPRESSIONS)? else { return Ok(Vec::new()) };
     let mut expressions = Vec::new();
     for (_, expression) in list.iter() {

@@ -26,7 +26,7 @@ pub fn comment((name, data): &Expression) -> Option<String> {
 }
 
 /// What an extension compares; nothing if a new connection always fulfils it.
-pub fn matches(data: &AttributeList) -> Option<RuleMatch> {
+pub fn matches(data: &AttributeList<'_>) -> Option<RuleMatch> {
     let info = data.get(n::XT_INFO).unwrap_or_default();
     match data.text(n::XT_NAME).unwrap_or_default().as_str() {
         "comment" => None,

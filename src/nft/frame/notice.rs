@@ -33,20 +33,20 @@ impl FrameNotice {
     }
 }
 
-fn device_chain(attributes: &AttributeList) -> Option<FrameNotice> {
+fn device_chain(attributes: &AttributeList<'_>) -> Option<FrameNotice> {
     let (table, name) = (attributes.text(chain::TABLE)?, attributes.text(chain::NAME)?);
     let device = attributes.nested(chain::HOOK).ok()??.text(chain::HOOK_DEVICE)?;
     let drops = attributes.be32(chain::POLICY) == Some(list::DROP);
     (drops && device == name).then_some(FrameNotice::DeviceChain { table, name })
 }
 
-fn rule_of(attributes: &AttributeList) -> Option<FrameNotice> {
+fn rule_of(attributes: &AttributeList<'_>) -> Option<FrameNotice> {
     let (table, chain) = (attributes.text(rule::TABLE)?, attributes.text(rule::CHAIN)?);
     let userdata = Userdata::read(attributes.get(rule::USERDATA).unwrap_or_default());
     Some(FrameNotice::Rule { table, chain, fingerprint: userdata.fingerprint })
 }
 
-fn elements(attributes: &AttributeList) -> Option<FrameNotice> {
+fn elements(attributes: &AttributeList<'_>) -> Option<FrameNotice> {
     let (table, set) = (attributes.text(set::LIST_TABLE)?, attributes.text(set::LIST_SET)?);
     let index = |entry: &Entry| {
         let bytes = entry.key().first_chunk::<4>()?;

@@ -37,7 +37,7 @@ pub enum RawData {
 ///
 /// # Errors
 /// [`NetlinkError::Malformed`].
-pub fn entries(attributes: &AttributeList) -> Result<Vec<Entry>, NetlinkError> {
+pub fn entries(attributes: &AttributeList<'_>) -> Result<Vec<Entry>, NetlinkError> {
     let Some(elements) = attributes.nested(set::LIST_ELEMENTS)? else { return Ok(Vec::new()) };
     let mut entries = Vec::new();
     for (_, element) in elements.iter() {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::net::{IfName, Mac, Object};
+use crate::netlink::neighbour::Neighbour;
 use crate::nft::frame::edit::FrameEdit;
 use crate::nft::frame::{FoundFrameRule, FoundFrames, FrameTable};
 use crate::nft::{Element, ElementChange, Set, Value};
@@ -27,6 +28,8 @@ pub enum GuardChange {
     Remove(String, Vec<FrameEdit>),
     /// The MAC is pinned to the port with this index, and no other is learned there; or no longer.
     Fix(IfName, u32, Option<Mac>),
+    /// On the bridge with this index an address has the MAC of the pod for good.
+    SetNeighbour(IfName, u32, Neighbour),
 }
 
 /// All sets, for [`crate::nft::Nft::frames`].
@@ -175,6 +178,9 @@ impl Describe for GuardChange {
             }
             GuardChange::Fix(name, _, None) => {
                 Line::changed(object(name.as_str())).with(": port learns MACs")
+            }
+            GuardChange::SetNeighbour(name, _, Neighbour { address, mac }) => {
+                Line::changed(object(name.as_str())).with(format!(": {address} has MAC {mac}"))
             }
         }
     }

@@ -67,19 +67,23 @@ impl Guard {
         FrameChain { name: self.device.to_string(), device: Some(self.device.clone()), rules }
     }
 
-    /// What its rules need, which other pods have as well.
-    pub fn shared(&self) -> FrameTable {
+    /// Where it leads: pods with the same rights have the same.
+    pub fn shared_chain(&self) -> FrameChain {
         let routed = self.routed_by.is_some();
-        let own = FrameChain {
+        FrameChain {
             name: shared_name(routed, &self.allowed),
             device: None,
             rules: rules(routed, &self.allowed),
-        };
+        }
+    }
+
+    /// What its rules need, which other pods have as well.
+    pub fn shared(&self) -> FrameTable {
         let drops = DropReason::ALL.map(DropReason::chain);
         let counters = DropReason::ALL.map(DropReason::counters);
         FrameTable {
             sets: sets().into_iter().chain(counters).collect(),
-            chains: drops.into_iter().chain([own]).collect(),
+            chains: drops.into_iter().chain([self.shared_chain()]).collect(),
         }
     }
 

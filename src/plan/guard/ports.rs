@@ -32,6 +32,8 @@ pub struct PodPort<'a> {
     pub addresses: Vec<IpAddr>,
     /// The MAC is pinned to the port, and the bridge learns none there.
     pub is_fixed: bool,
+    /// Those of its addresses of which nobody said for good that they have its MAC.
+    pub unset: Vec<IpAddr>,
 }
 
 impl PodPort<'_> {
@@ -90,7 +92,10 @@ pub fn ports<'a>(
         let used = used.and_then(|neighbour| neighbour.mac);
         let used = used.filter(|mac| !derived.contains(mac) && Some(*mac) != bridge.mac);
         let is_fixed = pinned.is_some() && link.port.is_some_and(|port| port.fixed);
-        ports.push(PodPort { link, mac: pinned.or(used).unwrap_or(own), addresses, is_fixed });
+        let mac = pinned.or(used).unwrap_or(own);
+        let set = permanent(found.neighbours, mac);
+        let unset = addresses.iter().copied().filter(|address| !set.contains(address)).collect();
+        ports.push(PodPort { link, mac, addresses, is_fixed, unset });
     }
     (ports, unknown)
 }

@@ -8,7 +8,7 @@ use crate::nft::{
     Chain, Element, Flowtable, FoundChain, FoundRule, FoundSet, FoundTable, NftRule, Set, Shape,
 };
 use crate::plan::firewall::{TableDifference, chain_differences, set_difference};
-use crate::plan::policy_table::InEpoch;
+use crate::plan::policy_table::in_epoch::InEpoch;
 use crate::policy::compile::{EPOCH_SET, POLICY_TABLE, PolicyTable, STAMP_CHAIN};
 
 /// The table as it was found, or as it is after what was done to it here.

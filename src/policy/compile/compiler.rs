@@ -15,13 +15,14 @@ use crate::policy::compile::address;
 use crate::policy::compile::counts::UserCounts;
 use crate::policy::compile::forms::{QUARANTINE, denial, plain};
 use crate::policy::compile::hooks::hooks;
+use crate::policy::compile::mark::MarkBits;
 use crate::policy::compile::name::{UNKNOWN, UNTRACKED, numbered};
 use crate::policy::compile::peers::PeerSelectors;
 use crate::policy::compile::pod_maps::PodMaps;
 use crate::policy::compile::program::Program;
 use crate::policy::compile::programs::{ProgramKey, Programs};
 use crate::policy::compile::sets::SetSource;
-use crate::policy::compile::{HostPolicy, MarkBits, PolicyTable};
+use crate::policy::compile::table::{HostPolicy, PolicyTable};
 use crate::policy::endpoint::Endpoint;
 use crate::policy::rule::Rules;
 
@@ -62,6 +63,13 @@ struct PartUsers {
     counters: UserCounts,
     sets: UserCounts,
     denying: UserCounts,
+}
+
+/// The table of a host.
+pub fn compile(host: &HostPolicy<'_>) -> PolicyTable {
+    let mut compiler = Compiler::default();
+    compiler.compile(host);
+    compiler.into_table()
 }
 
 impl Compiler {

@@ -17,22 +17,29 @@ const REFERENCE: &str = "/usr/lib/cni";
 /// What kube-proxy and most firewalls need.
 const TRACKING: &str = "iptables -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT";
 
+const WITHOUT: &str = "sysctl -q -w net.bridge.bridge-nf-call-iptables=0";
+
 /// A host with two pods.
 struct Subject {
     what: &'static str,
     /// Against which humanz is to lose nothing.
     is_target: bool,
+    /// Which subject it is compared with: a humanz whose host has br_netfilter on, or off, as its own has.
+    /// Where it is on, each packet takes a way through it, also one that the host routes.
+    with: usize,
     from: Pod,
     to: Pod,
     _agent: Option<Agent>,
 }
 
 pub fn measure(table: &mut Table) {
-    let cluster = Cluster::new(5);
-    let [a, b, c, d, e] = &cluster.hosts[..] else { unreachable!("five hosts") };
+    let cluster = Cluster::new(6);
+    let [a, b, c, d, e, f] = &cluster.hosts[..] else { unreachable!("six hosts") };
+    f.shell(WITHOUT).ok();
     let subjects = [
         humanz("humanz", a, &[]),
-        by_hand("bridge", b, "bridge", "sysctl -q -w net.bridge.bridge-nf-call-iptables=0"),
+        humanz("humanz without br_netfilter", f, &[]),
+        Subject { with: 1, ..by_hand("bridge", b, "bridge", WITHOUT) },
         by_hand(
             "bridge with br_netfilter",
             c,
@@ -56,16 +63,17 @@ pub fn measure(table: &mut Table) {
             order.into_iter().for_each(|(path, values)| values.push((figure.take)(path)));
         }
         for (other, values) in subjects.iter().zip(&taken).skip(1) {
-            table.push(row(figure, other, &taken[0], values));
+            let own = (&subjects[other.with], &taken[other.with][..]);
+            table.push(row(figure, other, own, values));
         }
     }
 }
 
-fn row(figure: &Figure, other: &Subject, own: &[f64], values: &[f64]) -> Row {
+fn row(figure: &Figure, other: &Subject, (humanz, own): (&Subject, &[f64]), values: &[f64]) -> Row {
     let times = figure.times(own, values);
     let target = if other.is_target { "not slower (≥ 0.95 ×)" } else { "" };
     Row {
-        what: format!("one host, beside {}: {}", other.what, figure.what),
+        what: format!("one host, {} beside {}: {}", humanz.what, other.what, figure.what),
         reference: figure.format(values),
         humanz: figure.format(own),
         target: target.to_owned(),
@@ -107,5 +115,6 @@ fn subject(what: &'static str, host: &Node, network: &Network, agent: Option<Age
     };
     let (from, to) = (pod("from"), pod("to"));
     from.until_ok(&format!("ping -n -c 1 -W 1 {}", to.v4()), SOON);
-    Subject { what, is_target: what.ends_with("br_netfilter"), from, to, _agent: agent }
+    let is_target = what == "bridge with br_netfilter";
+    Subject { what, is_target, with: 0, from, to, _agent: agent }
 }

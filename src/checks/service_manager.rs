@@ -1,0 +1,49 @@
+//! Pure. What runs the agent, and the commands that an operator types for it.
+
+use std::path::Path;
+
+/// What starts the agent again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServiceManager {
+    #[default]
+    Systemd,
+    /// The DaemonSet of packaging/.
+    Kubernetes,
+}
+
+impl ServiceManager {
+    /// Restarts the agent; that of each host in turn on Kubernetes.
+    pub fn restart(self) -> &'static str {
+        match self {
+            ServiceManager::Systemd => "systemctl restart humanz-agent",
+            ServiceManager::Kubernetes => "kubectl -n kube-system rollout restart ds/humanz",
+        }
+    }
+
+    /// Starts it, or says why it ends.
+    pub fn start(self) -> &'static str {
+        match self {
+            ServiceManager::Systemd => {
+                "systemctl enable --now humanz-agent (journalctl -u humanz-agent says why it ended)"
+            }
+            ServiceManager::Kubernetes => {
+                "kubectl -n kube-system describe pods -l app=humanz says why it does not run"
+            }
+        }
+    }
+
+    /// Sets `variable` to a place that the agent writes to.
+    pub fn set_place(self, variable: &str, place: &Path) -> String {
+        let text = place.display();
+        match self {
+            ServiceManager::Systemd => format!(
+                "echo {variable}={text} >>/etc/humanz/agent.env && systemctl restart humanz-agent"
+            ),
+            ServiceManager::Kubernetes => format!(
+                "kubectl -n kube-system patch configmap humanz -p '{{\"data\":{{\"{variable}\":\"{text}\"}}}}' \
+                 && kubectl -n kube-system edit ds/humanz (mount the node's {} there)",
+                place.parent().unwrap_or(place).display()
+            ),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Pure. The table of a host, and what it is made of.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+
+use crate::net::subnet;
+use crate::nft::{Action, Chain, Element, Ruleset, Set, Shape, Type, Value, Verdict};
+use crate::policy::compile::forms::plain;
+use crate::policy::compile::mark::MarkBits;
+use crate::policy::compile::name::{EPOCH_SET, POLICY_TABLE, STAMP_CHAIN};
+use crate::policy::endpoint::Endpoint;
+use crate::policy::snapshot::PolicySnapshot;
+
+/// What the table of a host is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct HostPolicy<'a> {
+    /// Its rules, and what the selectors find that these have as peers: a selector that is missing finds
+    /// nothing. An address in `subnets` counts only as that of one of `pods`.
+    pub known: &'a Arc<PolicySnapshot>,
+    /// This host's pods. A pod of this host's subnets that is not among them is in quarantine.
+    pub pods: &'a [Arc<Endpoint>],
+    /// Of all pods of this host, in quarantine too.
+    pub addresses: &'a BTreeSet<IpAddr>,
+    /// Where this host's pods have their addresses, but for those that ask for others.
+    pub subnets: &'a [IpNetwork],
+    /// The bits of a connection's mark that hold the epoch.
+    pub mark_bits: MarkBits,
+    /// The netlink group that reports of drops go to.
+    pub log_group: u16,
+}
+
+/// The table, but for the number of its epoch. Parts that two tables of one compiler have in common are
+/// the same values in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyTable {
+    pub(super) sets: BTreeMap<String, Arc<Set>>,
+    pub(super) chains: BTreeMap<String, Arc<Chain>>,
+    pub(super) counters: BTreeSet<String>,
+    pub(super) denying: BTreeSet<String>,
+    pub(super) mark_bits: MarkBits,
+}
+
+impl HostPolicy<'_> {
+    /// What is judged: this host's subnets, and addresses of its pods outside of those.
+    pub(super) fn networks(&self) -> Vec<IpNetwork> {
+        let is_outside = |address: &&IpAddr| !self.subnets.iter().any(|it| it.contains(**address));
+        let known = self.pods.iter().flat_map(|pod| &pod.addresses);
+        let outside = self.addresses.iter().chain(known).filter(is_outside);
+        let outside = outside.map(|address| IpNetwork::from(*address));
+        let subnets = self.subnets.iter().copied().map(subnet::masked);
+        BTreeSet::from_iter(subnets.chain(outside)).into_iter().collect()
+    }
+}
+
+impl PolicyTable {
+    /// The whole table in the epoch with this mark.
+    pub fn ruleset(&self, epoch: u32) -> Ruleset {
+        let (present, stamp) = (self.epoch_set(epoch), self.stamp(epoch));
+        let sets = self.sets.values().map(|set| (**set).clone());
+        let chains = self.chains.values().map(|chain| (**chain).clone());
+        Ruleset {
+            table: POLICY_TABLE.to_owned(),
+            comment: PolicyTable::COMMENT.to_owned(),
+            sets: [present].into_iter().chain(sets).collect(),
+            flowtable: None,
+            chains: [stamp].into_iter().chain(chains).collect(),
+        }
+    }
+
+    pub const COMMENT: &str = "written by humanz: which pods may connect to which";
+
+    /// The set of the epoch with this mark.
+    pub fn epoch_set(&self, epoch: u32) -> Set {
+        Set {
+            name: EPOCH_SET.to_owned(),
+            shape: Shape::set([Type::Mark]),
+            elements: [Element::key([Value::Bits(epoch)])].into(),
+        }
+    }
+
+    /// The chain that gives connections the mark of the epoch.
+    pub fn stamp(&self, epoch: u32) -> Chain {
+        let rules = [
+            plain("judged", Vec::new(), Action::MarkConnection(self.mark_bits.bits(), epoch)),
+            plain("judged", Vec::new(), Action::Verdict(Verdict::Accept)),
+        ];
+        Chain { name: STAMP_CHAIN.to_owned(), base: None, rules: rules.into() }
+    }
+
+    /// By name, but for the set of the epoch.
+    pub fn sets(&self) -> &BTreeMap<String, Arc<Set>> {
+        &self.sets
+    }
+
+    /// By name, but for the chain that gives the mark of the epoch.
+    pub fn chains(&self) -> &BTreeMap<String, Arc<Chain>> {
+        &self.chains
+    }
+
+    pub fn counters(&self) -> &BTreeSet<String> {
+        &self.counters
+    }
+
+    /// A further element of the set or map of this name may deny what was allowed.
+    pub fn denies(&self, set: &str) -> bool {
+        self.denying.contains(set)
+    }
+
+    pub fn mark_bits(&self) -> MarkBits {
+        self.mark_bits
+    }
+
+    /// What is as in `before` becomes the same values.
+    pub(super) fn share(&mut self, before: &PolicyTable) {
+        share(&mut self.sets, &before.sets);
+        share(&mut self.chains, &before.chains);
+    }
+}
+
+fn share<T: PartialEq>(parts: &mut BTreeMap<String, Arc<T>>, before: &BTreeMap<String, Arc<T>>) {
+    for (name, part) in parts {
+        if let Some(before) = before.get(name).filter(|before| **before == *part) {
+            *part = Arc::clone(before);
+        }
+    }
+}
