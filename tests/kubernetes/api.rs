@@ -375,7 +375,8 @@ async fn answer(
     }
     if mode == Mode::Endless {
         let metadata = json!({"resourceVersion": "100", "continue": "again"});
-        let list = json!({"kind": "NodeList", "apiVersion": "v1", "metadata": metadata, "items": []});
+        let list =
+            json!({"kind": "NodeList", "apiVersion": "v1", "metadata": metadata, "items": []});
         return reply(&mut respond, 200, list.to_string());
     }
     let list = lock(&server.state).list(path, &query);
