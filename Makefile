@@ -40,6 +40,8 @@ test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out contain
 # VM_LAB: a program that runs a command under another kernel; CONTRIBUTING says what it must offer.
 VM_LAB ?= ../shared/lab/vm_lab.py
 KERNELS ?= 5.10 6.1 6.12
+# Given to make, it is no variable of the program that it calls.
+unexport VM_LAB
 
 test-kernels: build ## the kernel-near tests under other kernels (as root, hours); KERNELS="5.10 6.1" SUITES=plugin FILTER=del
 	@packaging/deps kernels

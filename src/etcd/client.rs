@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use etcd_client::{
     Compare, CompareOp, Error, GetOptions, KeyValue, LeaseKeepAliveStream, LeaseKeeper, PutOptions,
-    ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchOptions,
+    ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
 };
 use tokio::time::{sleep, timeout};
 
@@ -291,19 +291,10 @@ impl Etcd {
 
     /// Watches both key ranges, for what was not seen.
     pub async fn watch(&self, seen: Seen) -> Result<KeyWatch, EtcdError> {
-        let options = |range: &str, id| {
-            WatchOptions::new()
-                .with_range(after(range))
-                .with_start_revision(seen.start())
-                .with_progress_notify()
-                .with_fragment()
-                .with_watch_id(id)
-        };
-        let (hosts, humanz) = (self.roots.hosts_range(), self.roots.humanz_range());
+        let [(hosts, of_hosts), (humanz, of_humanz)] = watch::requests(&self.roots, seen);
         let request = async |mut member: MemberConnection| {
-            let mut stream =
-                member.watch.watch(hosts.as_str(), Some(options(&hosts, watch::HOSTS))).await?;
-            stream.watch(humanz.as_str(), Some(options(&humanz, watch::HUMANZ))).await?;
+            let mut stream = member.watch.watch(hosts.as_str(), Some(of_hosts.clone())).await?;
+            stream.watch(humanz.as_str(), Some(of_humanz.clone())).await?;
             Ok(stream)
         };
         let stream = self.members.call("watch", request).await?;

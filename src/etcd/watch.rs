@@ -1,7 +1,8 @@
 //! A watch of both key ranges.
 
-use etcd_client::{Event, KeyValue, WatchResponse, WatchStream};
+use etcd_client::{Error, Event, KeyValue, WatchOptions, WatchResponse, WatchStream};
 
+use crate::etcd::client::after;
 use crate::etcd::failure::reason;
 use crate::lease::EtcdError;
 use crate::lease::records::{Key, Roots};
@@ -10,9 +11,19 @@ use crate::lease::snapshot::{Raw, Snapshot};
 /// A watch of both key ranges. When it ends by itself, everything is read again.
 pub struct KeyWatch {
     stream: WatchStream,
+    phase: Phase,
     seen: Seen,
     roots: Roots,
     endpoint: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Watching,
+    /// There are no watches on the stream, or they are about to end.
+    Resting,
+    /// They were requested again, and the former ones have perhaps not ended yet.
+    Resuming,
 }
 
 /// The revision of the last change of each range: another watch begins with it, as there may be more of the
@@ -35,7 +46,7 @@ impl Seen {
         Seen { hosts: next, humanz: next, complete: next, answered: next }
     }
 
-    pub fn start(&self) -> i64 {
+    fn start(&self) -> i64 {
         self.hosts.min(self.humanz).max(self.complete)
     }
 
@@ -69,11 +80,26 @@ pub struct Changes {
 
 impl KeyWatch {
     pub fn new(stream: WatchStream, seen: Seen, roots: Roots, endpoint: String) -> KeyWatch {
-        KeyWatch { stream, seen, roots, endpoint }
+        KeyWatch { stream, phase: Phase::Watching, seen, roots, endpoint }
     }
 
-    pub fn seen(&self) -> Seen {
-        self.seen
+    /// Ends the watches, and not the stream: if that breaks, etcd may come back with other data.
+    pub async fn rest(&mut self) -> Result<(), EtcdError> {
+        self.phase = Phase::Resting;
+        for id in [HOSTS, HUMANZ] {
+            self.stream.cancel(id).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Watches again, from what was seen.
+    pub async fn resume(&mut self) -> Result<(), EtcdError> {
+        self.phase = Phase::Resuming;
+        self.seen.answered = self.seen.complete;
+        for (range, options) in requests(&self.roots, self.seen) {
+            self.stream.watch(range, Some(options)).await.map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Applies the next response to `snapshot`. Cancel-safe.
@@ -84,6 +110,7 @@ impl KeyWatch {
         let answer = self.stream.message().await;
         let ended = |why: String| format!("watch: etcd {}: {why}", self.endpoint);
         match answer {
+            Ok(Some(answer)) if self.has_ended(&answer) => Ok(Changes::default()),
             Ok(Some(answer)) if answer.canceled() => Err(canceled(&answer, ended)),
             Ok(Some(answer)) if is_of_other_cluster(&answer, snapshot) => {
                 Err(EtcdError::Unreachable(ended("it is of another cluster".to_owned())))
@@ -99,13 +126,23 @@ impl KeyWatch {
 
     /// Requests a progress notification: a response without events.
     pub async fn request_progress(&mut self) -> Result<(), EtcdError> {
-        let asked = self.stream.request_progress().await;
-        asked.map_err(|error| EtcdError::Unreachable(format!("watch: {}", reason(&error))))
+        self.stream.request_progress().await.map_err(failed)
+    }
+
+    /// A watch ended because it was to rest.
+    fn has_ended(&self, answer: &WatchResponse) -> bool {
+        let by_request = answer.cancel_reason().is_empty() && answer.compact_revision() == 0;
+        answer.canceled() && !answer.created() && by_request && self.phase != Phase::Watching
     }
 
     fn take(&mut self, answer: &WatchResponse, snapshot: &mut Snapshot) -> Changes {
         let mut changes = Changes::default();
-        if answer.watch_id() < 0 && !answer.created() && answer.events().is_empty() {
+        if answer.created() && self.phase == Phase::Resuming {
+            self.phase = Phase::Watching;
+        }
+        let is_answer = answer.watch_id() < 0 && !answer.created() && answer.events().is_empty();
+        // Without watches, or before they have caught up, it says nothing about what was sent.
+        if is_answer && self.phase == Phase::Watching {
             self.seen.answer(answer.header().map_or(0, |header| header.revision()));
         }
         for pair in answer.events().iter().filter_map(Event::kv) {
@@ -123,6 +160,23 @@ impl KeyWatch {
         }
         changes
     }
+}
+
+/// What to watch, and how.
+pub fn requests(roots: &Roots, seen: Seen) -> [(String, WatchOptions); 2] {
+    [(roots.hosts_range(), HOSTS), (roots.humanz_range(), HUMANZ)].map(|(range, id)| {
+        let options = WatchOptions::new()
+            .with_range(after(&range))
+            .with_start_revision(seen.start())
+            .with_progress_notify()
+            .with_fragment()
+            .with_watch_id(id);
+        (range, options)
+    })
+}
+
+fn failed(error: Error) -> EtcdError {
+    EtcdError::Unreachable(format!("watch: {}", reason(&error)))
 }
 
 pub fn raw(pair: &KeyValue) -> Raw<'_> {

@@ -16,8 +16,8 @@ const LIMIT: u64 = 64 << 20;
 /// then what is not understood closes.
 pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
     let update = |snapshot, problems| SourceUpdate { provider: Provider::File, snapshot, problems };
-    let objects = match text(path).and_then(|text| documents::objects(&text)) {
-        Ok(objects) => objects,
+    let read = match text(path).and_then(|text| documents::read_text(&text, true)) {
+        Ok(read) => read,
         Err(why) => {
             let subject = Object::File("policies", path.to_owned());
             let what = format!("{}: {why}; the last valid policies hold", path.display());
@@ -26,7 +26,6 @@ pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
             return update(None, vec![problem.with_fix(fix)]);
         }
     };
-    let read = documents::read(&objects, true);
     if !read.problems.is_empty() && !last_resort {
         return update(None, read.problems);
     }

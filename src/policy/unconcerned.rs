@@ -6,26 +6,24 @@ use crate::policy::endpoint::{Endpoint, Namespace};
 use crate::policy::members;
 use crate::policy::name::ObjectName;
 use crate::policy::rule::{PolicyVerdict, Rule, Rules};
-use crate::policy::selector::Selector;
 
 /// Those of the namespaces of `pods` of which no rule has any pod as its subject, nor as a peer that it
 /// denies: a pod that is not among a rule's peers yet would pass by that rule.
 pub fn namespaces(rules: &Rules, pods: &[Endpoint]) -> BTreeSet<ObjectName> {
-    let concerned: BTreeSet<Selector> = rules.enforced().flat_map(selectors).collect();
     let all: BTreeMap<&ObjectName, &Namespace> =
         pods.iter().map(|pod| (pod.namespace.name(), &*pod.namespace)).collect();
-    let is_free =
-        |namespace: &&Namespace| !concerned.iter().any(|one| one.may_match_namespace(namespace));
+    let is_free = |namespace: &&Namespace| !rules.enforced().any(|rule| concerns(rule, namespace));
     all.into_values().filter(is_free).map(|namespace| namespace.name().clone()).collect()
 }
 
-fn selectors(rule: &Rule) -> BTreeSet<Selector> {
-    let mut selectors = match rule.verdict {
-        PolicyVerdict::Allow => BTreeSet::new(),
-        PolicyVerdict::Deny | PolicyVerdict::Pass => members::peers([rule]),
+fn concerns(rule: &Rule, namespace: &Namespace) -> bool {
+    let denies = || match rule.verdict {
+        PolicyVerdict::Allow => false,
+        PolicyVerdict::Deny | PolicyVerdict::Pass => {
+            members::peers([rule]).iter().any(|peer| peer.may_match_namespace(namespace))
+        }
     };
-    selectors.insert(rule.subject.clone());
-    selectors
+    rule.subject.may_match_namespace(namespace) || denies()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::support::cni::Network;
 use crate::support::ping::Pinger;
+use crate::support::wait::patience;
 use crate::support::{Agent, Cluster, Place, Pod, eventually, facts, local};
 
 #[test]
@@ -198,6 +199,82 @@ fn hostile_tunnels_are_reported_and_affect_no_other_host() {
     assert!(sent.contains("dst 203.0.113.108 port 53") && sent.lines().count() == 2, "{sent}");
     pods[0].run(&format!("ping -n -c 1 -W 3 {}", pods[1].v4())).ok();
     pods[1].run(&format!("ping -n -c 1 -W 3 {}", pods[0].v4())).ok();
+}
+
+/// A claim with another host's name, while its owner is away: each host reports it, nobody takes the subnet, and
+/// the owner puts its claim back.
+#[test]
+fn an_overwritten_claim_is_a_problem_on_every_host_until_its_owner_puts_it_back() {
+    let cluster = Cluster::new(3);
+    let agents = cluster.start_agents(&[]);
+    let [h1, h2, h3] = &cluster.hosts[..] else { panic!("three hosts") };
+    let before = [h1, h2].map(|host| (facts::addresses(host, "humanz0"), facts::routes(host)));
+    let subnet = cluster.etcd.get("/humanz/hosts/h3").unwrap();
+    let claim = format!("/humanz/v1/subnets/4/{}", subnet.replace('/', "-"));
+    let words = format!("the claim of subnet {subnet} says h1");
+    let says = |status: &serde_json::Value| status["problems"].to_string().contains(&words);
+    agents[2].kill();
+    cluster.etcd.put(&claim, "h1");
+    for host in [h1, h2] {
+        local::status_when(host, &words, says);
+    }
+    let doctor = Agent::run(h2, "doctor", &[]);
+    assert!(doctor.stdout.contains(&words), "{doctor:?}");
+    let after = [h1, h2].map(|host| (facts::addresses(host, "humanz0"), facts::routes(host)));
+    assert_eq!(after, before);
+    assert_eq!(cluster.etcd.get(&claim).as_deref(), Some("h1"), "only its owner puts it back");
+
+    let again = Agent::start(h3, &[]);
+    again.wait_ready();
+    assert_eq!(cluster.etcd.get(&claim).as_deref(), Some("h3"));
+    for host in [h1, h2, h3] {
+        local::status_when(host, "no problem is left", |status| !says(status));
+    }
+    // While its owner lives, it is back before anybody needs to look.
+    cluster.etcd.put(&claim, "h1");
+    again.wait_log(&["somebody changed this host's keys in etcd", &claim]);
+    assert_eq!(cluster.etcd.get(&claim).as_deref(), Some("h3"));
+}
+
+/// Keys and values as long as etcd takes them, in every range that is read.
+#[test]
+fn keys_and_values_of_a_megabyte_make_no_long_line_and_stall_no_command() {
+    let cluster = Cluster::new(2);
+    let agents = cluster.start_agents(&[]);
+    let host = &cluster.hosts[0];
+    let routes = facts::routes(host);
+    let long = "x".repeat(1 << 20);
+    for range in ["hosts/", "v1/", "v1/nodes/", "v1/alive/", "v1/subnets/4/", "v1/contenders/"] {
+        cluster.etcd.put(&format!("/humanz/{range}{long}"), "7");
+        cluster.etcd.put(&format!("/humanz/{range}large"), long.as_bytes());
+    }
+    for range in ["v1-probes/", "v1-members/h2/", "v1-groups/", "v1-policies/NetworkPolicy/"] {
+        cluster.etcd.put(&format!("/humanz/{range}{long}"), "7");
+        cluster.etcd.put(&format!("/humanz/{range}large"), long.as_bytes());
+    }
+    agents[0].wait_log(&["/humanz/hosts/xxx"]);
+    agents[0].wait_log(&["/humanz/v1/nodes/large"]);
+    agents[0].kill();
+    let again = Agent::start(host, &[("POLICY", "on")]);
+    again.wait_ready();
+    for command in ["doctor", "status", "nodes ls", "probe --matrix", "policy ls", "doctor --json"]
+    {
+        let (begun, variables) = (std::time::Instant::now(), [("POLICY", "on")]);
+        let ended = Agent::run(host, command, &variables);
+        let took = begun.elapsed();
+        println!("{command}: {took:?}, {} bytes", ended.stdout.len() + ended.stderr.len());
+        assert!(took < Duration::from_secs(15) * patience(), "{command}: {took:?}");
+        let is_json = command.ends_with("--json");
+        let lines = ended.stdout.lines().filter(|_| !is_json).chain(ended.stderr.lines());
+        assert!(lines.map(str::len).max() < Some(2_000), "{command}: a long line");
+        assert!(ended.stdout.len() < 100_000, "{command}: {} bytes", ended.stdout.len());
+    }
+    for agent in [&agents[0], &agents[1], &again] {
+        let longest = agent.log().lines().map(str::len).max();
+        assert!(longest < Some(2_000), "a log line of {longest:?} bytes");
+    }
+    assert_eq!(facts::routes(host), routes);
+    Pod::add(host, "a").delete();
 }
 
 /// A name without a record, as a Python host writes it, with the subnet of a host whose agent is away.

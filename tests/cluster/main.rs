@@ -9,6 +9,7 @@ use humanz_test_support as support;
 
 mod clones;
 mod disputed;
+mod etcd_users;
 mod firewall;
 mod hostile;
 mod leases;

@@ -11,9 +11,9 @@ use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, facts, local}
 const PASSWORDS: &str = "/var/lib/passwords";
 
 /// Roles made by `nodes roles` before authentication is enabled, and three hosts that serve with them.
-struct Scene {
-    cluster: Cluster,
-    agents: Vec<Agent>,
+pub struct Scene {
+    pub cluster: Cluster,
+    pub agents: Vec<Agent>,
     passwords: Vec<String>,
     /// By which they log in instead.
     certificates: Option<Certificates>,
@@ -21,7 +21,7 @@ struct Scene {
 
 /// How hosts show who they are.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Login {
+pub enum Login {
     Password,
     /// With the host's name as its common name, over TLS.
     Certificate,
@@ -36,7 +36,7 @@ const WITH_CERTIFICATE: &[(&str, &str)] = &[
 ];
 
 impl Scene {
-    fn new(login: Login, variables: &[(&str, &str)]) -> Scene {
+    pub fn new(login: Login, variables: &[(&str, &str)]) -> Scene {
         let mut cluster = Cluster::new(3);
         let certificates = (login == Login::Certificate).then(|| certificates(&mut cluster));
         let passwords = format!("--passwords {PASSWORDS} ");
@@ -71,7 +71,7 @@ impl Scene {
         scene
     }
 
-    fn start(&self, host: &Node, variables: &[(&str, &str)]) -> Agent {
+    pub fn start(&self, host: &Node, variables: &[(&str, &str)]) -> Agent {
         let password = [("ETCD_USER", host.name()), ("ETCD_PASSWORD_FILE", "/etc/humanz/password")];
         let login = if self.certificates.is_some() { WITH_CERTIFICATE } else { &password };
         Agent::start(host, &[login, variables].concat())
@@ -88,7 +88,7 @@ impl Scene {
         }
     }
 
-    fn as_root<T: Send>(
+    pub fn as_root<T: Send>(
         &self,
         request: impl AsyncFnOnce(&mut etcd_client::Client) -> Result<T, Error> + Send,
     ) -> T {
@@ -96,7 +96,7 @@ impl Scene {
     }
 
     /// Does something with the credentials of h3.
-    fn stolen<T: Send>(
+    pub fn stolen<T: Send>(
         &self,
         request: impl AsyncFnOnce(&mut etcd_client::Client) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
@@ -149,7 +149,7 @@ fn give(host: &Node, certificates: &Certificates) {
     }
 }
 
-fn denied<T>(what: &str, answer: Result<T, Error>) {
+pub fn denied<T>(what: &str, answer: Result<T, Error>) {
     let error = answer.err().map(|error| error.to_string());
     assert!(error.as_deref().is_some_and(|e| e.contains("permission denied")), "{what}: {error:?}");
 }

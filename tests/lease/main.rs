@@ -21,6 +21,7 @@ mod loss;
 mod outage;
 mod python;
 mod reports;
+mod rests;
 mod rotation;
 mod scale;
 mod tls;

@@ -51,6 +51,11 @@ pub fn run(
         // No pod may start where nothing would keep it in quarantine.
         return None;
     }
+    if let (Scope::POLICY, Some(before)) = (run.scope, run.previous) {
+        // Pods that come and go change nothing else here: the host is what it was.
+        let (host_state, problems) = (before.clone(), Vec::new());
+        return Some(ReconcileOutcome { host_state, problems, repaired: Vec::new() });
+    }
     let before = run.previous.map(|before| before.own);
     let mut host_state = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(host_state) => host_state,

@@ -39,14 +39,13 @@ impl<P: FnMut(Update)> Session<'_, P> {
     ) -> Result<(), SessionExit> {
         let mut renewed = self.etcd.members().renewed();
         let mut heard_at = Instant::now();
-        let mut seen = Seen::after(mirror.revision);
         let mut crowd = Crowd::new(heard_at.into_std());
-        // While it rests there is no watch, and nothing is published.
+        // While it rests nothing is heard of and nothing published.
         let mut resume_at = crowd.after_claim(behind).map(|rest| heard_at + random::jittered(rest));
-        let mut watch = match resume_at {
-            Some(_) => None,
-            None => Some(self.etcd.watch(seen).await?),
-        };
+        let mut watch = Some(self.etcd.watch(Seen::after(mirror.revision)).await?);
+        if let (Some(watch), Some(_)) = (&mut watch, resume_at) {
+            watch.rest().await?;
+        }
         let mut ask = interval_at(heard_at + ASK, ASK);
         ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut due = None;
@@ -60,7 +59,9 @@ impl<P: FnMut(Update)> Session<'_, P> {
             tokio::select! {
                 () = sleep_until(resume_at.unwrap_or(heard_at)), if resume_at.is_some() => {
                     resume_at = None;
-                    watch = Some(self.etcd.watch(seen).await?);
+                    if let Some(watch) = &mut watch {
+                        watch.resume().await?;
+                    }
                     heard_at = Instant::now();
                     crowd.resume(heard_at.into_std());
                     due = Some(heard_at + CATCH_UP);
@@ -84,7 +85,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     }
                     changes += heard.changes;
                 }
-                () = sleep_until(due.unwrap_or(heard_at)), if due.is_some() && watch.is_some() => {
+                () = sleep_until(due.unwrap_or(heard_at)), if due.is_some() && resume_at.is_none() => {
                     let begun = Instant::now();
                     due = None;
                     let removed = std::mem::take(&mut host_removed);
@@ -99,8 +100,10 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     }
                     rested = Instant::now() + begun.elapsed() * REST;
                     let heard = std::mem::take(&mut changes);
-                    if let Some(rest) = crowd.after_changes(heard, begun.into_std()) {
-                        seen = watch.take().map_or(seen, |watch| watch.seen());
+                    if let Some(watch) = &mut watch
+                        && let Some(rest) = crowd.after_changes(heard, begun.into_std())
+                    {
+                        watch.rest().await?;
                         resume_at = Some(Instant::now() + random::jittered(rest));
                     }
                 }
@@ -110,7 +113,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
                         let why = format!("watch: no response for {SILENCE:?}");
                         return Err(EtcdError::Unreachable(why).into());
                     }
-                    if let Some(watch) = &mut watch {
+                    if let Some(watch) = watch.as_mut().filter(|_| resume_at.is_none()) {
                         watch.request_progress().await?;
                     }
                 }

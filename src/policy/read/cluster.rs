@@ -74,21 +74,12 @@ impl Cluster {
         self.namespaces.insert(namespace.name().clone(), namespace);
     }
 
-    /// Adds a pod to `endpoints`, and what is wrong with it; not one in its host's network, without
-    /// addresses, or at its end, whose address may be another's.
-    ///
-    /// # Errors
-    /// It has no name, namespace or host: it is no endpoint.
-    pub fn pod(&self, object: &Value, endpoints: &mut Endpoints) -> Result<Vec<Problem>, Fault> {
-        let pod = Pod::read(object)?;
-        if !pod.is_endpoint || pod.addresses.is_empty() {
-            return Ok(Vec::new());
-        }
-        let missing = || ObjectField::root(object).fault("spec.nodeName is missing");
-        let host = pod.host.clone().ok_or_else(missing)?;
+    /// Adds a pod that has a host to `endpoints`; gives what is wrong with it.
+    pub fn pod(&self, pod: Pod, endpoints: &mut Endpoints) -> Vec<Problem> {
+        let Some(host) = pod.host.clone() else { return Vec::new() };
         let (endpoint, problems) = self.endpoint(pod, host);
         endpoints.pods.push(endpoint);
-        Ok(problems)
+        problems
     }
 
     /// The namespace `name`; one without labels if it is not known.

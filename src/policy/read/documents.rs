@@ -11,22 +11,20 @@
 
 use serde_json::Value;
 
-use crate::kube::yaml;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::endpoint::Endpoints;
 use crate::policy::name::Scoped;
 use crate::policy::read::cluster::{Cluster, node};
+use crate::policy::read::each::each;
 use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::read::groups::{self, Objects};
 use crate::policy::read::membership::NamespaceRule;
+use crate::policy::read::pod::Pod;
 use crate::policy::read::{Parsed, policy};
 use crate::policy::rule::Rules;
 
 /// The `apiVersion` of humanz's own objects.
 const OWN: &str = "humanz.io/v1";
-
-/// Lists inside lists.
-const DEPTH_LIMIT: u32 = 4;
 
 /// What files say, together.
 #[derive(Clone, Debug, Default)]
@@ -43,55 +41,28 @@ pub struct Documents {
 /// # Errors
 /// It is neither.
 pub fn objects(text: &str) -> Result<Vec<Value>, String> {
-    let json = text.trim_start().starts_with(['{', '[']);
-    let documents: Vec<Value> = if json {
-        let all = serde_json::Deserializer::from_str(text).into_iter();
-        all.collect::<Result<_, _>>().map_err(|error| format!("{error}"))?
-    } else {
-        yaml::documents(text)?
-    };
     let mut objects = Vec::new();
-    for document in documents {
-        flatten(document, &mut objects, DEPTH_LIMIT);
-    }
+    each(text, &mut |object| objects.push(object))?;
     Ok(objects)
-}
-
-fn flatten(value: Value, objects: &mut Vec<Value>, depth: u32) {
-    let is_list =
-        |object: &Value| object["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
-    match value {
-        Value::Null => {}
-        Value::Array(all) if depth > 0 => {
-            all.into_iter().for_each(|one| flatten(one, objects, depth - 1));
-        }
-        mut list if depth > 0 && is_list(&list) => {
-            flatten(list["items"].take(), objects, depth - 1);
-        }
-        object => objects.push(object),
-    }
 }
 
 /// What `objects` say, in any order. What is no object of these kinds is a problem.
 ///
 /// `free`: pods may choose their group where their namespace has no rule.
 pub fn read(objects: &[Value], free: bool) -> Documents {
-    let mut reader = DocumentsReader { cluster: Cluster::new(free), ..DocumentsReader::default() };
-    let (pods, others): (Vec<&Value>, Vec<&Value>) =
-        objects.iter().partition(|object| kind(object) == ("v1", "Pod"));
-    // Pods need what is said of their namespaces.
-    for object in others.into_iter().chain(pods) {
-        if let Err(fault) = reader.take(object) {
-            reader.problem(object, &fault);
-        }
-    }
-    reader.parsed.append(groups::read(&reader.groups, &reader.policies));
-    Documents {
-        rules: Rules::new(reader.parsed.rules),
-        endpoints: reader.endpoints,
-        cluster: reader.cluster,
-        problems: reader.parsed.problems,
-    }
+    let mut reader = DocumentsReader::new(free);
+    objects.iter().for_each(|object| reader.note(object));
+    reader.finish()
+}
+
+/// As [`read`], of the objects in a text.
+///
+/// # Errors
+/// As [`objects`].
+pub fn read_text(text: &str, free: bool) -> Result<Documents, String> {
+    let mut reader = DocumentsReader::new(free);
+    each(text, &mut |object| reader.note(&object))?;
+    Ok(reader.finish())
 }
 
 #[derive(Default)]
@@ -101,6 +72,9 @@ struct DocumentsReader {
     groups: Objects,
     policies: Objects,
     endpoints: Endpoints,
+    /// They need what is said of their namespaces.
+    pods: Vec<Pod>,
+    pod_problems: Vec<Problem>,
 }
 
 fn kind(object: &Value) -> (&str, &str) {
@@ -109,6 +83,31 @@ fn kind(object: &Value) -> (&str, &str) {
 }
 
 impl DocumentsReader {
+    fn new(free: bool) -> DocumentsReader {
+        DocumentsReader { cluster: Cluster::new(free), ..DocumentsReader::default() }
+    }
+
+    fn note(&mut self, object: &Value) {
+        if let Err(fault) = self.take(object) {
+            self.problem(object, &fault);
+        }
+    }
+
+    fn finish(mut self) -> Documents {
+        for pod in self.pods {
+            let problems = self.cluster.pod(pod, &mut self.endpoints);
+            self.pod_problems.extend(problems);
+        }
+        self.parsed.problems.append(&mut self.pod_problems);
+        self.parsed.append(groups::read(&self.groups, &self.policies));
+        Documents {
+            rules: Rules::new(self.parsed.rules),
+            endpoints: self.endpoints,
+            cluster: self.cluster,
+            problems: self.parsed.problems,
+        }
+    }
+
     fn take(&mut self, object: &Value) -> Result<(), Fault> {
         if let Some(parsed) = policy(object) {
             self.parsed.append(parsed);
@@ -120,8 +119,7 @@ impl DocumentsReader {
                 read.inspect_err(|_| self.close(object))
             }
             ("v1", "Pod") => {
-                let problems = self.cluster.pod(object, &mut self.endpoints)?;
-                self.parsed.problems.extend(problems);
+                self.pods.extend(Pod::endpoint(object)?);
                 Ok(())
             }
             ("v1", "Node") => {
@@ -166,6 +164,9 @@ impl DocumentsReader {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let subject = Object::named(format!("{} {}", quoted(kind(object).1), quoted(name)));
         let problem = Problem::new(ProblemKind::Policy, subject, fault.to_string());
-        self.parsed.problems.push(problem);
+        match kind(object) {
+            ("v1", "Pod") => self.pod_problems.push(problem),
+            _ => self.parsed.problems.push(problem),
+        }
     }
 }

@@ -6,6 +6,7 @@
 pub mod cluster;
 pub mod cluster_network_policy;
 pub mod documents;
+pub mod each;
 pub mod fields;
 pub mod groups;
 pub mod kubernetes;

@@ -87,6 +87,22 @@ impl Pod {
         }
         Ok(pod)
     }
+
+    /// One with a host and addresses; `None` if it is in its host's network, without addresses, or at its
+    /// end, whose address may be another's.
+    ///
+    /// # Errors
+    /// It has no name, namespace or host: it is no endpoint.
+    pub fn endpoint(object: &Value) -> Result<Option<Pod>, Fault> {
+        let pod = Pod::read(object)?;
+        if !pod.is_endpoint || pod.addresses.is_empty() {
+            return Ok(None);
+        }
+        match pod.host {
+            Some(_) => Ok(Some(pod)),
+            None => Err(ObjectField::root(object).fault("spec.nodeName is missing")),
+        }
+    }
 }
 
 /// What kubelets pass to runtimes: of static pods `kubernetes.io/config.hash`, which the mirror has as

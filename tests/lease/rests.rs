@@ -1,0 +1,127 @@
+//! A watch that rests while hundreds of hosts change: nothing is missed and nothing seen twice.
+
+use std::time::{Duration, Instant};
+
+use etcd_client::{Txn, TxnOp};
+use humanz::etcd::Update;
+
+use crate::host::{HOSTS, Host};
+use crate::support::etcd::{EtcdServer, isolated};
+use crate::support::wait::patience;
+
+/// More changes than a host follows in a second, and more than one that has rested follows.
+const MANY: usize = 500;
+const FEW: usize = 100;
+
+/// The shortest rest is half a second.
+const REST: Duration = Duration::from_millis(300);
+
+/// So many hosts change together, and `host` knows them: it rests now.
+fn crowd(etcd: &EtcdServer, host: &Host, (count, value): (usize, &str)) {
+    etcd.call(async |client| {
+        for part in 0..count / FEW {
+            let keys = (0..FEW).map(|n| format!("{HOSTS}/crowd{}", part * FEW + n));
+            let puts: Vec<_> = keys.map(|key| TxnOp::put(key, value, None)).collect();
+            client.txn(Txn::new().and_then(puts)).await?;
+        }
+        Ok(())
+    });
+    host.until("the crowd", |found| {
+        let of = |name: &str| found.hosts.get(name).map(|stored| stored.value.to_string());
+        of(&format!("crowd{}", count - 1)).as_deref() == Some(value)
+    });
+}
+
+/// `host` knows what etcd holds, and each snapshot since `mark` was another one.
+fn knows_all(etcd: &EtcdServer, host: &Host, mark: usize) {
+    let found = host.snapshot();
+    let held: Vec<_> = etcd.list(HOSTS).into_iter().collect();
+    let known = found
+        .hosts
+        .iter()
+        .map(|(name, stored)| (format!("{HOSTS}/{name}"), stored.value.to_string()));
+    assert_eq!(known.collect::<Vec<_>>(), held);
+    let snapshots: Vec<_> = host
+        .since(mark)
+        .into_iter()
+        .filter_map(|update| match update {
+            Update::Snapshot(snapshot) => Some(snapshot),
+            _ => None,
+        })
+        .collect();
+    for pair in snapshots.windows(2) {
+        assert!(!pair[0].says_the_same(&pair[1]), "published twice: {}", pair[1].revision);
+    }
+}
+
+#[test]
+fn what_happens_while_a_watch_rests_is_seen_once_and_whole() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let host = Host::up(&etcd, "h1");
+        let own = host.subnet();
+        for round in 0..3 {
+            crowd(&etcd, &host, (MANY, &format!("10.245.{round}.0/24")));
+            let mark = host.mark();
+            let name = format!("late{round}");
+            let at = etcd.put(&format!("{HOSTS}/{name}"), "10.244.77.0/24");
+            etcd.delete(&format!("{HOSTS}/crowd{round}"));
+            etcd.put(&format!("{HOSTS}/crowd{}", round + 9), "10.245.9.0/24");
+            etcd.put(&format!("{HOSTS}/short"), "10.245.8.0/24");
+            etcd.delete(&format!("{HOSTS}/short"));
+            etcd.put(&format!("{HOSTS}/h1"), "10.244.99.0/24");
+            let known = host.until(&name, |found| found.hosts.contains_key(&*name));
+            assert!(known.duration_since(at) > REST, "it did not rest");
+            host.until("its own key", |found| found.hosts["h1"].value.to_string() == own);
+            host.until("all", |found| !found.hosts.contains_key("short"));
+            knows_all(&etcd, &host, mark);
+        }
+    });
+}
+
+#[test]
+fn what_is_compacted_while_a_watch_rests_is_read_again() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let host = Host::up(&etcd, "h1");
+        crowd(&etcd, &host, (MANY, "10.245.1.0/24"));
+        let (mark, at) = (host.mark(), etcd.put(&format!("{HOSTS}/late"), "10.244.77.0/24"));
+        etcd.delete(&format!("{HOSTS}/crowd1"));
+        etcd.compact();
+        let known = host.until("late", |found| found.hosts.contains_key("late"));
+        assert!(known.duration_since(at) > REST, "it did not rest");
+        knows_all(&etcd, &host, mark);
+    });
+}
+
+/// Of a store that was replaced by an older one the watch would get later changes only.
+#[test]
+fn an_etcd_that_is_restored_while_a_watch_rests_is_read_again() {
+    isolated(|| {
+        let mut etcd = EtcdServer::start();
+        let backup = tempfile::tempdir().unwrap();
+        let host = Host::up(&etcd, "h1");
+        etcd.kill();
+        etcd.copy_data(&backup.path().join("data"));
+        etcd.restart();
+        crowd(&etcd, &host, (MANY, "10.245.1.0/24"));
+        for round in 0..2 {
+            crowd(&etcd, &host, (FEW, &format!("10.245.{}.0/24", 2 + round)));
+        }
+        let (mark, rests) = (host.mark(), Instant::now());
+        etcd.kill();
+        etcd.replace_data(&backup.path().join("data"));
+        etcd.restart();
+        for number in 0..40 {
+            etcd.put(&format!("{HOSTS}/late{number}"), "10.245.7.0/24");
+        }
+        println!("etcd was away and ahead again within {:?}", rests.elapsed());
+        let lost = |update: &Update| matches!(update, Update::Disconnected { .. });
+        host.reported(mark, "the loss", lost);
+        host.until("all", |found| {
+            (0..40).all(|number| found.hosts.contains_key(&*format!("late{number}")))
+        });
+        let within = Duration::from_secs(2) * patience();
+        assert!(rests.elapsed() < within || patience() > 1, "{:?}", rests.elapsed());
+    });
+}
