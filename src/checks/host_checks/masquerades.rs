@@ -47,7 +47,7 @@ mod tests {
         let texts = |chains: &[(String, IpAddr)]| -> Vec<String> {
             of_subnets(&subnets, chains).map(|problem| problem.to_string()).collect()
         };
-        assert_eq!(texts(&[other.clone()]), Vec::<String>::new());
+        assert_eq!(texts(std::slice::from_ref(&other)), Vec::<String>::new());
         assert_eq!(
             texts(&[other, chain("CNI-a", "10.88.0.2"), chain("CNI-b", "10.88.7.3")]),
             ["iptables chains of a former bridge plugin masquerade pods of 10.88.0.0/16: CNI-a, \
