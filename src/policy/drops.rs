@@ -184,6 +184,7 @@ mod tests {
                 ..PolicySnapshot::default()
             })),
             pods: vec![pod("web", "10.1.2.3"), pod("db", "10.1.2.4")].into(),
+            held: BTreeMap::new(),
         })
     }
 
