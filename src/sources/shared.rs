@@ -44,7 +44,7 @@ pub enum SharedFault {
     TooMany,
     #[error("a member with more than {ADDRESSES_LIMIT} addresses")]
     TooManyAddresses,
-    #[error("address {0} is not the host's to give")]
+    #[error("address {0} is not in that host's subnets")]
     Foreign(IpAddr),
 }
 

@@ -57,7 +57,7 @@ fn addresses(context: &DoctorContext<'_>) -> Option<Problem> {
         pods.len(),
         named.join("; ")
     );
-    let fix = "humanz-agent ipam gc frees them, once nobody starts those containers again";
+    let fix = "humanz-agent ipam gc frees them, unless those containers start again";
     let subject = Object::File("store", context.settings().cni.ipam_dir.join(&first.network));
     Some(Problem::new(ProblemKind::LeakedAddresses, subject, what).with_fix(fix))
 }
@@ -83,7 +83,7 @@ fn stray(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Pro
             names.iter().take(SHOWN).map(|name| format!("ip link delete {name}")).collect();
         let fix = format!(
             "if their pods are gone: {}; if not, IPAM_DIR was emptied: no other pod gets their \
-             addresses while they run; make them anew when that suits",
+             addresses while they run; recreate them when convenient",
             delete.join("; ")
         );
         Problem::new(ProblemKind::StrayLinks, Object::named("links of pods"), what).with_fix(fix)
