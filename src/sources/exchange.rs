@@ -25,7 +25,7 @@ use crate::sources::exchanged::{
     ExchangeInputs, ExchangeStart, Exchanged, HEARD, HeardMembers, retry,
 };
 use crate::sources::own_members::Writer;
-use crate::sources::shared::{GroupId, SharedFault, owners, read};
+use crate::sources::shared::{GroupId, SharedFault, VALUE_LIMIT, owners, read};
 
 /// Announcements that come closer together than this are read at once.
 const COALESCE: Duration = Duration::from_millis(5);
@@ -279,7 +279,11 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         let keys: Vec<String> = places.iter().map(key).collect();
         for (place, value) in places.into_iter().zip(self.etcd.values(&keys).await?) {
             match value {
-                Some(value) => drop(self.values.insert(place, value)),
+                Some(mut value) => {
+                    // Any longer one says nothing.
+                    value.truncate(VALUE_LIMIT + 1);
+                    self.values.insert(place, value);
+                }
                 None => drop(self.values.remove(&place)),
             }
         }

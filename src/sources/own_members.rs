@@ -22,6 +22,13 @@ const REST: Duration = Duration::from_millis(100);
 /// Time between two looks at the keys.
 const LOOK: Duration = Duration::from_secs(60);
 
+/// This host's keys in etcd.
+struct PublishedKeys {
+    /// There were some before.
+    had_some: bool,
+    has_changed: bool,
+}
+
 pub struct Writer<'a, P> {
     etcd: &'a Etcd,
     start: &'a ExchangeStart,
@@ -33,7 +40,7 @@ pub struct Writer<'a, P> {
     said: Option<Arc<PodOwners>>,
     /// From when on other hosts hear of each change at once; `None` while etcd is away.
     heard_at: Option<Instant>,
-    /// etcd was asked before.
+    /// etcd was asked before, in this life of the agent or in one that noted what it sent.
     was_tried: bool,
     fault: Option<String>,
 }
@@ -42,7 +49,8 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
     pub fn new(etcd: &'a Etcd, start: &'a ExchangeStart, publish: &'a P) -> Self {
         let published = published::read(&start.state_dir);
         let (noted, said, heard_at, fault) = Default::default();
-        Writer { etcd, start, publish, published, noted, said, heard_at, was_tried: false, fault }
+        let was_tried = !published.addresses().is_empty();
+        Writer { etcd, start, publish, published, noted, said, heard_at, was_tried, fault }
     }
 
     /// Keeps the keys as they should be, forever.
@@ -87,26 +95,35 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
             self.noted = Some(Arc::clone(owners));
         }
         let was_tried = std::mem::replace(&mut self.was_tried, true);
-        let had_some = self.publish_own(inputs, record).await?;
+        let PublishedKeys { had_some, has_changed } = self.publish_own(inputs, record).await?;
+        if has_changed {
+            // Other hosts that follow etcd have it in force by then.
+            sleep(REST).await;
+        }
         let now = Instant::now();
         // Nobody can know what was never there.
         let wait = if was_tried || had_some { HEARD } else { Duration::ZERO };
         let is_heard = *self.heard_at.get_or_insert(now + wait) <= now;
         let is_said = self.said.as_ref().is_some_and(|said| Arc::ptr_eq(said, owners));
         if is_heard && !is_said {
-            self.published.commit(owners);
-            // What was noted before says no less.
-            if let Err(error) = published::write(&self.start.state_dir, &self.published) {
-                log::warn!("note what was published: {error}");
-            }
+            // Noted before a pod is released for it: the next start would hold that pod again.
+            let mut published = self.published.clone();
+            published.commit(owners);
+            let noted = published::write(&self.start.state_dir, &published);
+            noted
+                .map_err(|error| EtcdError::Refused(format!("note what was published: {error}")))?;
+            self.published = published;
             (self.publish)(Exchanged::Published(Arc::clone(owners)));
             self.said = Some(Arc::clone(owners));
         }
         Ok(())
     }
 
-    /// True if there were keys before.
-    async fn publish_own(&self, inputs: &ExchangeInputs, record: i64) -> Result<bool, EtcdError> {
+    async fn publish_own(
+        &self,
+        inputs: &ExchangeInputs,
+        record: i64,
+    ) -> Result<PublishedKeys, EtcdError> {
         let ExchangeStart { roots, host, .. } = self.start;
         let publication = Publication::new(roots, host, &inputs.own, record);
         let (keys, _) = self.etcd.keys(&roots.members_of(host), HOSTS_LIMIT).await?;
@@ -118,12 +135,14 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
         let had_some = !keys.is_empty();
         let values = self.etcd.values(&keys).await?;
         let found = keys.into_iter().zip(values).filter_map(|(key, value)| Some((key, value?)));
-        for transaction in publication.changes(&found.collect()) {
+        let transactions = publication.changes(&found.collect());
+        let has_changed = !transactions.is_empty();
+        for transaction in transactions {
             if self.etcd.commit("publish members of groups", &transaction).await?.is_none() {
                 return Err(EtcdError::Refused("this host's record was changed".to_owned()));
             }
         }
-        Ok(had_some)
+        Ok(PublishedKeys { had_some, has_changed })
     }
 
     fn complain(&mut self, error: Option<EtcdError>) {

@@ -61,7 +61,10 @@ impl CachedPolicy {
         settings: &Settings,
         held: &BTreeSet<IpAddr>,
     ) -> Result<(), FileError> {
-        let Some(index) = &mut self.index else { return Ok(()) };
+        let Some(index) = &mut self.index else {
+            // That of an earlier life of the agent does not know what is about to be sent.
+            return files::remove(&ask::index(&settings.cni.ipam_dir));
+        };
         if held.is_subset(&index.held) {
             return Ok(());
         }

@@ -8,6 +8,7 @@ use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::last_policies;
 use crate::net::{Object, Problem, ProblemKind};
+use crate::policy::held::Published;
 use crate::sources::{Exchanged, ExchangedFrom, HeardMembers};
 
 /// First wait for the release of an address whose pod's link went; the fourfold each further time …
@@ -98,10 +99,15 @@ impl Agent {
         };
         let (published, cache) = (&mut state.published, &mut state.cache.policy);
         self.policies.exchange(&from, |owners| {
-            Arc::make_mut(published).send(owners);
-            let held = published.addresses();
-            let narrowed = cache.narrow_index(&self.settings, &held);
-            narrowed.inspect_err(|error| log::error!("index of policies: {error}")).is_ok()
+            let mut sent = Published::clone(published);
+            sent.send(owners);
+            let narrowed = cache.narrow_index(&self.settings, &sent.addresses());
+            let is_narrow =
+                narrowed.inspect_err(|error| log::error!("index of policies: {error}")).is_ok();
+            if is_narrow {
+                *published = Arc::new(sent);
+            }
+            is_narrow
         });
     }
 }
