@@ -4,6 +4,7 @@ mod addresses;
 mod agent;
 mod announce;
 mod announcement;
+mod closed_subnets;
 mod disputed;
 mod files;
 mod folders;
@@ -109,7 +110,7 @@ impl Agent {
             self.state.pods_due.map(|(due, _)| due),
             self.state.kept_policies.due(),
             self.state.quarantine_due,
-            self.state.disputed.look_at,
+            self.state.closed.look_at,
             self.state.refused.as_ref().map(|refused| refused.look_at),
             self.registry.patience_ends().filter(|_| !can_look),
             self.registry.save_due(),

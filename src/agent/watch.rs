@@ -102,7 +102,7 @@ fn forward_kernel_events(
             Ok(scope) if scope.is_empty() => {}
             Ok(scope) => trigger::send(triggers, Trigger::Kernel(scope)),
             Err(error) => {
-                log::error!("watch the kernel: {error}; watching anew");
+                log::error!("watch the kernel: {error}; restarting the watch");
                 thread::sleep(WATCH_AGAIN);
                 match Events::open(protocol) {
                     Ok(opened) => events = opened,

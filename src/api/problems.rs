@@ -73,7 +73,7 @@ fn unanswered(shared: &SharedState, snapshot: &AgentSnapshot) -> Vec<Problem> {
         let what = format!("{more} more hosts do not answer echoes, or not large ones");
         let subject = Object::named("other hosts");
         let problem = Problem::new(ProblemKind::HostUnanswered, subject, what)
-            .with_fix("humanz-agent probe asks all of them now");
+            .with_fix("humanz-agent probe tests all of them now");
         let since = all.iter().filter_map(|problem| problem.since).min();
         all.push(Problem { since, ..problem });
     }

@@ -118,7 +118,7 @@ impl Listeners {
             match open_socket(shared, path) {
                 Ok(opened) => self.socket = Some(opened),
                 Err(error) => failures.push(format!(
-                    "listen on {}: {error}; humanz-agent status and others know less (SOCKET)",
+                    "listen on {}: {error}; humanz-agent status and other subcommands show less (SOCKET)",
                     path.display()
                 )),
             }

@@ -64,7 +64,7 @@ pub fn mtu(pods: u32, underlay: u32, tunnel: Option<u32>) -> Option<Problem> {
         let what =
             format!("pods get MTU {pods}, and the path to other hosts takes {least}{behind}");
         Problem::new(ProblemKind::Mtu, Object::named("MTU of bridge and uplink"), what)
-            .with_fix(format!("set MTU=auto or MTU={least}; then make the pods anew"))
+            .with_fix(format!("set MTU=auto or MTU={least}; then recreate the pods"))
     })
 }
 

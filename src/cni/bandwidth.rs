@@ -53,7 +53,7 @@ fn limit(field: &JsonField, rate: &str, burst: &str) -> Option<Limit> {
             Some(Limit { rate_bits, burst_bits })
         }
         (None, Some(_)) if !is_wrong(field, rate) => {
-            field.fault_at(burst, format!("needs {rate} beside it"));
+            field.fault_at(burst, format!("requires {rate}"));
             None
         }
         (None, _) => None,
@@ -126,8 +126,8 @@ mod tests {
     #[test]
     fn invalid_limits_are_refused_once() {
         for (bad, why) in [
-            (json!({ "ingressBurst": 80 }), "ingressBurst: needs ingressRate beside it"),
-            (json!({ "egressBurst": 80, "egressRate": 0 }), "egressBurst: needs egressRate"),
+            (json!({ "ingressBurst": 80 }), "ingressBurst: requires ingressRate"),
+            (json!({ "egressBurst": 80, "egressRate": 0 }), "egressBurst: requires egressRate"),
             (json!({ "ingressRate": 7 }), "ingressRate: must be 0 (no limit) or at least 8 bits"),
             (
                 json!({ "ingressRate": -8, "ingressBurst": 8 }),

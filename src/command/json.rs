@@ -54,7 +54,7 @@ pub fn rooms(network: &StoreNetwork, subnets: impl Iterator<Item = IpNetwork>) -
 pub fn stale(stale: &Stale) -> String {
     let age = stale.age.map(|age| format!(" of {} ago", span(age))).unwrap_or_default();
     let Stale { asked, why, .. } = stale;
-    format!("{asked} cannot be asked: {why}; this is the last known good state{age}")
+    format!("{asked} does not answer: {why}; showing the last known good state{age}")
 }
 
 /// `from` is `etcd`, `kubernetes` or `state`; then `age_seconds` and `error` say more.

@@ -20,13 +20,13 @@ pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
         return problem(ProblemKind::AgentSilent, what, "run this as root");
     }
     if lock::is_held(state_dir) {
-        let what = format!("an agent serves this host, and cannot be asked: {why}");
+        let what = format!("an agent serves this host, but does not answer: {why}");
         let fix = match socket {
             Some(_) => {
                 let restart = manager.restart();
                 format!("{restart} (pods do not notice); its log may say why it hangs")
             }
-            None => "set SOCKET, and the agent can be asked".to_owned(),
+            None => "set SOCKET, so that the agent can be queried".to_owned(),
         };
         return problem(ProblemKind::AgentSilent, what, &fix);
     }

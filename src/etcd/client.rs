@@ -14,7 +14,7 @@ use crate::etcd::connection::MemberConnection;
 use crate::etcd::failure::reason;
 use crate::etcd::members::EtcdMembers;
 use crate::etcd::settings::EtcdSettings;
-use crate::etcd::watch::{self, KeyWatch, Seen, raw};
+use crate::etcd::watch::{self, KeyWatch, Seen, after, raw};
 use crate::lease::EtcdError;
 use crate::lease::records::{Key, NodeName, ReachabilityReport, Roots};
 use crate::lease::snapshot::{EtcdCluster, Raw, Snapshot};
@@ -314,15 +314,6 @@ async fn renew(keeper: &mut LeaseKeeper, answers: &mut LeaseKeepAliveStream) -> 
         Some(answer) => Ok(answer.ttl()),
         None => Err(Error::LeaseKeepAliveError("the stream ended".to_owned())),
     }
-}
-
-/// The end of the range of keys that begin with `prefix`. Its last byte is `/`.
-pub fn after(prefix: &str) -> Vec<u8> {
-    let mut end = prefix.as_bytes().to_vec();
-    if let Some(last) = end.last_mut() {
-        *last += 1;
-    }
-    end
 }
 
 fn as_txn(transaction: &Transaction) -> Txn {

@@ -239,7 +239,7 @@ impl EtcdMembers {
                 self.take(found, stamp, Vec::new());
                 self.note(opened.remark.map(without_login));
                 self.renewed.send_replace(());
-                log::info!("etcd {}: connected anew with changed files", self.endpoint());
+                log::info!("etcd {}: reconnected with changed files", self.endpoint());
             }
             Ok(Err(why @ (Failure::Files(_) | Failure::Login(_)))) => {
                 self.refuse(stamp, vec![self.refused(&why)]);
@@ -274,7 +274,7 @@ impl EtcdMembers {
             Ok(Ok(member)) => {
                 self.connection.replace(Some(member));
                 self.renewed.send_replace(());
-                log::info!("etcd {}: connected anew as its user", self.endpoint());
+                log::info!("etcd {}: reconnected as its user", self.endpoint());
             }
             Ok(Err(why @ (Failure::Files(_) | Failure::Login(_)))) => {
                 let what = format!("etcd {} requires authentication: {why}", self.endpoint());

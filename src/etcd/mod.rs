@@ -27,14 +27,14 @@ mod tls;
 mod update;
 mod watch;
 
-pub use client::{Etcd, FoundReports, after};
+pub use client::{Etcd, FoundReports};
 pub use connection::MemberConnection;
 pub use contact::Contact;
 pub use reports::Reports;
 pub use roles::{AppliedRole, WantedRole};
 pub use settings::{EtcdSettings, EtcdSetup, EtcdStart};
 pub use update::Update;
-pub use watch::canceled;
+pub use watch::{after, canceled};
 
 use std::io;
 use std::sync::Arc;

@@ -2,7 +2,6 @@
 
 use etcd_client::{Error, Event, KeyValue, WatchOptions, WatchResponse, WatchStream};
 
-use crate::etcd::client::after;
 use crate::etcd::failure::reason;
 use crate::lease::EtcdError;
 use crate::lease::records::{Key, Roots};
@@ -173,6 +172,15 @@ pub fn requests(roots: &Roots, seen: Seen) -> [(String, WatchOptions); 2] {
             .with_watch_id(id);
         (range, options)
     })
+}
+
+/// The end of the range of keys that begin with `prefix`. Its last byte is `/`.
+pub fn after(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
 }
 
 fn failed(error: Error) -> EtcdError {

@@ -116,12 +116,12 @@ fn failed(socket: &Path, error: &io::Error) -> String {
             format!("no agent serves this host ({}: {error})", socket.display())
         }
         io::ErrorKind::PermissionDenied => {
-            format!("only root may ask the agent ({}): try sudo", socket.display())
+            format!("only root may use the agent's socket ({}): try sudo", socket.display())
         }
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             format!("the agent does not answer within {PATIENCE:?} ({})", socket.display())
         }
-        _ => format!("ask the agent ({}): {error}", socket.display()),
+        _ => format!("query the agent ({}): {error}", socket.display()),
     }
 }
 

@@ -164,7 +164,7 @@ fn source_of_default_route(
     let Some(nobody) = NOBODY.get(family) else { return Ok(None) };
     let route = rtnl
         .lookup_route(*nobody)
-        .with_context(|| format!("ask for the {family} default route"))?;
+        .with_context(|| format!("look up the {family} default route"))?;
     Ok(route.and_then(|route| route.source).filter(|source| candidates.contains(source)))
 }
 

@@ -37,7 +37,7 @@ impl Store {
     /// The record of a boot that has begun. A call without sources (after another plugin of a chain)
     /// leaves the import to the first one that has them.
     fn begun(&self) -> String {
-        let nothing_taken_over = if self.sources.is_empty() { " nothing taken over" } else { "" };
+        let nothing_taken_over = if self.sources.is_empty() { " nothing imported" } else { "" };
         format!("{}{nothing_taken_over}", self.boot_id)
     }
 }

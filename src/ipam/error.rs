@@ -21,7 +21,7 @@ pub enum StoreError {
     #[error("{} has been allocated to {}, duplicate allocation is not allowed", list(&.0.addresses), .0.owner_text())]
     Duplicate(Box<StoreEntry>),
     /// The subnet is not, or not alone, this host's.
-    #[error("no address of {subnet} is given out: {why}")]
+    #[error("no address of {subnet} is allocated: {why}")]
     Closed { subnet: IpNetwork, why: String },
     /// A requested address has an owner.
     #[error("requested IP address {address} is taken by {owner}")]

@@ -75,7 +75,7 @@ impl Store {
 }
 
 impl LockedStore<'_> {
-    /// Chooses none of `others`, which have owners of whom the store knows nothing.
+    /// Chooses none of `others`, whose owners the store does not have.
     pub fn without(self, others: HashSet<IpAddr>) -> Self {
         LockedStore { others, ..self }
     }

@@ -135,7 +135,7 @@ mod tests {
         );
         says(&check(&["10.244.1.0/31"], ("m", "b"), false), "too small");
         let unknown = lease(None, &identity(), &pools(false)).unwrap_err().to_string();
-        says(&unknown, "knows no node h1");
+        says(&unknown, "has no node h1");
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
         let kept = Lease { subnets: PerFamily { v4: parse("10.244.7.0/24").ok(), v6: None } };
         let error =
             |node| disagreement(&kept, node, &identity(), &pools(false)).unwrap().to_string();
-        says(&error(None), "knows no node");
+        says(&error(None), "has no node h1");
         let mut node = NodeObject {
             name: "h1".parse().unwrap(),
             subnets: kept.subnets,

@@ -266,7 +266,7 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
             Err(error) => {
                 if self.refused.replace((node.clone(), Instant::now())).is_none() {
                     log::warn!(
-                        "{error}; it has the condition NetworkUnavailable, so no pod is put there: let \
+                        "{error}; it has the condition NetworkUnavailable, so no pod is scheduled there: let \
                          the role patch nodes/status"
                     );
                 }

@@ -11,7 +11,7 @@ use crate::net::subnet;
 /// `Display` is what is wrong; [`NodeError::fix`] is what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeError {
-    #[error("the API knows no node {0}")]
+    #[error("the Kubernetes API has no node {0}")]
     Unknown(NodeName),
     #[error("node {name} is another machine (machine id {theirs}, this one has {ours})")]
     AnotherMachine { name: NodeName, theirs: String, ours: String },

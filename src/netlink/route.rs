@@ -162,7 +162,7 @@ pub fn lookup(address: IpAddr) -> Message {
     let header = header(family, bits, RtTable::Unspec, 0, 0, RtmF::empty());
     let attributes = Attributes::new().put(Rta::Dst, wire::octets(address));
     Message::new(
-        format!("ask for the route to {address}"),
+        format!("look up the route to {address}"),
         Rtm::Getroute,
         NlmF::empty(),
         &header,
@@ -190,7 +190,7 @@ pub fn lookup_forwarded(source: IpAddr, address: IpAddr, input: u32) -> Message 
         .put(Rta::Dst, wire::octets(address))
         .put(Rta::Src, wire::octets(source))
         .u32(Rta::Iif, input);
-    let what = format!("ask for the route from {source} to {address}");
+    let what = format!("look up the route from {source} to {address}");
     Message::new(what, Rtm::Getroute, NlmF::empty(), &header, attributes)
 }
 

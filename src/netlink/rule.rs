@@ -56,7 +56,7 @@ pub struct RoutingRule {
     pub inverted: bool,
     /// It is about a mark.
     pub marked: bool,
-    /// It is about more than this tells: an output device, a user, a port, a VRF.
+    /// It has conditions that are not read: an output device, a user, a port, a VRF.
     pub narrow: bool,
     pub action: RuleAction,
 }

@@ -101,10 +101,10 @@ impl NetlinkSocket {
     pub fn port(&self) -> Result<u32, NetlinkError> {
         let fd = self.socket.as_raw_fd();
         let port = || getsockname::<NetlinkAddr>(fd).map(|address| address.pid());
-        match port().map_err(NetlinkError::io("ask for the port"))? {
+        match port().map_err(NetlinkError::io("read the socket's port"))? {
             0 => {
                 bind(fd, &NetlinkAddr::new(0, 0)).map_err(NetlinkError::io("bind"))?;
-                port().map_err(NetlinkError::io("ask for the port"))
+                port().map_err(NetlinkError::io("read the socket's port"))
             }
             port => Ok(port),
         }

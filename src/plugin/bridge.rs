@@ -185,7 +185,7 @@ fn pin_mac(rtnl: &Rtnl, found: &Link) -> Result<(), CniError> {
         return Ok(());
     };
     let pinned = link::LinkChange { mac: Some(mac), ..link::LinkChange::default() };
-    let what = format_args!("give bridge {} a MAC of its own", found.name);
+    let what = format_args!("set a fixed MAC on bridge {}", found.name);
     rtnl.apply(&[link::change(LinkRef::Index(found.index), &pinned)]).or_internal(what)?;
     log::info!("bridge {} keeps its MAC {mac}", found.name);
     Ok(())

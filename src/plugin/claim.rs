@@ -132,8 +132,7 @@ impl FoundHost<'_> {
         drop(reservation);
         let others = holders::all(rtnl, bridge).or_internal(what)?;
         let others = others.into_keys().chain([address]).collect();
-        let in_use =
-            format!("{address} is in use by {pod}, of whom this network's store knows nothing");
+        let in_use = format!("{address} is in use by {pod}, which is not in this network's store");
         let reservation = again(others).map_err(|error| match error {
             StoreError::Exhausted { .. } => CniError::from(error).with_details(in_use),
             error => error.into(),

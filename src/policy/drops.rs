@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_whose_prefix_is_cut_are_told_apart_by_their_pods() {
+    fn rules_whose_prefix_is_cut_are_distinguished_by_their_pods() {
         let name = |end: &str| format!("{}-{end}", "a".repeat(200));
         let found = reporters(&[
             policy(&name("db"), "db", json!({}), &["Ingress", "Egress"]),

@@ -41,10 +41,10 @@ pub fn peers<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BTreeSet<Selector
 }
 
 fn looks_up_every_pod(rule: &Rule) -> bool {
-    let is_named = |service: &Service| matches!(service, Service::Named(..));
+    let by_name = |service: &Service| matches!(service, Service::Named(..));
     let is_network = |peer: &PolicyPeer| matches!(peer, PolicyPeer::Network { .. });
     rule.direction == Direction::Egress
-        && rule.services.iter().flatten().any(is_named)
+        && rule.services.iter().flatten().any(by_name)
         && rule.peers.as_ref().is_none_or(|peers| peers.iter().any(is_network))
 }
 

@@ -54,7 +54,7 @@ macro_rules! settings {
   humanz-agent config --check                       report every error
   humanz-agent config                               print settings and sources
   humanz-agent uninstall --dry-run                  print what would be removed")]
-        #[argh(error_code(0, "done, or stopped as asked"))]
+        #[argh(error_code(0, "done, or stopped by a signal"))]
         #[argh(error_code(1, "a failure while running; standard error says which"))]
         #[argh(error_code(2, "a setting is wrong; every fault is listed"))]
         #[argh(error_code(69, "etcd cannot be reached (with --once or --dry-run), or this user may not look"))]

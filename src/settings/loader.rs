@@ -239,7 +239,7 @@ impl SettingsLoader {
             } else if self.options.contains_key(name.as_str()) {
                 ("is ignored: it is given as an option".to_owned(), "remove one of them")
             } else {
-                let why = format!("is ignored: the environment says {:?}", hidden?);
+                let why = format!("is ignored: the environment has {:?}", hidden?);
                 (
                     why,
                     "remove EnvironmentFile= from the unit (the agent reads the file itself), or the variable",

@@ -55,7 +55,7 @@ impl Change {
                 Err(why) => faults.push(why),
                 Ok(name) => {
                     if put.insert(name.clone(), bare(object)).is_some() {
-                        faults.push(format!("{name} is there twice"));
+                        faults.push(format!("{name} is given twice"));
                     }
                 }
             }

@@ -198,5 +198,5 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
     }
 }
 
-const LOST: &str = "etcd has no policies any more, and nobody was seen to remove them: put them there \
+const LOST: &str = "the policies are gone from etcd, and no removal was seen: apply them \
                     again (humanz-agent policy apply -f FILE), or none at all (policy apply -f /dev/null)";

@@ -42,7 +42,7 @@ pub enum SharedFault {
     Other(String),
     #[error("more than {MEMBERS_LIMIT} members")]
     TooMany,
-    #[error("address {0} is not the host's to give")]
+    #[error("address {0} is not in that host's subnets")]
     Foreign(IpAddr),
 }
 

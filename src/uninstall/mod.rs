@@ -146,7 +146,7 @@ fn with_pods(kernel: &Kernel, options: &Uninstall) -> Result<Option<String>, Exi
         many => format!("{many} pods are"),
     };
     Ok(Some(format!(
-        "{count} attached ({}{more}): stop them first, or let them lose their network with --force",
+        "{count} attached ({}{more}): stop them first, or disconnect them with --force",
         named.join(", ")
     )))
 }

@@ -132,7 +132,7 @@ fn no_secret_is_anywhere_but_in_its_file() {
     take("second", "key");
     agent.wait_log(&["client.key: not the key of"]);
     take("second", "pem");
-    agent.wait_log(&["connected anew with changed files"]);
+    agent.wait_log(&["reconnected with changed files"]);
     scene.password(WRONG);
     agent.wait_log(&["stays in use", "invalid user ID or password"]);
 

@@ -1,4 +1,4 @@
-//! With NET_ADMIN: further interfaces, addresses and MACs of a pod, and what it tells the bridge of groups.
+//! With NET_ADMIN: further interfaces, addresses and MACs of a pod, and its reports of groups to the bridge.
 
 use std::net::Ipv4Addr;
 

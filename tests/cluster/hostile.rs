@@ -139,7 +139,7 @@ fn network_settings_in_etcd_cannot_widen_a_pool_or_stop_a_host() {
     assert!(wide.contains("10.128.0.0/9") && wide.contains("15"), "{wide}");
     cluster.etcd.put(key, wide);
     join(&cluster, "evil", "10.200.1.0/24", "192.0.2.66");
-    agents[0].wait_log(&["grew to 10.128.0.0/9", "does not take over", "IP_SUBNET_LIMIT"]);
+    agents[0].wait_log(&["grew to 10.128.0.0/9", "does not adopt", "IP_SUBNET_LIMIT"]);
     agents[0].wait_log(&["host evil: subnet 10.200.1.0/24 is ignored"]);
     assert_eq!(facts::routes(host), routes);
     let moved = good.replace("10.244.0.0/16", "10.99.0.0/16");
@@ -232,7 +232,7 @@ fn an_overwritten_claim_is_a_problem_on_every_host_until_its_owner_puts_it_back(
     }
     // While its owner lives, it is back before anybody needs to look.
     cluster.etcd.put(&claim, "h1");
-    again.wait_log(&["somebody changed this host's keys in etcd", &claim]);
+    again.wait_log(&["this host's keys in etcd were changed", &claim]);
     assert_eq!(cluster.etcd.get(&claim).as_deref(), Some("h3"));
 }
 

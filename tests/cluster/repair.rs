@@ -130,7 +130,7 @@ fn an_overwritten_lease_is_restored_and_reported() {
     agent.wait_ready();
     let (key, node) = ("/humanz/hosts/h1", "/humanz/v1/nodes/h1");
     let ours = cluster.etcd.get(key).unwrap();
-    let changed = "somebody changed this host's keys in etcd";
+    let changed = "this host's keys in etcd were changed";
     assert!(!agent.log().contains(changed), "{}", agent.log());
 
     cluster.etcd.put(key, "10.244.77.0/24");

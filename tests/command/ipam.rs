@@ -189,9 +189,9 @@ fn addresses_of_earlier_plugins_are_taken_over() {
     let output = run(host, "ipam import /var/lib/cni/networks/old", SETTINGS).ok();
     println!("{output}");
     assert!(output.contains("+ 10.244.1.50 of container c1, interface eth0"), "{output}");
-    assert!(output.contains("2 taken over into network humanz, 0 were known"), "{output}");
+    assert!(output.contains("2 imported into network humanz, 0 skipped"), "{output}");
     let again = run(host, "ipam import /var/lib/cni/networks/old", SETTINGS).ok();
-    assert!(again.contains("0 taken over into network humanz, 2 were known"), "{again}");
+    assert!(again.contains("0 imported into network humanz, 2 skipped"), "{again}");
     let seed = object(&run(host, "ipam import /run/seed.json --json", SETTINGS));
     assert_eq!(seed["imported"][0]["addresses"][0], "10.244.1.60", "{seed:#}");
     let listed = run(host, "ipam ls", SETTINGS).ok();

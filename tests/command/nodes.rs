@@ -59,7 +59,7 @@ fn hosts_are_listed_from_etcd_and_from_the_saved_state() {
     let known = run(h1, "nodes ls", &away);
     assert_eq!(known.status.code(), Some(1), "{known}");
     assert_eq!(row(&known.stdout, "h2")[..2], ["h2", "unknown"], "{known}");
-    assert!(known.stdout.contains("! etcd cannot be asked: "), "{known}");
+    assert!(known.stdout.contains("! etcd does not answer: "), "{known}");
     assert!(known.stdout.contains("last known good state of "), "{known}");
     let value = object(&run(h1, "nodes ls --json", &away));
     assert_eq!(value["origin"]["from"], "state", "{value:#}");

@@ -209,8 +209,8 @@ fn a_user_without_access_to_the_socket_gets_a_permission_error() {
         ));
         alone.host.run_command(shell.envs(settings), "")
     };
-    refused(&ask("status"), 69, &["only root may ask the agent", "try sudo"]);
-    refused(&ask("status --json"), 69, &["only root may ask the agent"]);
+    refused(&ask("status"), 69, &["only root may use the agent's socket", "try sudo"]);
+    refused(&ask("status --json"), 69, &["only root may use the agent's socket"]);
     let looked = ask("doctor");
     assert!(looked.stdout.contains("agent-silent: run this as root"), "{looked}");
     assert!(!looked.stdout.contains("systemctl"), "{looked}");

@@ -253,7 +253,7 @@ fn what_a_stolen_host_says_of_others_is_ignored() {
     };
     say(value(&web, &["10.244.3.3", "10.244.1.99", "10.244.2.99"]).as_bytes());
     b.becomes(&web, &["10.244.1.2", "10.244.3.3"]);
-    b.wait_problem("is not the host's to give");
+    b.wait_problem("is not in that host's subnets");
     for (bytes, words) in [
         (value(&group("db"), &["10.244.3.3"]).into_bytes(), "another group"),
         (vec![b'x'; 1_000_000], "bytes"),

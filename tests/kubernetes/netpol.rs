@@ -81,7 +81,7 @@ fn connected(servers: &Servers, source: &Server, port: u16) -> BTreeSet<String> 
     })
 }
 
-/// Who reaches whom; `None` if this kernel has no such sockets.
+/// Which pod reaches which; `None` if this kernel has no such sockets.
 fn reached(servers: &Servers, transport: Transport) -> Option<BTreeSet<(String, String)>> {
     let pair = |a: &String, b: String| (a.clone(), b);
     servers.values().for_each(|server| drop(server.received()));

@@ -12,7 +12,7 @@ fn a_host_whose_node_has_no_pod_cidr_waits_and_logs_it() {
     let (api, host) = (&scene.api, scene.host(1));
     api.delete("h1");
     let agent = Agent::start(host, &with(&[]));
-    wait_logged(&agent, "the API knows no node h1");
+    wait_logged(&agent, "the Kubernetes API has no node h1");
     api.put(node("h1", &[], &["192.0.2.11"]));
     wait_logged(
         &agent,
@@ -34,7 +34,7 @@ fn a_host_keeps_its_subnet_for_its_pods_when_its_node_is_registered_anew() {
     let agent = scene.serve(1, &[]);
     let pod = Pod::add(host, "a");
     api.delete("h1");
-    wait_logged(&agent, "the API knows no node h1");
+    wait_logged(&agent, "the Kubernetes API has no node h1");
     api.put(node("h1", &["10.244.9.0/24"], &["192.0.2.11"]));
     wait_logged(&agent, "has the podCIDR 10.244.9.0/24 now, and this host serves 10.244.1.0/24");
     // The others are followed all the same.
@@ -94,7 +94,7 @@ fn a_host_that_boots_without_the_api_has_the_network_it_had() {
         assert!(output.stdout.contains(words), "{words:?} is not in: {output}");
     }
     let output = Agent::run(scene.host(1), "nodes ls", &with(&[]));
-    assert!(output.stdout.contains("the Kubernetes API cannot be asked: "), "{output}");
+    assert!(output.stdout.contains("the Kubernetes API does not answer: "), "{output}");
     assert_eq!(facts::addresses(scene.host(1), "humanz0"), ["10.244.1.1/24"]);
     routes_become(scene.host(1), &[("10.244.2.0/24", "192.0.2.12")]);
     let pod = Pod::add(scene.host(1), "a");

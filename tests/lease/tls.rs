@@ -176,7 +176,7 @@ fn errors_in_the_files_of_this_host_include_the_file_and_the_fix() {
                 (
                     "no certificate",
                     &|start| (start.etcd.cert, start.etcd.key) = (None, None),
-                    &["perhaps it wants a certificate of this host", "set ETCD_CERT and ETCD_KEY"],
+                    &["it may require a client certificate", "set ETCD_CERT and ETCD_KEY"],
                 ),
                 (
                     "signed by somebody else",

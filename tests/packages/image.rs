@@ -78,7 +78,7 @@ fn a_container_serves_its_host_and_can_be_removed() {
     let (pod, other) = (Pod::add(host, "a"), Pod::add(host, "b"));
     // The names of pods, their namespaces and the plugin's log are the host's.
     let explained = inside("explain default/a default/b").ok();
-    assert!(!explained.contains("gone or half made"), "{explained}");
+    assert!(!explained.contains("gone or incomplete"), "{explained}");
     inside("status").ok();
     inside("doctor").ok();
     other.delete();

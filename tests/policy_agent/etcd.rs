@@ -1,4 +1,4 @@
-//! Policies and groups from etcd on hosts that tell each other of their pods.
+//! Policies and groups from etcd on hosts that publish their pods to each other.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

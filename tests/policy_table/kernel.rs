@@ -48,7 +48,7 @@ fn comparable(policy: &FoundPolicy) -> (FoundTable, BTreeSet<String>) {
 }
 
 #[test]
-fn changes_of_others_are_told_from_own_ones_and_from_those_of_other_tables() {
+fn changes_of_others_are_distinguished_from_own_ones_and_from_those_of_other_tables() {
     alone(|| {
         let nft = Nft::open().unwrap();
         let mut random = Random::new(9);

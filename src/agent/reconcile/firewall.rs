@@ -129,7 +129,7 @@ fn keep_table(
         (TableRepair::Edits(edits), Some(wanted)) => match nft.edit(AGENT_TABLE, &edits) {
             // Somebody else uses what is to go, in a way that cannot be seen here.
             Err(NetlinkError::Refused(refused)) => {
-                log::warn!("writing table inet {AGENT_TABLE} anew: {refused}");
+                log::warn!("rewriting table inet {AGENT_TABLE}: {refused}");
                 nft.replace(wanted)
             }
             outcome => outcome,

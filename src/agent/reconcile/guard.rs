@@ -113,7 +113,7 @@ fn sweep(run: &Reconcile<'_>, applier: &mut Applier) {
     };
     match nft.edit_frames_as_seen(TABLE, plan) {
         Ok(0) => {}
-        Ok(_) => log::debug!("removed what pods that are gone left of their guards"),
+        Ok(_) => log::debug!("removed guard rules of deleted pods"),
         Err(error) => applier.inspect_failed(Object::named(GUARDS), error),
     }
 }

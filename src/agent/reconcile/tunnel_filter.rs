@@ -56,7 +56,7 @@ pub fn reconcile(
         (TableRepair::Edits(edits), Some(wanted)) => match nft.edit(TUNNELS_TABLE, &edits) {
             // Somebody else uses what is to go, in a way that cannot be seen here.
             Err(NetlinkError::Refused(refused)) => {
-                log::warn!("writing table inet {TUNNELS_TABLE} anew: {refused}");
+                log::warn!("rewriting table inet {TUNNELS_TABLE}: {refused}");
                 nft.replace(wanted)
             }
             outcome => outcome,

@@ -7,10 +7,10 @@ use ipnetwork::IpNetwork;
 
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
-use crate::agent::serve::state::Disputed;
+use crate::agent::serve::closed_subnets::{ClosedSubnets, Opens, StoreClosed};
 use crate::inspect::holders;
+use crate::ipam::Store;
 use crate::ipam::import::Sources;
-use crate::ipam::{Closed, Store};
 use crate::net::{Object, PerFamily, Problem, ProblemKind, subnet};
 use crate::os::identity;
 
@@ -31,12 +31,12 @@ impl Agent {
         let problem = outcome.err().map(|error| failure(&error)).or_else(|| self.unconfirmed(&own));
         self.shared.problems.set(ProblemSource::Disputed, problem);
         let looks = retry || self.has_dispute(&own);
-        self.state.disputed.look_at = looks.then(|| Instant::now() + LOOK);
+        self.state.closed.look_at = looks.then(|| Instant::now() + LOOK);
     }
 
     /// Looks again for pods in a disputed subnet, when it is time.
     pub(super) fn look_for_pods(&mut self) {
-        if self.state.disputed.look_at.is_some_and(|due| due <= Instant::now()) {
+        if self.state.closed.look_at.is_some_and(|due| due <= Instant::now()) {
             self.follow_dispute();
         }
     }
@@ -48,8 +48,11 @@ impl Agent {
 
     /// A subnet that an earlier run closed, of which etcd has said nothing yet.
     fn unconfirmed(&self, own: &PerFamily<IpNetwork>) -> Option<Problem> {
-        let Disputed { closed, confirmed, .. } = &self.state.disputed;
-        let closed = closed.as_ref().filter(|_| !confirmed && !self.has_dispute(own))?;
+        let ClosedSubnets { store, opens, .. } = &self.state.closed;
+        if *opens == Opens::Own || self.has_dispute(own) {
+            return None;
+        }
+        let closed = store.as_ref()?.now.as_ref()?;
         let is_own = |closed: &&IpNetwork| own.iter().any(|own| subnet::overlap(*own, **closed));
         let subnet = closed.subnets.iter().find(is_own)?;
         let what = format!(
@@ -66,22 +69,18 @@ impl Agent {
         let boot_id = identity::boot_id()?;
         let sources = Sources::usual(&cni.name);
         let store = Store::open(&cni.ipam_dir, &cni.name, &boot_id, sources);
-        if !self.state.disputed.known {
-            self.state.disputed.closed = store.closed()?;
-            self.state.disputed.earlier.clone_from(&self.state.disputed.closed);
-            self.state.disputed.known = true;
-        }
         let trouble = self.state.etcd.trouble.as_ref();
         let disputed = trouble.map(|trouble| trouble.disputed(own)).unwrap_or_default();
         let why = trouble.map(|trouble| trouble.with_fix());
-        // Until etcd has answered, what an earlier run closed may be another host's.
-        let opens = if self.state.disputed.confirmed { *own } else { PerFamily::default() };
-        let Disputed { closed, earlier, is_no_copy, .. } = &self.state.disputed;
-        let former = if *is_no_copy { earlier } else { closed };
-        let wanted = wanted(former.as_ref(), &opens, &disputed, why);
-        if wanted != self.state.disputed.closed {
+        let ClosedSubnets { store: known, opens, .. } = &mut self.state.closed;
+        let known = match known {
+            Some(known) => known,
+            unread => unread.insert(StoreClosed::new(store.closed()?)),
+        };
+        let wanted = known.wanted(*opens, own, &disputed, why);
+        if wanted != known.now {
             store.close(wanted.as_ref(), WAIT)?;
-            self.state.disputed.closed = wanted;
+            known.now = wanted;
         }
         let moves = trouble.is_some_and(|trouble| trouble.ends_without_pods());
         let is_vacant = moves && {
@@ -97,56 +96,8 @@ impl Agent {
     }
 }
 
-/// What is to be closed: `disputed`, and of what is closed the subnets that are not `own`, by etcd.
-fn wanted(
-    closed: Option<&Closed>,
-    own: &PerFamily<IpNetwork>,
-    disputed: &[IpNetwork],
-    why: Option<String>,
-) -> Option<Closed> {
-    let is_own = |closed: &IpNetwork| own.iter().any(|own| subnet::overlap(*own, *closed));
-    let former = closed.iter().flat_map(|closed| &closed.subnets);
-    let former = former.filter(|closed| !is_own(closed) && !disputed.contains(closed));
-    let subnets: Vec<IpNetwork> = disputed.iter().chain(former).copied().collect();
-    let former_why = closed.map(|closed| closed.why.clone());
-    let why = why.filter(|_| !disputed.is_empty()).or(former_why).unwrap_or_default();
-    (!subnets.is_empty()).then_some(Closed { subnets, why })
-}
-
 fn failure(error: &anyhow::Error) -> Problem {
     let what = format!("a subnet of another host cannot be closed for new pods: {error:#}");
     Problem::new(ProblemKind::ChangeFailed, Object::named("IPAM store"), what)
         .with_fix("make IPAM_DIR a directory that root can read and write")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(closed: &[&str], own: &str, disputed: &[&str], expected: &[&str]) {
-        let parse = |texts: &[&str]| -> Vec<IpNetwork> {
-            texts.iter().map(|text| text.parse().unwrap()).collect()
-        };
-        let closed = Closed { subnets: parse(closed), why: "before".to_owned() };
-        let closed = Some(closed).filter(|closed| !closed.subnets.is_empty());
-        let own = PerFamily { v4: own.parse().ok(), v6: None };
-        let why = (!disputed.is_empty()).then(|| "now".to_owned());
-        let found = wanted(closed.as_ref(), &own, &parse(disputed), why);
-        let subnets = found.as_ref().map(|closed| closed.subnets.clone()).unwrap_or_default();
-        assert_eq!(subnets, parse(expected));
-        let why = found.map(|closed| closed.why);
-        assert!(why.is_none_or(|why| why == if disputed.is_empty() { "before" } else { "now" }));
-    }
-
-    #[test]
-    fn a_disputed_subnet_is_closed_and_a_former_one_stays_so() {
-        let (own, former) = ("10.244.1.0/24", "10.244.9.0/24");
-        check(&[], own, &[], &[]);
-        check(&[], own, &[own], &[own]);
-        check(&[own], own, &[], &[]);
-        check(&[former], own, &[], &[former]);
-        check(&[former], own, &[own], &[own, former]);
-        check(&[own], "", &[], &[own]);
-        check(&[own], "", &[own], &[own]);
-    }
 }

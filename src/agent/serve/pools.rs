@@ -71,7 +71,7 @@ impl Agent {
             ),
             _ => (
                 format!(
-                    "{grown}, which this host does not take over: {variable}_LIMIT is {}",
+                    "{grown}, which this host does not adopt: {variable}_LIMIT is {}",
                     self.settings.limits.get(family).map_or("none".to_owned(), ToString::to_string)
                 ),
                 format!(

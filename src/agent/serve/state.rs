@@ -12,9 +12,8 @@ use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::host_state::HostState;
-use crate::ipam::Closed;
 use crate::lease::snapshot::Snapshot;
-use crate::lease::{LeaseError, Peers, Resolved};
+use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
 use crate::policy::keeping::Keeping;
 use crate::policy::local::Published;
@@ -23,6 +22,7 @@ use crate::policy::view::View;
 use crate::settings::{Settings, Texts};
 
 use crate::agent::serve::announcement::Announcement;
+use crate::agent::serve::closed_subnets::ClosedSubnets;
 use crate::agent::serve::rate_limit::RepairRateLimit;
 use crate::agent::serve::refused_settings::RefusedSettings;
 
@@ -37,8 +37,8 @@ pub struct AgentState {
     pub(super) since: Option<SystemTime>,
     /// How etcd is.
     pub(super) etcd: StoreStatus,
-    /// Of its subnets, those that another host has, too.
-    pub(super) disputed: Disputed,
+    /// What is closed for new pods because another host has it, too.
+    pub(super) closed: ClosedSubnets,
     /// When the first change was heard that the kernel does not agree with yet.
     pub(super) change_heard_at: Option<Instant>,
     /// All hosts; from the last known good state until etcd has answered.
@@ -96,29 +96,6 @@ pub struct AgentState {
     pub(super) once: bool,
 }
 
-/// What the IPAM store has closed for new pods.
-#[derive(Debug, Default)]
-pub struct Disputed {
-    pub(super) closed: Option<Closed>,
-    /// What an earlier life of the agent had closed.
-    pub(super) earlier: Option<Closed>,
-    /// It was read, or written, in this life of the agent.
-    pub(super) known: bool,
-    /// In this life etcd said which subnets are this host's: others are not opened before that.
-    pub(super) confirmed: bool,
-    /// When to look for pods.
-    pub(super) look_at: Option<Instant>,
-    /// Nobody has said in time that this machine is a copy: what was closed meanwhile opens.
-    pub(super) is_no_copy: bool,
-}
-
-impl Disputed {
-    /// The state is served that may have been another machine's, as etcd said in `trouble`.
-    pub(super) fn forget_copy(&mut self, trouble: Option<&LeaseError>) {
-        self.is_no_copy |= matches!(trouble, Some(LeaseError::MayBeCopy { .. }));
-    }
-}
-
 impl AgentState {
     /// Nothing is known yet but what names resolved to and, on a host without etcd, its subnets and
     /// that there are no others.
@@ -128,7 +105,7 @@ impl AgentState {
             subnets: fixed,
             since: fixed.map(|_| SystemTime::now()),
             etcd: StoreStatus::default(),
-            disputed: Disputed { confirmed: fixed.is_some(), ..Disputed::default() },
+            closed: ClosedSubnets::new(fixed.is_some()),
             change_heard_at: None,
             snapshot: None,
             peers: fixed.map(|_| Arc::default()),

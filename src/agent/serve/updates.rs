@@ -6,10 +6,11 @@ use std::time::{Instant, SystemTime};
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::registry::{Registry, refused};
 use crate::agent::serve::agent::Agent;
+use crate::agent::serve::closed_subnets::Opens;
 use crate::agent::trigger::Scope;
 use crate::etcd::Update;
 use crate::lease::snapshot::Snapshot;
-use crate::lease::{Resolved, peers};
+use crate::lease::{LeaseError, Resolved, peers};
 use crate::settings::exit::Exit;
 
 impl Agent {
@@ -64,7 +65,7 @@ impl Agent {
                     self.state.since = Some(SystemTime::now());
                 }
                 self.state.subnets = Some(lease.subnets);
-                self.state.disputed.confirmed = true;
+                self.state.closed.opens = Opens::Own;
                 self.follow_dispute();
                 return Ok(Scope::ALL);
             }
@@ -144,7 +145,9 @@ impl Agent {
                 known.snapshot.hosts.len(),
                 known.snapshot.revision
             );
-            self.state.disputed.forget_copy(self.state.etcd.trouble.as_ref());
+            if matches!(self.state.etcd.trouble, Some(LeaseError::MayBeCopy { .. })) {
+                self.state.closed.note_no_copy();
+            }
             self.state.etcd.trouble = self.registry.dispute(&self.settings, &known);
             self.note_store();
             self.state.subnets = Some(known.lease.subnets);

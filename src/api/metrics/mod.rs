@@ -99,7 +99,7 @@ fn passes(page: &mut Page, counters: &Counters) {
     for ((kind, action), count) in &counters.changes {
         changes.sample(&[("kind", kind), ("action", action)], *count as f64);
     }
-    let help = "Changes that undid what somebody else had done to humanz's network.";
+    let help = "Changes that reverted modifications by other software.";
     let mut repairs = page.counters("humanz_drift_repaired_total", help);
     for kind in KINDS {
         let count = counters.repairs.get(kind).copied().unwrap_or_default();
@@ -151,7 +151,7 @@ fn etcd(page: &mut Page, known: &AgentSnapshot, counters: &Counters) {
     let help = "Calls to etcd that failed, by kind.";
     let mut errors = page.counters("humanz_etcd_errors_total", help);
     contact.errors().for_each(|(kind, count)| errors.sample(&[("kind", kind)], count as f64));
-    let help = "Time from a change in etcd being heard to the kernel agreeing with it.";
+    let help = "Time from receiving a change of etcd until the kernel agrees with it.";
     histogram(&mut page.histograms("humanz_watch_lag_seconds", help), &[], &counters.lag);
 }
 
@@ -171,7 +171,7 @@ fn probes(page: &mut Page, shared: &SharedState) {
     }
     let mut samples = page.gauges(
         "humanz_probe_addresses",
-        "Gateways of other hosts that are asked for echoes, by whether they answer.",
+        "Gateways of other hosts that are probed by ICMP echo, by whether they answer.",
     );
     for (label, is) in [("yes", Some(true)), ("no", Some(false)), ("unknown", None)] {
         let count = all.values().filter(|seen| seen.reachable() == is).count();

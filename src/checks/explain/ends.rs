@@ -41,7 +41,7 @@ fn inside(end: &PathEnd, pod: &TracedPod) -> Vec<Hop> {
         Ok(inside) => inside,
         Err(error) => return vec![unseen(name, pod, error)],
     };
-    let again = "make the pod anew: nothing else restores what ADD made inside it";
+    let again = "recreate the pod: nothing else restores what ADD made inside it";
     let Some(link) = &inside.link else {
         let seen = format!("{netns} has no interface {ifname}");
         return vec![Hop::lost("pod-interface", name, seen, again)];
@@ -66,7 +66,7 @@ fn inside(end: &PathEnd, pod: &TracedPod) -> Vec<Hop> {
 /// seen to be gone.
 fn unseen(name: &str, pod: &TracedPod, error: &str) -> Hop {
     if pod.port.is_none() || pod.is_gone {
-        let fix = "the pod is gone or half made: the runtime must make it anew (crictl rmp, or delete \
+        let fix = "the pod is gone or incomplete: the runtime must recreate it (crictl rmp, or delete \
                    the pod)";
         return Hop::lost("pod-namespace", name, error, fix);
     }
@@ -85,7 +85,7 @@ fn unseen(name: &str, pod: &TracedPod, error: &str) -> Hop {
 fn route(end: &PathEnd, other: &PathEnd, inside: &PodNetns) -> Hop {
     let to = other.address;
     let device = inside.link.as_ref().map(|link| link.index);
-    let again = "make the pod anew, or put the route back by hand (ip route add default via the \
+    let again = "recreate the pod, or restore the route by hand (ip route add default via the \
                  bridge's address)";
     match &inside.way {
         Err(error) => Hop::lost("pod-route", &end.name, format!("no way to {to}: {error}"), again),
@@ -143,7 +143,7 @@ fn port(end: &PathEnd, pod: &TracedPod, host: &PathHost) -> Hop {
     let port_name = &pod.port_name;
     let Some(port) = &pod.port else {
         let seen = format!("the host's end of the pod's link ({port_name}) does not exist");
-        return Hop::lost(name, &at, seen, "make the pod anew: its link was deleted");
+        return Hop::lost(name, &at, seen, "recreate the pod: its link was deleted");
     };
     if !port.up {
         let fix = format!("ip link set {port_name} up");
@@ -209,7 +209,7 @@ fn behind(pod: &TracedPod, port: &Link, host: &PathHost) -> Option<(String, Stri
             let why =
                 if port.port.is_some_and(|port| port.locked) { "macspoofchk" } else { "its guard" };
             let seen = format!("{} is closed ({why}) for the pod's MAC {mac}", port.name);
-            Some((seen, "the pod changed its MAC: give it back the one that ADD gave".to_owned()))
+            Some((seen, "the pod changed its MAC: restore the one that ADD set".to_owned()))
         }
         _ => None,
     }

@@ -99,7 +99,7 @@ fn connections(path: &Path) -> Option<Hop> {
     let text = format!("{}{more}", texts.join("; "));
     let silent = |connection: &crate::netlink::connections::Connection| !connection.answered;
     match found.iter().all(silent) {
-        true => Some(Hop::odd(name, HERE, text, "does anybody listen there?")),
+        true => Some(Hop::odd(name, HERE, text, "check that a process listens there")),
         false => Some(Hop::fine(name, HERE, text)),
     }
 }

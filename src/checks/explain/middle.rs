@@ -143,7 +143,7 @@ fn leaving(name: &'static str, host: &PathHost, lookup: &Lookup, end: &PathEnd) 
     match &end.place {
         EndPlace::ThisHost if !way.local => {
             let seen = format!("{text}, although it should be an address of this host");
-            vec![Hop::lost(name, HERE, seen, "ip address add it, or ask for another address")]
+            vec![Hop::lost(name, HERE, seen, "ip address add it, or use another address")]
         }
         EndPlace::Pod(_) if way.device != bridge => {
             let seen = format!("{text}, not by {}", host.bridge_name);

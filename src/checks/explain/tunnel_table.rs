@@ -25,7 +25,7 @@ pub fn received(path: &Path, remote: &RemoteEnd, outer: IpAddr) -> Option<Hop> {
         Ok(Some(table)) => table,
         Ok(None) => {
             let seen = format!(
-                "the nft table inet {TUNNELS_TABLE} is gone: whoever sends a VXLAN packet sends to pods"
+                "the nft table inet {TUNNELS_TABLE} is missing: any sender of VXLAN packets can reach pods"
             );
             return Some(Hop::odd(NAME, HERE, seen, AGENT));
         }

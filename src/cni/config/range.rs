@@ -50,7 +50,7 @@ fn single(field: &JsonField) -> Option<RangeConf> {
     if field.get("subnet").is_none() {
         for key in ["rangeStart", "rangeEnd", "gateway"] {
             if field.get(key).is_some() {
-                field.fault_at(key, "has no subnet beside it; in ranges it belongs into the range");
+                field.fault_at(key, "requires subnet; with ranges, set it inside the range");
             }
         }
     }

@@ -147,7 +147,7 @@ fn wrong_values_name_the_key_and_what_is_right() {
         (json!({ "subnet": "" }), "subnet: must be an address with a prefix length"),
         (json!({ "network": "10.1.2.3/16" }), "network: 10.1.2.3/16 has host bits set; the subnet"),
         (json!({ "network": ["10.0.0.0/8", 1] }), "network[1]: must be a text, not 1"),
-        (json!({ "gateway": "10.1.2.1" }), "gateway: has no subnet beside it"),
+        (json!({ "gateway": "10.1.2.1" }), "gateway: requires subnet"),
         (json!({ "ranges": {} }), "ranges: must be a list of lists of ranges, not an object"),
         (json!({ "ranges": [{}] }), "ranges[0]: must be a list of ranges"),
         (json!({ "ranges": [[]] }), "ranges[0]: the range set is empty"),
@@ -365,5 +365,5 @@ fn the_networks_bandwidth_beats_what_the_runtime_passes_as_a_whole() {
     let zeros = json!({ "runtimeConfig": runtime, "egressRate": 0, "egressBurst": 0 });
     assert_eq!(of(zeros), [Some(8000), Some(8000)]);
     let faulty = json!({ "runtimeConfig": { "bandwidth": { "egressBurst": 8 } } });
-    assert_eq!(fault(faulty), "runtimeConfig.bandwidth.egressBurst: needs egressRate beside it");
+    assert_eq!(fault(faulty), "runtimeConfig.bandwidth.egressBurst: requires egressRate");
 }

@@ -54,7 +54,7 @@ fn configuration(path: &Path, folder: Option<&Path>) -> Vec<Problem> {
     let mut problems = Vec::new();
     let version = value["cniVersion"].as_str().unwrap_or("0.1.0");
     if !VERSIONS.contains(&version) {
-        let what = format!("cniVersion {version} is none that humanz knows");
+        let what = format!("cniVersion {version} is not supported");
         problems.push(problem(ProblemKind::CniVersion, &what, again));
     } else if version == "1.1.0" {
         let what = "cniVersion is 1.1.0: containerd before 2.0, CRI-O before 1.31 and podman before \

@@ -57,7 +57,7 @@ fn addresses(context: &DoctorContext<'_>) -> Option<Problem> {
         pods.len(),
         named.join("; ")
     );
-    let fix = "humanz-agent ipam gc frees them, once nobody starts those containers again";
+    let fix = "humanz-agent ipam gc frees them, unless those containers start again";
     let subject = Object::File("store", context.settings().cni.ipam_dir.join(&first.network));
     Some(Problem::new(ProblemKind::LeakedAddresses, subject, what).with_fix(fix))
 }
@@ -83,10 +83,10 @@ fn stray(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Pro
             names.iter().take(SHOWN).map(|name| format!("ip link delete {name}")).collect();
         let then = match context.settings().guard.is_on {
             true => {
-                "no other pod gets their addresses while they run; make them anew when that suits"
+                "no other pod gets their addresses while they run; recreate them when convenient"
             }
             // Without it the kernel forgets the neighbour entries of pods that are silent.
-            false => "without POD_GUARD other pods may get their addresses: make them anew now",
+            false => "without POD_GUARD other pods may get their addresses: recreate them now",
         };
         let fix = format!(
             "if their pods are gone: {}; if not, IPAM_DIR was emptied: {then}",

@@ -161,7 +161,7 @@ fn pod(text: &str, host: &Host) -> Result<NamedEndpoint, Exit> {
     let other = found.iter().find(|other| other.entry.container_id != first.entry.container_id);
     if let Some(other) = other {
         let ids = format!("{} and {}", first.entry.container_id, other.entry.container_id);
-        return Err(unknown(text, &format!("it may be the container {ids}: say more")));
+        return Err(unknown(text, &format!("it matches containers {ids}: give more of the id")));
     }
     // A further interface has a further address, which can be given instead.
     let first = found.iter().min_by_key(|known| known.entry.ifname != "eth0").unwrap_or(first);

@@ -48,7 +48,7 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
     };
     if let Some((other, _)) = found.next() {
         let why = format!(
-            "networks {} and {} both have {address}: say which with --network",
+            "networks {} and {} both have {address}: choose one with --network",
             network.name, other.name
         );
         return Err(Exit::new(exit::SETTINGS, why));
@@ -78,7 +78,7 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
     } else {
         return Err(Exit::new(
             exit::TEMPORARY,
-            format!("{address} is being given to another pod: try again"),
+            format!("{address} is being assigned to another pod: try again"),
         ));
     };
     let freed = freed.map_err(anyhow::Error::from)?;

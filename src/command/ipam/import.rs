@@ -23,7 +23,7 @@ use crate::settings::values;
     name = "import",
     example = "{command_name} /var/lib/cni/networks/cbr0",
     example = "{command_name} /run/humanz-cni.json --network pods",
-    error_code(1, "there is nothing to take over"),
+    error_code(1, "there is nothing to import"),
     error_code(69, "this user may not read the store"),
     error_code(75, "the store is busy")
 )]
@@ -74,7 +74,7 @@ pub fn run(call: &mut Call<'_>, options: &Import) -> Result<Outcome, Exit> {
         .collect();
     let count = lines.len();
     lines.push(format!(
-        "{count} taken over into network {network}, {known} were known or another's"
+        "{count} imported into network {network}, {known} skipped (known already, or another pod's)"
     ));
     let objects = fresh.iter().map(|entry| object(entry, network, Life::Unknown));
     let value =

@@ -159,7 +159,7 @@ fn text(network: &StoreNetwork, entry: &StoreEntry, life: Life, style: Style) ->
     let ports = entry.forwards().into_iter().map(|port| format!("{} -> {}", port.from, port.to));
     let state = match life {
         Life::Attached => "attached",
-        Life::Present => "its namespace is there, an interface of ours is not",
+        Life::Present => "its namespace exists, its interface does not",
         Life::Gone => "gone: humanz-agent ipam gc frees it",
         Life::Unknown => "unknown: an earlier plugin made it",
         Life::Unseen => "unseen: the directory of its namespace is not the host's here",

@@ -24,7 +24,7 @@ use crate::settings::exit::Exit;
     example = "{command_name} reserve h9",
     example = "{command_name} roles --apply h9",
     error_code(0, "it was done or shown, and nothing is wrong"),
-    error_code(1, "there is no such host, it was refused, or something is wrong: it was said"),
+    error_code(1, "there is no such host, it was refused, or a problem was reported"),
     error_code(69, "etcd cannot be reached"),
     error_code(75, "no subnet is free, or etcd keeps changing: try again")
 )]

@@ -37,7 +37,7 @@ const DRAWS: u32 = 1000;
     name = "reserve",
     example = "{command_name} h9",
     example = "{command_name} h9 10.244.9.0/24",
-    error_code(1, "the host has a subnet already, or what was asked for is not free"),
+    error_code(1, "the host has a subnet already, or the requested subnet is not free"),
     error_code(69, "etcd cannot be reached"),
     error_code(75, "no subnet is free, or etcd keeps changing")
 )]

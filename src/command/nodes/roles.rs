@@ -30,7 +30,7 @@ use crate::settings::exit::{self, Exit};
     name = "roles",
     example = "{command_name} h1",
     example = "{command_name} --apply --passwords /root/etcd h1 h2 h9",
-    error_code(1, "etcd refused, or a role is not as it should be: it was said"),
+    error_code(1, "etcd refused, or a role differs, as reported"),
     error_code(69, "etcd cannot be reached"),
     error_code(75, "no subnet is free, or etcd keeps changing")
 )]

@@ -73,7 +73,7 @@ fn text(cluster: &ClusterView, host: &NodeName, keys: &[(String, i64)], style: S
     let state = match NodeState::of(cluster, host) {
         NodeState::Alive => format!("alive{}", since.unwrap_or_default()),
         NodeState::Silent => "silent: its agent does not run, or cannot reach etcd".to_owned(),
-        NodeState::Python => "runs the Python agent, which gives no sign of life".to_owned(),
+        NodeState::Python => "runs the Python agent, which publishes no liveness".to_owned(),
         NodeState::Unknown => "unknown".to_owned(),
         NodeState::Reserved => "reserved: a subnet is kept for a host of this name".to_owned(),
     };

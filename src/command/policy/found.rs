@@ -38,7 +38,7 @@ pub struct KnownPolicies {
 /// Those in `files`, if there are any; else what this host knows.
 ///
 /// # Errors
-/// A file that is not understood; policies are off; this user may not ask the agent.
+/// A file that is not understood; policies are off; this user may not use the agent's socket.
 pub fn find(
     call: &mut Call<'_>,
     files: &[String],
@@ -63,7 +63,7 @@ pub fn find(
 /// What the agent knows; without one what held last, and why.
 ///
 /// # Errors
-/// Policies are off, or this user may not ask the agent.
+/// Policies are off, or this user may not use the agent's socket.
 pub fn view(settings: &Settings) -> Result<(View, Option<String>), Exit> {
     let off = || Exit::new(exit::SETTINGS, "policies are off on this host (POLICY)");
     match policies::asked(settings) {

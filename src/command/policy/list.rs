@@ -23,7 +23,7 @@ use crate::settings::exit::Exit;
     error_code(0, "these policies hold"),
     error_code(1, "no agent answers, a pod is in quarantine, or something is wrong with a file"),
     error_code(2, "policies are off, or a file cannot be read"),
-    error_code(69, "this user may not ask the agent")
+    error_code(69, "this user may not use the agent's socket")
 )]
 pub struct List {
     /// a file of objects instead, again for more; -: standard input

@@ -27,7 +27,7 @@ use crate::settings::exit::{self, Exit};
     error_code(0, "the policy is shown"),
     error_code(1, "no agent answers, or something is wrong with a file"),
     error_code(2, "there is no such policy, policies are off, or a file cannot be read"),
-    error_code(69, "this user may not ask the agent")
+    error_code(69, "this user may not use the agent's socket")
 )]
 pub struct Show {
     /// its name: db, shop/db, or with its kind

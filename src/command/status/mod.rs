@@ -30,7 +30,7 @@ use crate::settings::exit::{self, Exit};
     example = "{command_name} --json | jq .problems",
     error_code(0, "all is well"),
     error_code(1, "something is wrong, and is shown"),
-    error_code(69, "this user may not ask the agent")
+    error_code(69, "this user may not use the agent's socket")
 )]
 pub struct StatusOptions {
     /// print one JSON object

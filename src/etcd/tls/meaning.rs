@@ -78,11 +78,9 @@ fn of_tls(error: &Error, settings: &EtcdSettings) -> String {
 /// The advice if a member refuses this host's certificate.
 fn refused(settings: &EtcdSettings) -> String {
     match &settings.cert {
-        None => {
-            "it closed the connection: perhaps it wants a certificate of this host; set ETCD_CERT \
+        None => "it closed the connection: it may require a client certificate; set ETCD_CERT \
                  and ETCD_KEY"
-                .to_owned()
-        }
+            .to_owned(),
         Some(cert) => format!(
             "it closed the connection: perhaps it refuses the certificate in ETCD_CERT {}; an authority \
              of its --trusted-ca-file must have signed it, for clients (extendedKeyUsage clientAuth)",

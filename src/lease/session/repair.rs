@@ -45,7 +45,7 @@ pub fn describe(
         parts.truncate(LISTED);
         parts.push(more);
     }
-    let line = || format!("somebody changed this host's keys in etcd: {}", parts.join("; "));
+    let line = || format!("this host's keys in etcd were changed: {}", parts.join("; "));
     (!parts.is_empty()).then(line)
 }
 
@@ -121,7 +121,7 @@ mod tests {
     fn each_key_is_listed_with_the_value_found_and_the_value_put_back() {
         assert_eq!(
             reported(&[(HOST, Some("10.0.77.0/24")), (CLAIM, Some("h2")), (NODE, None)]).unwrap(),
-            "somebody changed this host's keys in etcd: /h/h1: found 10.0.77.0/24, 10.0.9.0/24 put \
+            "this host's keys in etcd were changed: /h/h1: found 10.0.77.0/24, 10.0.9.0/24 put \
              back; /z/subnets/4/10.0.9.0-24: found h2, h1 put back; /z/nodes/h1: found nothing, \
              this host's record put back"
         );

@@ -73,9 +73,9 @@ impl<'a> Reader<'a> {
     }
 
     fn looks_up_names(&self) -> bool {
-        let is_named = |service: &Service| matches!(service, Service::Named(..));
+        let by_name = |service: &Service| matches!(service, Service::Named(..));
         let services = self.rule.services.iter().flatten();
-        self.rule.direction == Direction::Egress && services.into_iter().any(is_named)
+        self.rule.direction == Direction::Egress && services.into_iter().any(by_name)
     }
 
     fn end(&mut self, peer: &'a PolicyPeer, family: Family) -> Option<End<'a>> {

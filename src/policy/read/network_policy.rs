@@ -179,7 +179,7 @@ impl NetworkPolicyReader {
         let selector = |name| field.get(name).map(|field| label_selector(&field)).transpose();
         match (selector("podSelector")?, field.get("namespaceSelector"), field.get("ipBlock")) {
             (None, None, Some(block)) => ip_block(&block),
-            (_, _, Some(block)) => Err(block.fault("must stand alone")),
+            (_, _, Some(block)) => Err(block.fault("must be the only field of its peer")),
             (None, None, None) => Err(field.fault("selects nothing")),
             (Some(labels), None, None) => Ok(PolicyPeer::Selected(self.pods(labels))),
             (None, Some(all), None) => Ok(PolicyPeer::Selected(namespaces(&all)?)),

@@ -45,7 +45,7 @@ fn a_backslash_joins_lines_and_takes_a_meaning_away() {
 }
 
 #[test]
-fn what_is_no_assignment_is_named_by_its_line() {
+fn what_is_no_assignment_is_reported_with_its_line() {
     let text = b"A=b\nETCD_HOST\n\nexport C=d\n1E=f\nG-H=i\n=j\nK=\x07\nL='m\nn";
     assert_eq!(
         faults(text),
@@ -62,7 +62,7 @@ fn what_is_no_assignment_is_named_by_its_line() {
 }
 
 #[test]
-fn what_is_no_text_is_named_by_its_line() {
+fn what_is_no_text_is_reported_with_its_line() {
     assert_eq!(faults(b"A=b\nC=\xff\n"), ["line 2: is not UTF-8 text"]);
     assert_eq!(faults(b"A=\"b\n c\""), ["line 1: the value of A holds a control character"]);
     assert_eq!(faults(b"A=\0"), ["line 1: the value of A holds a control character"]);

@@ -247,7 +247,7 @@ fn an_unknown_endpoint_is_reported() {
     let nobody = format!("c1 {}.200", pod.v4().to_string().rsplit_once('.').unwrap().0);
     let _other = Pod::add(&alone.host, "c2");
     check(&alone.host, &standalone, "c1 nobody", 2, "none of the 2 pods of this host");
-    check(&alone.host, &standalone, "c 192.0.2.9", 2, "c1 and c2: say more");
+    check(&alone.host, &standalone, "c 192.0.2.9", 2, "c1 and c2: give more of the id");
     check(&alone.host, &standalone, &nobody, 1, "no pod has it");
     check(&alone.host, &standalone, "c1 10.244.99.7", 1, "no host of the network has that subnet");
     check(&alone.host, &standalone, "192.0.2.9 192.0.2.10", 2, "run it on a host of one of them");

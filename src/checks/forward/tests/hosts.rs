@@ -90,7 +90,7 @@ fn a_host_with_both_families_is_one_host() {
 }
 
 #[test]
-fn each_chain_is_named_with_what_it_drops() {
+fn each_chain_is_reported_with_what_it_drops() {
     let jump = |name: &str| rule(&[], Verdict::Jump(name.to_owned()));
     let drops = |name: &str, rules: &[ChainRule]| (name.to_owned(), rules.to_vec());
     let called = [
@@ -110,7 +110,7 @@ fn each_chain_is_named_with_what_it_drops() {
 }
 
 #[test]
-fn a_host_that_a_list_forgot_is_named() {
+fn a_host_that_a_list_forgot_is_reported() {
     let known = ["10.244.0.0/22", "10.244.4.0/24", "10.244.6.0/23", "10.244.8.0/23"];
     let rules = [
         to(&["203.0.113.0/24"], Verdict::Accept),

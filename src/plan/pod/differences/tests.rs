@@ -104,7 +104,7 @@ fn what_others_added_is_no_difference() {
 }
 
 #[test]
-fn each_thing_that_differs_is_named() {
+fn each_thing_that_differs_is_reported() {
     let lost = "address 10.1.2.3 is not reserved for the container";
     check(|found| found.reserved.clear(), &[lost]);
     let missing = "prevResult lacks address 10.9.9.9, which is reserved for the container";
@@ -143,7 +143,7 @@ fn each_thing_that_differs_is_named() {
 }
 
 #[test]
-fn what_is_gone_is_named_from_the_host_inwards() {
+fn what_is_gone_is_reported_from_the_host_inwards() {
     let all = [
         "address 10.1.2.3 is not reserved for the container",
         "bridge humanz0 is missing",
