@@ -525,6 +525,8 @@ fn an_add_that_fails_late_leaves_alone_what_a_later_one_made() {
     let somaxconn = || host.run("ip netns exec c1 sysctl -n net.core.somaxconn").stdout;
     crate::support::soon("everything is made", || somaxconn().trim() == "77");
     Call::new("DEL", &conf, "c1").run(&host).ok();
+    // The store tells two reservations of one address apart by the second.
+    std::thread::sleep(std::time::Duration::from_secs(1));
     let later = call.run(&host).ok();
     let made = host.leftovers();
     drop(reader);
