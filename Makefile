@@ -32,9 +32,12 @@ demo: ## three hosts, etcd and pods in namespaces of this machine (as root)
 
 # Most tests wait, for etcd or for the kernel: more of them at once than there are processors.
 # SCHEDULES: of the simulator of leases, which alone needs a minute for them.
-test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman
+test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman, SKIP_BROWSER=1 Chromium
 	@packaging/deps test
-	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) SCHEDULES=100000 RUST_TEST_THREADS=$$((2 * $$(nproc))) \
+	@test "$(SKIP_BROWSER)" = 1 || packaging/deps browser || \
+		echo "WARNING: no chromium: the tests of the page will fail; make test SKIP_BROWSER=1 leaves them out" >&2
+	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) SKIP_BROWSER=$(SKIP_BROWSER) \
+		SCHEDULES=100000 RUST_TEST_THREADS=$$((2 * $$(nproc))) \
 		$(CARGO) test --locked --no-fail-fast -- --show-output
 
 # VM_LAB: a program that runs a command under another kernel; CONTRIBUTING says what it must offer.
@@ -127,6 +130,7 @@ clean: ## removes what was built
 
 deps: ## installs the Debian packages that building and testing need
 	packaging/deps test
+	packaging/deps browser
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14

@@ -318,7 +318,7 @@ fn read(file: &str) -> String {
 
 #[test]
 fn purge_finds_the_agents_copy_however_its_place_is_written() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/deb/postrm");
+    let script = root().join("packaging/deb/postrm");
     for line in [
         "CNI_PLUGIN_LOCATION=/run/cni/humanz",
         "CNI_PLUGIN_LOCATION=\"/run/cni/humanz\"",
@@ -333,11 +333,12 @@ fn purge_finds_the_agents_copy_however_its_place_is_written() {
              cat > /var/lib/humanz/agent.env <<'END'\n{line}\nEND
              printf '#!/bin/sh\\necho \"called $*\"' > /run/cni/humanz-agent
              chmod +x /run/cni/humanz-agent
-             sh /dev/stdin purge < {}",
-            script.display()
+             sh /dev/stdin purge"
         );
         let mut unshare = Command::new("unshare");
         unshare.args(["--mount", "--propagation", "private", "sh", "-ec", &steps]);
+        // The mounts may hide the script.
+        unshare.stdin(std::fs::File::open(&script).unwrap());
         let output = unshare.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         let wanted = "called --env-file /var/lib/humanz/agent.env uninstall --purge\n";

@@ -33,6 +33,8 @@ pub enum ProblemSource {
     Firewall,
     /// Objects of policies, and what cannot be enforced of them.
     Policies,
+    /// What this host says of its members of groups.
+    Members,
     /// Pods whose policies are not in force.
     QuarantinedPods,
     /// Routes to other hosts.

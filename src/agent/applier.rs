@@ -7,8 +7,8 @@ use crate::os::files::FileError;
 use crate::plan::{Describe, Line};
 
 /// What to do about a failure that gives no better advice.
-pub const RETRIED: &str = "the agent tries again by itself; if this stays, its log shows each \
-                           attempt: journalctl -u humanz-agent";
+pub const RETRIED: &str =
+    "the agent tries again by itself; if this stays, its log shows each attempt";
 
 /// Context of an error for which the fix is known.
 #[derive(Debug)]

@@ -32,6 +32,14 @@ impl ServiceManager {
         }
     }
 
+    /// Shows its log; those of all hosts on Kubernetes.
+    pub fn log(self) -> &'static str {
+        match self {
+            ServiceManager::Systemd => "journalctl -u humanz-agent",
+            ServiceManager::Kubernetes => "kubectl -n kube-system logs -l app=humanz --prefix",
+        }
+    }
+
     /// Sets `variable` to a place that the agent writes to.
     pub fn set_place(self, variable: &str, place: &Path) -> String {
         let text = place.display();

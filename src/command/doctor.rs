@@ -9,6 +9,7 @@ mod etcd;
 mod kernel;
 mod leaks;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -19,6 +20,7 @@ use crate::agent::active_problems::sort;
 use crate::command::call::{Call, Outcome};
 use crate::command::doctor::context::DoctorContext;
 use crate::command::table::{Cell, Style, Table, Tone, printable};
+use crate::inspect::service_manager::service_manager;
 use crate::inspect::{Host, HostList};
 use crate::net::{Problem, Severity};
 use crate::settings::exit::{self, Exit};
@@ -31,7 +33,7 @@ use crate::settings::exit::{self, Exit};
     name = "doctor",
     example = "{command_name}",
     example = "{command_name} --json",
-    example = "{command_name} --bundle /tmp/humanz.tar",
+    example = "{command_name} --bundle /var/log/humanz-bundle.tar",
     error_code(0, "nothing is wrong"),
     error_code(1, "something is wrong, or will be"),
     error_code(2, "a setting is wrong; every fault is listed")
@@ -108,8 +110,11 @@ fn finding(problem: &Problem) -> Value {
     })
 }
 
-fn fix(problem: &Problem) -> &str {
-    problem.fix.as_deref().unwrap_or("see the log of the agent: journalctl -u humanz-agent")
+fn fix(problem: &Problem) -> Cow<'_, str> {
+    match &problem.fix {
+        Some(fix) => fix.into(),
+        None => format!("see the log of the agent: {}", service_manager().log()).into(),
+    }
 }
 
 fn text(problems: &[Problem], style: Style) -> String {
@@ -123,6 +128,6 @@ fn text(problems: &[Problem], style: Style) -> String {
         let at = problem.subject.to_string();
         table.row([name, Cell::new(problem.kind.name()), Cell::new(&problem.what), Cell::new(at)]);
     }
-    let fix = |problem: &Problem| format!("{}: {}\n", problem.kind, printable(fix(problem)));
+    let fix = |problem: &Problem| format!("{}: {}\n", problem.kind, printable(&fix(problem)));
     format!("{}\n{}", table.render(style), problems.iter().map(fix).collect::<String>())
 }

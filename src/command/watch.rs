@@ -15,6 +15,7 @@ use crate::command::call::{Call, Outcome, complain};
 use crate::command::drops;
 use crate::command::table::printable;
 use crate::inspect::agent_socket;
+use crate::inspect::service_manager::service_manager;
 use crate::net::time::timestamp;
 use crate::netlink::NetlinkProtocol;
 use crate::netlink::events::{Events, KernelEvent};
@@ -79,7 +80,8 @@ fn agent(call: &mut Call<'_>, options: &Watch, stream: impl BufRead) -> Result<O
             return Ok(Outcome::Fine);
         }
     }
-    Err(Exit::new(exit::UNAVAILABLE, "the agent has ended (journalctl -u humanz-agent says why)"))
+    let log = service_manager().log();
+    Err(Exit::new(exit::UNAVAILABLE, format!("the agent has ended ({log} says why)")))
 }
 
 fn kernel(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {

@@ -20,20 +20,18 @@ use crate::etcd::settings::{EtcdSetup, EtcdStart};
 use crate::etcd::update::Update;
 use crate::etcd::{files, liveness};
 use crate::lease::EtcdError;
+use crate::lease::session::grace::GRACE;
 use crate::lease::session::{Command, Event, Found, Pause, SessionExit, SessionMachine, Settled};
 use crate::lease::{HostAttributes, LeaseError};
 use crate::net::PerFamily;
 use crate::os::random;
 
-/// Longest time between two attempts while etcd does not answer.
+/// Longest time between two attempts while etcd does not answer: much shorter than [`GRACE`], as a survivor
+/// of a loss of data puts the keys back before a new host takes one of the subnets.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Hosts that read again at once after an interruption; more of them take up to 1 ms each longer.
 const AT_ONCE: usize = 100;
-
-/// Wait before a new host writes to an empty etcd. Much longer than [`RETRY`], so that a survivor of a
-/// loss of data has put the keys back before a new host takes one of the subnets.
-const GRACE: Duration = Duration::from_secs(2);
 
 /// Wait before a fresh subnet is used if there are hosts of the Python agent, which take a number and
 /// write their key in two steps.

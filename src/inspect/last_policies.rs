@@ -12,10 +12,12 @@ use serde::{Deserialize, Serialize};
 use crate::inspect::policy_file;
 use crate::net::node_name::NodeName;
 use crate::os::files::{self, FileError};
-use crate::policy::local::{HostKnowledge, Published};
+use crate::policy::held::Sharing;
+use crate::policy::local::HostKnowledge;
 use crate::policy::sources::Policies;
 use crate::policy::{PolicySnapshot, Provider};
 use crate::settings::Settings;
+use crate::sources::published;
 
 /// In the state directory.
 pub const FILE: &str = "policy.json";
@@ -26,8 +28,6 @@ const SCHEMA: u32 = 1;
 struct Kept<T> {
     schema: u32,
     snapshots: T,
-    #[serde(default)]
-    published: Published,
 }
 
 /// The file while newer policies than its own are in force.
@@ -40,11 +40,8 @@ pub const OUTDATED: &str = "policy.json.outdated";
 pub fn keep(
     state_dir: &Path,
     snapshots: &BTreeMap<Provider, &PolicySnapshot>,
-    published: &Published,
 ) -> Result<usize, FileError> {
-    let text =
-        serde_json::to_vec(&Kept { schema: SCHEMA, snapshots, published: published.clone() })
-            .unwrap_or_default();
+    let text = serde_json::to_vec(&Kept { schema: SCHEMA, snapshots }).unwrap_or_default();
     files::replace(&state_dir.join(FILE), &text, 0o600)?;
     files::remove(&state_dir.join(OUTDATED))?;
     Ok(text.len())
@@ -61,14 +58,11 @@ pub fn outdate(state_dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Snapshots, and what other hosts know of this one's pods.
-pub type KeptPolicies = (BTreeMap<Provider, PolicySnapshot>, Published);
-
 /// What was kept; nothing if it cannot be used. `or_outdated`: also what is older than what was in force
 /// last.
-pub fn kept(state_dir: &Path, or_outdated: bool) -> KeptPolicies {
+pub fn kept(state_dir: &Path, or_outdated: bool) -> BTreeMap<Provider, PolicySnapshot> {
     let kept = read(&state_dir.join(FILE));
-    if kept.0.is_empty() && or_outdated { read(&state_dir.join(OUTDATED)) } else { kept }
+    if kept.is_empty() && or_outdated { read(&state_dir.join(OUTDATED)) } else { kept }
 }
 
 /// When they were kept.
@@ -84,18 +78,20 @@ pub fn at_start(settings: &Settings, host: &NodeName) -> Option<HostKnowledge> {
     if [FILE, OUTDATED].iter().any(|name| files::is_denied(&settings.state_dir.join(name))) {
         return None;
     }
-    let (kept, found) = kept(&settings.state_dir, true);
+    let kept = kept(&settings.state_dir, true);
     let mut policies = Policies::kept(kept, &policy.providers(&settings.source));
     if let Some(file) = &policy.file {
         let update = policy_file::read(file, host, !policies.has(Provider::File));
         policies.take(update, SystemTime::now());
     }
-    let published = policy.providers(&settings.source).contains(&Provider::Members);
-    let published = published.then(|| Arc::new(found));
-    Some(HostKnowledge { host: host.clone(), known: policies.snapshot().cloned(), published })
+    let sharing = match policy.providers(&settings.source).contains(&Provider::Members) {
+        true => Sharing::On(Arc::new(published::read(&settings.state_dir))),
+        false => Sharing::Off,
+    };
+    Some(HostKnowledge { host: host.clone(), known: policies.snapshot().cloned(), sharing })
 }
 
-fn read(path: &Path) -> KeptPolicies {
+fn read(path: &Path) -> BTreeMap<Provider, PolicySnapshot> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Default::default(),
@@ -105,7 +101,7 @@ fn read(path: &Path) -> KeptPolicies {
         }
     };
     match serde_json::from_slice::<Kept<_>>(&bytes) {
-        Ok(kept) if kept.schema == SCHEMA => (kept.snapshots, kept.published),
+        Ok(kept) if kept.schema == SCHEMA => kept.snapshots,
         Ok(kept) => {
             log::error!("{}: schema {} is not {SCHEMA}", path.display(), kept.schema);
             Default::default()

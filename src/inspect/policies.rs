@@ -1,5 +1,7 @@
 //! What this host knows of policies: as its agent says, or as its disk has it.
 
+use std::collections::BTreeMap;
+
 use ipnetwork::IpNetwork;
 
 use crate::inspect::{agent_socket, identity, last_policies, pods};
@@ -27,7 +29,7 @@ pub fn last(
 ) -> Result<Option<View>, Exit> {
     let Some(policy) = &settings.policy else { return Ok(None) };
     let providers = policy.providers(&settings.source);
-    let (kept, _) = last_policies::kept(&settings.state_dir, true);
+    let kept = last_policies::kept(&settings.state_dir, true);
     let policies = Policies::kept(kept, &providers);
     let read = last_policies::written(&settings.state_dir);
     let dated = |state: SourceState| SourceState { read: read.filter(|_| state.holds), ..state };
@@ -39,5 +41,6 @@ pub fn last(
         sources: policies.states(&providers).into_iter().map(dated).collect(),
         known: policies.snapshot().cloned(),
         pods: Pods::of(network, &contents.entries),
+        held: BTreeMap::new(),
     }))
 }

@@ -1,4 +1,4 @@
-//! The configurations of container runtimes on this host.
+//! The configurations of container runtimes on this host. Paths are the host's, in a pod, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,9 @@ use crate::checks::host_checks::ContainerRuntime;
 const CONTAINERD: &str = "/etc/containerd/config.toml";
 const CRIO: &str = "/etc/crio/crio.conf";
 const CRIO_PARTS: &str = "/etc/crio/crio.conf.d";
+
+/// Where a pod of the agent has the /etc of its node.
+const NODE_ETC: &str = "/host/etc";
 
 /// A larger file is not read: no runtime writes one.
 const LIMIT_BYTES: u64 = 1 << 20;
@@ -54,16 +57,26 @@ fn named(name: &'static str, file: impl Into<PathBuf>) -> ContainerRuntime {
 }
 
 fn table(file: &Path) -> Option<Table> {
-    let found = fs::metadata(file).ok()?;
+    let file = here(file);
+    let found = fs::metadata(&file).ok()?;
     let readable = found.is_file() && found.len() <= LIMIT_BYTES;
     readable.then(|| fs::read_to_string(file).ok()?.parse().ok())?
+}
+
+/// Where this process finds a file of the host.
+fn here(path: &Path) -> PathBuf {
+    let node = Path::new(NODE_ETC);
+    match path.strip_prefix("/etc") {
+        Ok(rest) if node.is_dir() => node.join(rest),
+        _ => path.to_owned(),
+    }
 }
 
 /// The files that a pattern with one `*` in its last part names, in the order of their names.
 fn matching(pattern: &str) -> Vec<PathBuf> {
     let Some((before, after)) = pattern.split_once('*') else { return vec![pattern.into()] };
     let Some((folder, begin)) = before.rsplit_once('/') else { return Vec::new() };
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = fs::read_dir(here(Path::new(folder))).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<String> =
         names.filter(|name| name.starts_with(begin) && name.ends_with(after)).collect();

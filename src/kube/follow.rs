@@ -27,7 +27,7 @@ const TRIES: u32 = 3;
 /// Age at which everything is listed again in any case.
 const RELIST: Duration = Duration::from_secs(3600);
 
-/// A watch that ends earlier without an error failed for an unknown reason.
+/// A watch that ends earlier failed, even without an error.
 const SHORT: Duration = Duration::from_secs(10);
 
 /// Longest time after which a resource that the cluster lacks is asked for again.
@@ -201,22 +201,19 @@ impl<T> Follower<T> {
             self.send(Heard::Connected).await?;
         }
         loop {
-            let events = match watch.next(|line| resource.event(line)).await {
-                Ok(Some(events)) => events,
-                Ok(None) => break,
-                Err(error) => return Ok(Err(error)),
-            };
+            let heard = watch.next(|line| resource.event(line)).await;
             if begun.elapsed() > SHORT {
                 self.attempts = 0;
             }
+            let events = match heard {
+                Ok(Some(events)) => events,
+                Ok(None) => return Ok(Ok(())),
+                Err(error) => return Ok(Err(error)),
+            };
             for event in events {
                 self.take(event).await?;
             }
         }
-        if begun.elapsed() > SHORT {
-            self.attempts = 0;
-        }
-        Ok(Ok(()))
     }
 
     async fn take(&mut self, event: ObjectEvent) -> Result<(), Unheard> {

@@ -34,7 +34,7 @@ const AT_ONCE: usize = 100;
 /// Age at which the nodes are listed again in any case.
 const RELIST: Duration = Duration::from_secs(3600);
 
-/// A watch that ends earlier without an error failed for an unknown reason.
+/// A watch that ends earlier failed, even without an error.
 const SHORT: Duration = Duration::from_secs(10);
 
 /// Time after which the API is asked again for what it refused, if the node is as it was.
@@ -182,13 +182,13 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
         loop {
             tokio::select! {
                 events = watch.next(object::event) => {
-                    let Some(events) = events? else { break };
-                    self.contact.heard();
-                    self.contact.changed();
-                    events.into_iter().for_each(|event| listed.take_in(event));
                     if begun.elapsed() > SHORT {
                         self.attempts = 0;
                     }
+                    let Some(events) = events? else { return Ok(()) };
+                    self.contact.heard();
+                    self.contact.changed();
+                    events.into_iter().for_each(|event| listed.take_in(event));
                     due.get_or_insert(Instant::now() + COALESCE);
                 }
                 () = sleep_until(due.unwrap_or(begun)), if due.is_some() => {
@@ -206,10 +206,6 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
                 }
             }
         }
-        if begun.elapsed() > SHORT {
-            self.attempts = 0;
-        }
-        Ok(())
     }
 
     /// Publishes what changed: this host's subnets, and all hosts once it has some.

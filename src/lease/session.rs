@@ -6,6 +6,7 @@
 mod claiming;
 mod contention;
 mod dry_run;
+pub mod grace;
 mod holding;
 mod machine;
 mod messages;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::net::Protocol;
 use crate::netlink::packet::Packet;
-use crate::policy::compile::{log_prefix, quarantine_prefix};
+use crate::policy::compile::{log_prefix, no_connection_prefix, quarantine_prefix};
 use crate::policy::endpoint::Endpoint;
 use crate::policy::rule::{Direction, PolicyVerdict, Rule};
 use crate::policy::view::View;
@@ -20,6 +20,7 @@ pub struct Reporters {
     /// Names of all pods, those in quarantine included.
     names: BTreeMap<IpAddr, String>,
     quarantine: String,
+    no_connection: String,
 }
 
 /// A connection that was denied, or would have been.
@@ -37,6 +38,8 @@ pub enum DenialReason {
     Rule(Rule),
     /// One end is a pod in quarantine.
     Quarantine,
+    /// The packet belongs to no connection, and one end is a pod with rules.
+    NoConnection,
     /// A rule with this prefix that this host does not have, or no longer.
     UnknownRule(String),
 }
@@ -57,12 +60,13 @@ impl Reporters {
             pod.addresses.iter().map(|address| (*address, name.clone()))
         });
         let names = names.collect();
-        Reporters { rules, pods, names, quarantine: quarantine_prefix() }
+        let (quarantine, no_connection) = (quarantine_prefix(), no_connection_prefix());
+        Reporters { rules, pods, names, quarantine, no_connection }
     }
 
     /// Some rule has this prefix.
     pub fn knows(&self, prefix: &str) -> bool {
-        prefix == self.quarantine || self.rules.contains_key(prefix)
+        prefix == self.quarantine || prefix == self.no_connection || self.rules.contains_key(prefix)
     }
 
     /// What a rule with this prefix says of a packet.
@@ -73,6 +77,7 @@ impl Reporters {
                 (DenialReason::Rule(rule.clone()), packet)
             }
             _ if prefix == self.quarantine => (DenialReason::Quarantine, packet),
+            _ if prefix == self.no_connection => (DenialReason::NoConnection, packet),
             _ => (DenialReason::UnknownRule(prefix.trim_end().to_owned()), packet),
         };
         let name = |address| self.names.get(&address).cloned();
@@ -136,6 +141,7 @@ impl fmt::Display for Denial {
         match &self.reason {
             DenialReason::Rule(rule) => write!(f, "by {} ({})", rule.origin, rule.direction),
             DenialReason::Quarantine => f.write_str("because a pod is in quarantine"),
+            DenialReason::NoConnection => f.write_str("because it belongs to no connection"),
             DenialReason::UnknownRule(prefix) => {
                 write!(f, "by a rule that is not in force any more ({prefix})")
             }
@@ -184,6 +190,7 @@ mod tests {
                 ..PolicySnapshot::default()
             })),
             pods: vec![pod("web", "10.1.2.3"), pod("db", "10.1.2.4")].into(),
+            held: BTreeMap::new(),
         })
     }
 

@@ -40,6 +40,15 @@ pub struct LabelValue(Box<str>);
 pub struct LabelError(String, &'static str);
 
 impl Requirement {
+    pub fn key(&self) -> &str {
+        match self {
+            Requirement::In(key, _)
+            | Requirement::NotIn(key, _)
+            | Requirement::Exists(key)
+            | Requirement::DoesNotExist(key) => &key.0,
+        }
+    }
+
     pub fn matches(&self, labels: &Labels) -> bool {
         let value = |key: &LabelKey| labels.get(&*key.0);
         let any = |value: &str, of: &BTreeSet<LabelValue>| of.iter().any(|one| &*one.0 == value);

@@ -12,6 +12,7 @@ use crate::net::node_name::NodeName;
 use crate::policy::ask::{Index, LocalPod};
 use crate::policy::compile::{Compiler, HostPolicy, MarkBits, PolicyTable};
 use crate::policy::endpoint::Endpoint;
+use crate::policy::held::{HeldReason, PodOwners, Sharing};
 use crate::policy::labels::Labels;
 use crate::policy::name::ObjectName;
 use crate::policy::selector::Selector;
@@ -31,24 +32,24 @@ pub struct HostKnowledge {
     pub host: NodeName,
     /// `None` before any source has said anything.
     pub known: Option<Arc<PolicySnapshot>>,
-    /// What other hosts were told of this one's pods; `None` where nobody is.
-    pub published: Option<Arc<Published>>,
+    /// How other hosts know this one's pods.
+    pub sharing: Sharing,
 }
 
-/// The containers of which other hosts know that they have an address, as a member of some group.
-pub type Published = BTreeMap<IpAddr, String>;
-
 impl HostKnowledge {
-    /// The table of a host with these pods; without any source all of them are in quarantine.
+    /// The table of a host with these pods, of which some were `released` before; without any source all of
+    /// them are in quarantine.
     pub fn table<'a>(
         &self,
         pods: &Pods,
+        released: &PodOwners,
         subnets: &[IpNetwork],
         compiler: &'a mut Compiler,
     ) -> &'a PolicyTable {
         let known = self.known.clone().unwrap_or_default();
         let addresses = pods.owners().map(|(address, _)| address).collect();
-        let pods: Vec<_> = self.endpoints(&known, pods).into_iter().map(Arc::new).collect();
+        let pods: Vec<_> =
+            self.endpoints(&known, pods, released).into_iter().map(Arc::new).collect();
         compiler.compile(&HostPolicy {
             known: &known,
             pods: &pods,
@@ -61,8 +62,13 @@ impl HostKnowledge {
 
     /// What plugins go by while there is no agent.
     pub fn index(&self, pods: &Pods) -> Index {
-        let held = self.published.iter().flat_map(|published| published.keys().copied());
-        Index { open: self.unconcerned(pods), held: held.collect() }
+        match &self.sharing {
+            Sharing::Off => Index { open: self.unconcerned(pods), held: BTreeSet::new() },
+            Sharing::On(published) if !published.is_known() => Index::default(),
+            Sharing::On(published) => {
+                Index { open: self.unconcerned(pods), held: published.addresses() }
+            }
+        }
     }
 
     /// The namespaces of `pods` that no policy concerns.
@@ -73,25 +79,48 @@ impl HostKnowledge {
         self.known.as_ref().map(found).unwrap_or_default()
     }
 
-    /// The addresses of `pods` that are in no quarantine.
-    pub fn addresses(&self, pods: &Pods) -> BTreeSet<IpAddr> {
-        let known = self.known.as_deref().map(|known| self.endpoints(known, pods));
-        known.into_iter().flatten().flat_map(|pod| pod.addresses).collect()
+    /// The addresses of `pods` that are in no quarantine, and whose they are.
+    pub fn released(&self, pods: &Pods, released: &PodOwners) -> PodOwners {
+        let Some(known) = &self.known else { return PodOwners::new() };
+        let open = self.judged(known, pods, released).filter(|(_, _, held)| held.is_none());
+        let addresses = open.flat_map(|(pod, ..)| {
+            pod.addresses.iter().map(|address| (*address, pod.container_id.clone()))
+        });
+        addresses.collect()
     }
 
-    /// Those of `pods` whose policies are in force on other hosts, too: none whose address another host may
-    /// take for its former pod's, and none that a rule denies by a group in which nobody knows it yet.
-    fn endpoints(&self, known: &PolicySnapshot, pods: &Pods) -> Vec<Endpoint> {
-        let Some(published) = &self.published else { return pods.endpoints(known, &self.host) };
-        let denied: BTreeSet<Selector> = denied(known).collect();
-        let is_published = |(pod, endpoint): &(&LocalPod, Endpoint)| {
-            pod.addresses.iter().all(|address| match published.get(address) {
-                Some(owner) => *owner == pod.container_id,
-                None => !denied.iter().any(|selector| selector.matches_pod(endpoint)),
-            })
+    /// The containers of `pods` whose policies are known, and which are in quarantine until other hosts know
+    /// them.
+    pub fn held(&self, pods: &Pods, released: &PodOwners) -> BTreeMap<String, HeldReason> {
+        let known = self.known.iter();
+        let judged = known.flat_map(|known| self.judged(known, pods, released));
+        judged.filter_map(|(pod, _, held)| Some((pod.container_id.clone(), held?))).collect()
+    }
+
+    fn endpoints(
+        &self,
+        known: &PolicySnapshot,
+        pods: &Pods,
+        released: &PodOwners,
+    ) -> Vec<Endpoint> {
+        let judged = self.judged(known, pods, released);
+        judged.filter_map(|(_, endpoint, held)| held.is_none().then_some(endpoint)).collect()
+    }
+
+    fn judged<'a>(
+        &'a self,
+        known: &'a PolicySnapshot,
+        pods: &'a Pods,
+        released: &'a PodOwners,
+    ) -> impl Iterator<Item = (&'a LocalPod, Endpoint, Option<HeldReason>)> {
+        let denied: BTreeSet<Selector> = match self.sharing {
+            Sharing::Off => BTreeSet::new(),
+            Sharing::On(_) => denied(&known.rules).collect(),
         };
-        let found = pods.described(known, &self.host).filter(is_published);
-        found.map(|(_, endpoint)| endpoint).collect()
+        pods.described(known, &self.host).map(move |(pod, endpoint)| {
+            let held = self.sharing.hold((pod, &endpoint), &denied, released);
+            (pod, endpoint, held)
+        })
     }
 }
 

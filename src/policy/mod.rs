@@ -8,6 +8,7 @@ pub mod compile;
 pub mod drops;
 pub mod endpoint;
 pub mod evaluate;
+pub mod held;
 pub mod keeping;
 pub mod labels;
 pub mod list;

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::endpoint::{Endpoint, Namespace, Node};
-use crate::policy::labels::LabelSelector;
+use crate::policy::labels::{LabelSelector, Requirement};
 use crate::policy::name::{ObjectName, Scoped};
 
 /// Which namespaces.
@@ -57,6 +57,21 @@ impl Selector {
             Selector::Group(group) => pod.group.as_ref() == Some(group),
             Selector::Network(network) => pod.network.as_ref() == Some(network),
             Selector::Nodes(_) => false,
+        }
+    }
+
+    /// The same for a pod of whose namespace only the name is known. `closing`: the selector is one of rules
+    /// that deny, which must not miss it; the others must not find it.
+    pub fn matches_pod_of_unknown(&self, pod: &Endpoint, closing: bool) -> bool {
+        match self {
+            Selector::Pods { namespaces: Namespaces::Labelled(asked), labels } => {
+                let is_met = |one: &Requirement| match one.key() == Namespace::NAME_LABEL {
+                    true => one.matches(pod.namespace.labels()),
+                    false => closing,
+                };
+                asked.requirements().all(is_met) && labels.matches(&pod.labels)
+            }
+            _ => self.matches_pod(pod),
         }
     }
 

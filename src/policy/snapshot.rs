@@ -107,7 +107,7 @@ impl PolicySnapshot {
     }
 
     /// The members of [`PolicySnapshot::on_host`].
-    pub fn members_on_host(&self, pods: &[Endpoint], subnets: &[IpNetwork]) -> Members {
+    fn members_on_host(&self, pods: &[Endpoint], subnets: &[IpNetwork]) -> Members {
         let is_own = |address: &IpAddr| subnets.iter().any(|subnet| subnet.contains(*address));
         let is_gateway = |address: &IpAddr| subnets.iter().any(|it| gateway(*it) == *address);
         let of_others = |(selector, found): (&Selector, &FoundMembers)| {

@@ -162,7 +162,8 @@ impl Policies {
     /// The groups that rules deny and whose members have not been read: a rule that denies a group does that
     /// before its members start to send.
     fn unknown_denied(&self) -> BTreeSet<Selector> {
-        let mut groups: BTreeSet<_> = self.merged.iter().flat_map(|known| denied(known)).collect();
+        let mut groups: BTreeSet<_> =
+            self.merged.iter().flat_map(|known| denied(&known.rules)).collect();
         match self.snapshots.get(&Provider::Members) {
             Some(said) => groups.retain(|group| !said.members.contains_key(group)),
             None if self.wanted.contains(&Provider::Members) => {}
@@ -226,8 +227,8 @@ impl Policies {
 }
 
 /// The selectors of rules that do not allow: a host that does not know their members lets too much pass.
-pub fn denied(known: &PolicySnapshot) -> impl Iterator<Item = Selector> {
-    let rules = known.rules.enforced().filter(|rule| rule.verdict != PolicyVerdict::Allow);
+pub fn denied(rules: &Rules) -> impl Iterator<Item = Selector> {
+    let rules = rules.enforced().filter(|rule| rule.verdict != PolicyVerdict::Allow);
     rules.flat_map(|rule| rule.peers.iter().flatten()).filter_map(|peer| match peer {
         PolicyPeer::Selected(selector) => Some(selector.clone()),
         PolicyPeer::Network { .. } => None,
@@ -292,7 +293,7 @@ mod tests {
     }
 
     fn groups(update: &SourceUpdate) -> BTreeSet<Selector> {
-        update.snapshot.iter().flat_map(denied).collect()
+        update.snapshot.iter().flat_map(|said| denied(&said.rules)).collect()
     }
 
     /// Other hosts have this pod in each of `groups`.

@@ -1,16 +1,19 @@
 //! Pure. Everything that a host knows of policies: as its agent publishes it, or its disk has it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
+use crate::policy::ask::LocalPod;
 use crate::policy::endpoint::Endpoint;
+use crate::policy::held::HeldReason;
 use crate::policy::local::Pods;
 use crate::policy::snapshot::PolicySnapshot;
 use crate::policy::sources::SourceState;
@@ -27,7 +30,20 @@ pub struct View {
     pub known: Option<Arc<PolicySnapshot>>,
     /// This host's pods, as its store of addresses has them.
     pub pods: Pods,
+    /// By container: pods that other hosts must know first.
+    #[serde(default)]
+    pub held: BTreeMap<String, Held>,
 }
+
+/// Why a pod is held, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    pub reason: HeldReason,
+    pub since: SystemTime,
+}
+
+/// With etcd other hosts know a new pod after some 100 ms.
+const HELD_LONG: Duration = Duration::from_secs(3);
 
 /// A pod that only its own node reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,14 +52,17 @@ pub struct Quarantined {
     pub pod: String,
     pub addresses: Vec<IpAddr>,
     pub reason: QuarantineReason,
+    /// Where that is known of the pod itself.
+    pub since: Option<SystemTime>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QuarantineReason {
     /// No source has said anything yet.
     NoPolicies,
     /// No source knows the pod.
     NotKnown,
+    Held(HeldReason),
 }
 
 impl View {
@@ -56,18 +75,43 @@ impl View {
     pub fn quarantined(&self) -> Vec<Quarantined> {
         let known: BTreeSet<IpAddr> =
             self.endpoints().into_iter().flat_map(|pod| pod.addresses).collect();
-        let reason = match self.known {
-            Some(_) => QuarantineReason::NotKnown,
-            None => QuarantineReason::NoPolicies,
+        let quarantined = |pod: &LocalPod| {
+            let held = self.held.get(&pod.container_id);
+            let reason = match (&self.known, held) {
+                (None, _) => QuarantineReason::NoPolicies,
+                (_, Some(held)) => QuarantineReason::Held(held.reason),
+                _ if pod.addresses.iter().all(|it| known.contains(it)) => return None,
+                _ => QuarantineReason::NotKnown,
+            };
+            Some(Quarantined {
+                pod: pod.pod.clone().unwrap_or_else(|| pod.container_id.clone()),
+                addresses: pod.addresses.clone(),
+                reason,
+                since: held.map(|held| held.since),
+            })
         };
-        let unknown =
-            self.pods.iter().filter(|pod| pod.addresses.iter().any(|it| !known.contains(it)));
-        let quarantined = |pod: &crate::policy::ask::LocalPod| Quarantined {
-            pod: pod.pod.clone().unwrap_or_else(|| pod.container_id.clone()),
-            addresses: pod.addresses.clone(),
-            reason,
-        };
-        unknown.map(quarantined).collect()
+        self.pods.iter().filter_map(quarantined).collect()
+    }
+}
+
+impl QuarantineReason {
+    pub const ALL: [QuarantineReason; 5] = [
+        QuarantineReason::NoPolicies,
+        QuarantineReason::NotKnown,
+        QuarantineReason::Held(HeldReason::MembersUnknown),
+        QuarantineReason::Held(HeldReason::FormerOwner),
+        QuarantineReason::Held(HeldReason::NotPublished),
+    ];
+
+    /// In metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            QuarantineReason::NoPolicies => "no policies",
+            QuarantineReason::NotKnown => "not known",
+            QuarantineReason::Held(HeldReason::MembersUnknown) => "members unknown",
+            QuarantineReason::Held(HeldReason::FormerOwner) => "former owner",
+            QuarantineReason::Held(HeldReason::NotPublished) => "not published",
+        }
     }
 }
 
@@ -75,6 +119,12 @@ impl Quarantined {
     /// What the problem is about.
     pub fn subject(&self) -> Object {
         Object::named(format!("pod {}", self.pod))
+    }
+
+    /// It is not expected to end at once.
+    pub fn lasts(&self, now: SystemTime) -> bool {
+        let is_new = |since| now.duration_since(since).is_ok_and(|age| age < HELD_LONG);
+        !self.since.is_some_and(is_new)
     }
 
     pub fn problem(&self) -> Problem {
@@ -94,17 +144,26 @@ impl Quarantined {
                 "it ends when the source describes the pod: see whether it is followed, and whether \
                  it has the pod (kubectl get pod)"
             }
+            QuarantineReason::Held(_) => {
+                "it ends when etcd has what this host says of its pods: see the other problems, and \
+                 whether etcd answers"
+            }
         };
-        Problem::new(ProblemKind::Policy, self.subject(), what).with_fix(fix)
+        let problem = Problem::new(ProblemKind::Policy, self.subject(), what).with_fix(fix);
+        match self.since {
+            Some(since) => problem.with_since(since),
+            None => problem,
+        }
     }
 }
 
 impl fmt::Display for QuarantineReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            QuarantineReason::NoPolicies => "no policies have been read yet",
-            QuarantineReason::NotKnown => "no source of policies knows the pod",
-        })
+        match self {
+            QuarantineReason::NoPolicies => f.write_str("no policies have been read yet"),
+            QuarantineReason::NotKnown => f.write_str("no source of policies knows the pod"),
+            QuarantineReason::Held(reason) => reason.fmt(f),
+        }
     }
 }
 
@@ -121,10 +180,7 @@ fn read_known<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<PolicySna
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
-    use crate::policy::ask::LocalPod;
     use crate::policy::read::cluster::Cluster;
 
     fn view(known: Option<PolicySnapshot>) -> View {
@@ -144,11 +200,18 @@ mod tests {
             sources: Vec::new(),
             known: known.map(Arc::new),
             pods: vec![pod("c1", Some("shop/web"), "10.1.2.3"), pod("c2", None, "10.1.2.4")].into(),
+            held: BTreeMap::new(),
         }
     }
 
+    fn problems(view: &View, now: SystemTime) -> Vec<String> {
+        let quarantined = view.quarantined();
+        let lasting = quarantined.iter().filter(|one| one.lasts(now));
+        lasting.map(|one| one.problem().what).collect()
+    }
+
     fn quarantined(known: Option<PolicySnapshot>) -> Vec<String> {
-        view(known).quarantined().iter().map(|one| one.problem().what).collect()
+        problems(&view(known), SystemTime::UNIX_EPOCH)
     }
 
     #[test]
@@ -168,9 +231,25 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_is_held_is_in_quarantine_at_once_and_a_problem_after_a_while() {
+        let standalone = Some(Cluster::new(true));
+        let mut view = view(Some(PolicySnapshot { standalone, ..PolicySnapshot::default() }));
+        let held = Held { reason: HeldReason::FormerOwner, since: SystemTime::UNIX_EPOCH };
+        view.held.insert("c1".to_owned(), held);
+        let quarantined = view.quarantined();
+        assert_eq!(quarantined.len(), 1);
+        assert_eq!(quarantined[0].reason, QuarantineReason::Held(HeldReason::FormerOwner));
+        let at = |seconds| problems(&view, SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(1), Vec::<String>::new());
+        assert!(at(4).len() == 1 && at(4)[0].contains("a former pod's"), "{:?}", at(4));
+    }
+
+    #[test]
     fn a_view_is_read_back_as_it_was_written() {
         for known in [None, Some(PolicySnapshot::default())] {
-            let view = view(known);
+            let mut view = view(known);
+            let held = Held { reason: HeldReason::NotPublished, since: SystemTime::UNIX_EPOCH };
+            view.held.insert("c1".to_owned(), held);
             let text = serde_json::to_string(&view).unwrap();
             assert_eq!(serde_json::from_str::<View>(&text).unwrap(), view);
         }

@@ -11,8 +11,9 @@ use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::read::Parsed;
 use crate::policy::read::cluster::Cluster;
 use crate::policy::read::pod::Pod;
-use crate::policy::{Endpoint, ObjectName, PolicySnapshot, Provider, Rules, SourceUpdate};
-use crate::sources::find::{find, needed};
+use crate::policy::sources::denied;
+use crate::policy::{PolicySnapshot, Provider, Rules, SourceUpdate};
+use crate::sources::find::{ClusterPods, find, needed};
 use crate::sources::item::{HostNode, Item};
 
 /// Which pods are followed.
@@ -118,12 +119,16 @@ impl ClusterState {
             refused.push(Problem::new(ProblemKind::Policy, Object::named("pods"), what));
         }
         problems.append(&mut refused);
-        let mut pods: BTreeMap<&ObjectName, Vec<&Endpoint>> = BTreeMap::new();
+        let mut pods = ClusterPods::default();
         for endpoint in all.values().flatten().chain(&own) {
-            pods.entry(endpoint.namespace.name()).or_default().push(endpoint);
+            let namespace = endpoint.namespace.name();
+            pods.by_namespace.entry(namespace).or_default().push(endpoint);
+            if !cluster.has(namespace) {
+                pods.unknown.insert(namespace);
+            }
         }
         let nodes = self.nodes().map(|node| &node.node);
-        let members = find(&needed(rules.iter(), &own), &pods, nodes);
+        let members = find(&needed(rules.iter(), &own), &denied(&rules).collect(), &pods, nodes);
         PolicySnapshot { rules, pods: own, members, standalone: None }
     }
 
@@ -217,6 +222,63 @@ mod tests {
     fn put(state: &mut ClusterState, resource: Resource, name: &str, object: &Value) {
         let key = ObjectKey { namespace: None, name: name.into() };
         state.take(resource, Heard::Put(key, Item::read(resource, object)));
+    }
+
+    #[test]
+    fn a_peer_of_a_namespace_that_is_not_known_is_denied_and_never_allowed() {
+        let mut state = ClusterState::new("n1".parse().unwrap(), Resource::ALL);
+        for resource in Resource::ALL {
+            assert!(state.take(resource, Heard::All(BTreeMap::new())));
+        }
+        let pod = |name: &str, namespace: &str, node: &str, address: &str| {
+            json!({"metadata": {"name": name, "namespace": namespace, "labels": {"app": name}},
+                "spec": {"nodeName": node}, "status": {"podIPs": [{"ip": address}]}})
+        };
+        let namespace =
+            |name: &str, labels: Value| json!({"metadata": {"name": name, "labels": labels}});
+        put(&mut state, Resource::Namespaces, "shop", &namespace("shop", json!({})));
+        put(&mut state, Resource::Pods, "db", &pod("db", "shop", "n1", "10.1.2.3"));
+        put(&mut state, Resource::Pods, "web", &pod("web", "late", "n2", "10.1.9.9"));
+        let expression = |key: &str, operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
+        let rule = |action: &str, namespaces: Value, app: Value| json!({"action": action, "from": [{"pods": {"namespaceSelector": namespaces, "podSelector": app}}]});
+        let name_label = "kubernetes.io/metadata.name";
+        let members = |state: &mut ClusterState, rule: Value| {
+            let policy = json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
+                "kind": "ClusterNetworkPolicy", "metadata": {"name": "p"},
+                "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "ingress": [rule]}});
+            put(state, Resource::ClusterNetworkPolicies, "p", &policy);
+            let snapshot = state.update().snapshot.unwrap();
+            assert_eq!(snapshot.rules.iter().len(), 1, "{policy}");
+            snapshot.members.values().flat_map(|found| &**found).count()
+        };
+        for (asked, by_name) in [
+            (expression("tier", "In", &["back"]), false),
+            (expression("tier", "NotIn", &["front"]), false),
+            (expression("tier", "DoesNotExist", &[]), false),
+            (expression(name_label, "In", &["late"]), true),
+            (expression(name_label, "NotIn", &["shop"]), true),
+            (json!({}), true),
+        ] {
+            let web = || json!({"matchLabels": {"app": "web"}});
+            let allowed = members(&mut state, rule("Accept", asked.clone(), web()));
+            assert_eq!(allowed, usize::from(by_name), "{asked}");
+            assert_eq!(members(&mut state, rule("Deny", asked.clone(), web())), 1, "{asked}");
+            let other = json!({"matchLabels": {"app": "other"}});
+            assert_eq!(members(&mut state, rule("Deny", asked.clone(), other)), 0, "{asked}");
+        }
+        let not_late = expression(name_label, "NotIn", &["late"]);
+        assert_eq!(members(&mut state, rule("Deny", not_late, json!({}))), 1, "db alone");
+        // Once it is known, its labels decide.
+        put(&mut state, Resource::Namespaces, "late", &namespace("late", json!({"tier": "front"})));
+        let front = |operator| expression("tier", operator, &["front"]);
+        assert_eq!(members(&mut state, rule("Accept", front("In"), json!({}))), 1);
+        assert_eq!(
+            members(
+                &mut state,
+                rule("Deny", front("NotIn"), json!({"matchLabels": {"app": "web"}}))
+            ),
+            0
+        );
     }
 
     #[test]

@@ -12,26 +12,20 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch as latest;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::{Notify, watch as latest};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::etcd::{Etcd, EtcdSettings};
+use crate::etcd::Etcd;
 use crate::lease::EtcdError;
-use crate::lease::records::Roots;
 use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::event_loop::{self, EventLoop};
-use crate::os::random;
-use crate::policy::local::Published;
-use crate::policy::{Members, Selector};
-use crate::sources::publication::Publication;
-use crate::sources::shared::{GroupId, Hosts, SharedFault, owners, read};
-
-/// Longest wait before another attempt after the first failure; doubled for each further one …
-const RETRY: Duration = Duration::from_millis(200);
-
-/// … up to this.
-const LONGEST_RETRY: Duration = Duration::from_secs(10);
+use crate::policy::Selector;
+use crate::sources::exchanged::{
+    ExchangeInputs, ExchangeStart, Exchanged, HEARD, HeardMembers, retry,
+};
+use crate::sources::own_members::Writer;
+use crate::sources::shared::{GroupId, SharedFault, owners, read};
 
 /// Announcements that come closer together than this are read at once.
 const COALESCE: Duration = Duration::from_millis(5);
@@ -42,60 +36,17 @@ const ASK: Duration = Duration::from_secs(10);
 /// … and the longest time without one.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Rest between two writes of this host.
-const REST: Duration = Duration::from_millis(100);
+/// Wait before a group that too many hosts announce is read again.
+const CROWDED: Duration = Duration::from_secs(60);
 
-/// Time between two looks at the keys of this host.
-const LOOK: Duration = Duration::from_secs(60);
+/// Announcements of a group that are read beside two for each host.
+const SPARE: usize = 1000;
 
-/// Hosts that announce members of one group.
-const HOSTS_LIMIT: usize = 50_000;
+/// Members of one group on all hosts: ten times as many as a large cluster's pods.
+const GROUP_LIMIT: usize = 200_000;
 
 /// Problems that are listed.
 const PROBLEMS_LIMIT: usize = 50;
-
-/// How to reach etcd.
-#[derive(Clone, Debug)]
-pub struct ExchangeStart {
-    pub etcd: EtcdSettings,
-    pub roots: Roots,
-    pub host: NodeName,
-    /// The members on other hosts that are in force.
-    pub kept: Members,
-}
-
-/// What this host knows and needs.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ExchangeInputs {
-    /// Its own members of every group in use.
-    pub own: Members,
-    /// The groups that its pods' policies need.
-    pub needed: BTreeSet<Selector>,
-    /// All hosts: what they may say.
-    pub hosts: Arc<Hosts>,
-    /// The revision of this host's record in etcd: nothing is written once another machine has it.
-    pub record: Option<i64>,
-    /// The containers of the addresses in `own`, for [`Exchanged::Published`].
-    pub owners: Arc<Published>,
-}
-
-/// What became of the inputs.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Exchanged {
-    Heard(HeardMembers),
-    /// etcd has the members of these containers, and no others, for this host.
-    Published(Arc<Published>),
-}
-
-/// What other hosts say.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct HeardMembers {
-    /// The members on other hosts of every group that is needed, once they have been read.
-    pub members: Members,
-    /// Needed, and not read yet.
-    pub unread: BTreeSet<Selector>,
-    pub problems: Vec<Problem>,
-}
 
 /// The running exchange.
 #[derive(Debug)]
@@ -116,11 +67,13 @@ pub fn exchange(
     let (inputs, receiver) = latest::channel(ExchangeInputs::default());
     let event_loop = EventLoop::spawn("members", async move |stopped| {
         let etcd = Etcd::new(start.etcd.clone(), start.roots.clone());
-        let mut reader = GroupReader::new(&etcd, &start, receiver.clone(), &publish);
+        let returned = Notify::new();
+        let mut reader = GroupReader::new(&etcd, &start, receiver.clone(), &publish, &returned);
+        let mut writer = Writer::new(&etcd, &start, &publish);
         tokio::select! {
             _ = stopped => {}
             never = reader.run() => match never {},
-            never = write(&etcd, &start, receiver, &publish) => match never {},
+            never = writer.run(receiver, &returned) => match never {},
         }
     })?;
     Ok(Exchange { inputs, _event_loop: event_loop })
@@ -131,66 +84,6 @@ impl Exchange {
     pub fn set(&self, inputs: ExchangeInputs) {
         event_loop::send_if_changed(&self.inputs, inputs);
     }
-}
-
-/// Keeps the keys of this host as they should be, forever.
-async fn write(
-    etcd: &Etcd,
-    start: &ExchangeStart,
-    mut inputs: latest::Receiver<ExchangeInputs>,
-    publish: &impl Fn(Exchanged),
-) -> Infallible {
-    let (mut failures, mut published) = (0, None);
-    loop {
-        let (own, record, owners) = {
-            let inputs = inputs.borrow_and_update();
-            (inputs.own.clone(), inputs.record, Arc::clone(&inputs.owners))
-        };
-        let result = match record {
-            Some(record) => publish_own(etcd, start, &own, record).await,
-            None => Ok(()),
-        };
-        if record.is_some() && result.is_ok() && published.as_ref() != Some(&owners) {
-            publish(Exchanged::Published(Arc::clone(&owners)));
-            published = Some(owners);
-        }
-        failures = if result.is_ok() { 0 } else { failures + 1 };
-        if let Err(error) = &result {
-            log::debug!("publish members of groups: {error}");
-        }
-        sleep(REST).await;
-        let wait = if failures == 0 { LOOK } else { retry(failures) };
-        // Other inputs, or a look at what is there.
-        drop(timeout(wait, inputs.changed()).await);
-    }
-}
-
-async fn publish_own(
-    etcd: &Etcd,
-    start: &ExchangeStart,
-    own: &Members,
-    record: i64,
-) -> Result<(), EtcdError> {
-    let publication = Publication::new(&start.roots, &start.host, own, record);
-    let range = start.roots.members_of(&start.host);
-    let (keys, _) = etcd.keys(&range, HOSTS_LIMIT).await?;
-    let keys: Vec<String> = keys
-        .unwrap_or_default()
-        .into_iter()
-        .filter_map(|key| String::from_utf8(key).ok())
-        .collect();
-    let values = etcd.values(&keys).await?;
-    let found = keys.into_iter().zip(values).filter_map(|(key, value)| Some((key, value?)));
-    for transaction in publication.changes(&found.collect()) {
-        if etcd.commit("publish members of groups", &transaction).await?.is_none() {
-            return Err(EtcdError::Refused("this host's record was changed".to_owned()));
-        }
-    }
-    Ok(())
-}
-
-fn retry(failures: u32) -> Duration {
-    random::jittered(LONGEST_RETRY.min(RETRY * 2u32.saturating_pow(failures.min(8))))
 }
 
 /// A group and a host that announced members of it.
@@ -205,6 +98,12 @@ struct GroupReader<'a, P> {
     values: BTreeMap<Place, Vec<u8>>,
     /// Groups that have been read.
     known: BTreeSet<GroupId>,
+    /// Groups that more hosts announce than there are.
+    crowded: BTreeSet<Selector>,
+    /// The last revision of etcd that was seen.
+    revision: i64,
+    /// etcd was away, and is back.
+    returned: &'a Notify,
     trouble: Option<String>,
     published: HeardMembers,
 }
@@ -215,9 +114,22 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         start: &'a ExchangeStart,
         inputs: latest::Receiver<ExchangeInputs>,
         publish: P,
+        returned: &'a Notify,
     ) -> Self {
-        let (values, known, trouble, published) = Default::default();
-        GroupReader { etcd, start, inputs, publish, values, known, trouble, published }
+        let (values, known, crowded, trouble, published, revision) = Default::default();
+        GroupReader {
+            etcd,
+            start,
+            inputs,
+            publish,
+            values,
+            known,
+            crowded,
+            returned,
+            revision,
+            trouble,
+            published,
+        }
     }
 
     async fn run(&mut self) -> Infallible {
@@ -236,39 +148,53 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         }
     }
 
-    /// The groups that are needed, by their ids.
-    fn groups(&self) -> BTreeMap<GroupId, Selector> {
-        let inputs = self.inputs.borrow();
-        inputs.needed.iter().map(|selector| (GroupId::of(selector), selector.clone())).collect()
-    }
-
     async fn follow(&mut self, failures: &mut u32) -> Result<(), EtcdError> {
-        self.inputs.borrow_and_update();
-        let groups = self.groups();
+        let read_for = self.inputs.borrow_and_update().clone();
+        let groups = groups(&read_for);
         self.values.retain(|(group, _), _| groups.contains_key(group));
         self.known.retain(|group| groups.contains_key(group));
-        let ranges: Vec<String> =
-            groups.keys().map(|group| self.start.roots.announcements(group.as_str())).collect();
-        let mut from = i64::MAX;
+        let roots = &self.start.roots;
+        let range = |group: &GroupId| roots.announcements(group.as_str());
+        let hosts = Arc::clone(&self.inputs.borrow().hosts);
+        // Who needs no group has to hear, too, that etcd was away: others read what it publishes.
+        let own = roots.members_of(&self.start.host);
+        let (_, mut from) = self.etcd.keys(&own, 0).await?;
         let mut places: BTreeSet<Place> = self.values.keys().cloned().collect();
-        for range in &ranges {
-            let (keys, revision) = self.etcd.keys(range, HOSTS_LIMIT).await?;
-            let keys = keys.ok_or_else(|| {
-                EtcdError::Refused(format!("more than {HOSTS_LIMIT} hosts announce {range}"))
-            })?;
+        self.crowded.clear();
+        for (group, selector) in &groups {
+            let (keys, revision) = self.etcd.keys(&range(group), 2 * hosts.len() + SPARE).await?;
             from = from.min(revision);
-            places.extend(keys.iter().filter_map(|key| self.place(key)));
+            match keys {
+                Some(keys) => places.extend(keys.iter().filter_map(|key| self.place(key))),
+                // Whoever may announce can do so for hosts that do not exist: those that do are looked up.
+                None => {
+                    self.crowded.insert(selector.clone());
+                    let others = hosts.keys().filter(|host| **host != self.start.host);
+                    places.extend(others.map(|host| (group.clone(), host.clone())));
+                }
+            }
         }
+        if *failures > 0 {
+            self.returned.notify_one();
+        }
+        if from < self.revision {
+            // Hosts say again what they said since; until then what was known is better.
+            self.revision = from;
+            let wait =
+                format!("etcd has older data than before; what it says holds after {HEARD:?}");
+            self.trouble = Some(wait);
+            self.publish();
+            sleep(HEARD).await;
+            return Ok(());
+        }
+        self.revision = from;
         places.extend(self.kept_places(&groups));
         self.read(places).await?;
         self.known.extend(groups.keys().cloned());
         (self.trouble, *failures) = (None, 0);
         self.publish();
-        if ranges.is_empty() {
-            drop(self.inputs.changed().await);
-            return Ok(());
-        }
-        self.watch(&ranges, from + 1).await
+        let ranges: Vec<String> = groups.keys().map(range).chain([own]).collect();
+        self.watch(&ranges, from + 1, &read_for).await
     }
 
     /// Where the members stood that are in force, of groups that have not been read yet: every host may
@@ -286,19 +212,22 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         .collect()
     }
 
-    async fn watch(&mut self, ranges: &[String], from: i64) -> Result<(), EtcdError> {
-        let (needed, hosts) = {
-            let inputs = self.inputs.borrow();
-            (inputs.needed.clone(), Arc::clone(&inputs.hosts))
-        };
+    async fn watch(
+        &mut self,
+        ranges: &[String],
+        from: i64,
+        ExchangeInputs { needed, hosts, .. }: &ExchangeInputs,
+    ) -> Result<(), EtcdError> {
         let mut watch = self.etcd.watch_ranges(ranges, from).await?;
         let mut heard_at = Instant::now();
+        let again = heard_at + CROWDED;
         let mut ask = tokio::time::interval_at(heard_at + ASK, ASK);
         let mut inputs = self.inputs.clone();
         loop {
             tokio::select! {
                 keys = watch.next() => {
                     let mut keys = keys?;
+                    self.revision = self.revision.max(watch.revision);
                     heard_at = Instant::now();
                     if keys.is_empty() {
                         continue;
@@ -311,6 +240,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                     self.read(places).await?;
                     self.publish();
                 }
+                () = sleep_until(again), if !self.crowded.is_empty() => return Ok(()),
                 _ = ask.tick() => {
                     if heard_at.elapsed() > SILENCE {
                         self.etcd.next_member();
@@ -322,7 +252,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                 changed = inputs.changed() => {
                     let other = {
                         let inputs = inputs.borrow_and_update();
-                        inputs.needed != needed || inputs.hosts.keys().any(|it| !hosts.contains_key(it))
+                        inputs.needed != *needed || inputs.hosts.keys().any(|it| !hosts.contains_key(it))
                     };
                     if changed.is_err() || other {
                         return Ok(());
@@ -357,7 +287,10 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
     }
 
     fn publish(&mut self) {
-        let (groups, hosts) = (self.groups(), Arc::clone(&self.inputs.borrow().hosts));
+        let (groups, hosts) = {
+            let inputs = self.inputs.borrow();
+            (groups(&inputs), Arc::clone(&inputs.hosts))
+        };
         let unread = groups.iter().filter(|(group, _)| !self.known.contains(group));
         let unread = unread.map(|(_, selector)| selector.clone()).collect();
         let mut exchanged = HeardMembers { unread, ..HeardMembers::default() };
@@ -373,9 +306,18 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                     exchanged.problems.push(problem(host, selector, &fault));
                 }
             }
+            if found.len() > GROUP_LIMIT {
+                exchanged.unread.insert(selector.clone());
+                let what = format!("more than {GROUP_LIMIT} members; those known before hold");
+                exchanged.problems.push(of_group(selector, what));
+                continue;
+            }
             exchanged.members.insert(selector.clone(), Arc::new(found));
         }
-        if let Some(why) = &self.trouble {
+        exchanged.problems.extend(self.crowded.iter().map(|selector| {
+            of_group(selector, "more hosts announce members than there are".to_owned())
+        }));
+        if let Some(why) = self.trouble.as_ref().filter(|_| !groups.is_empty()) {
             let subject = Object::named("members of groups");
             let what = format!("not followed; those known before stay in force: {why}");
             exchanged.problems.push(Problem::new(ProblemKind::Etcd, subject, what));
@@ -385,6 +327,15 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
             (self.publish)(Exchanged::Heard(exchanged));
         }
     }
+}
+
+/// The groups that are needed, by their ids.
+fn groups(inputs: &ExchangeInputs) -> BTreeMap<GroupId, Selector> {
+    inputs.needed.iter().map(|selector| (GroupId::of(selector), selector.clone())).collect()
+}
+
+fn of_group(selector: &Selector, what: String) -> Problem {
+    Problem::new(ProblemKind::Policy, Object::named(format!("group {selector}")), what)
 }
 
 fn problem(host: &NodeName, selector: &Selector, fault: &SharedFault) -> Problem {

@@ -15,10 +15,19 @@ pub fn needed<'a>(rules: impl Iterator<Item = &'a Rule>, pods: &[Endpoint]) -> B
     members::peers(rules.filter(|rule| concerns(&rule.subject)))
 }
 
-/// What `selectors` find among pods by namespace, and nodes.
+/// The pods of a cluster.
+#[derive(Debug, Default)]
+pub struct ClusterPods<'a> {
+    pub by_namespace: BTreeMap<&'a ObjectName, Vec<&'a Endpoint>>,
+    /// Namespaces whose labels are not known.
+    pub unknown: BTreeSet<&'a ObjectName>,
+}
+
+/// What `selectors` find among pods and nodes. `denied`: those of rules that deny.
 pub fn find<'a>(
     selectors: &BTreeSet<Selector>,
-    pods: &BTreeMap<&ObjectName, Vec<&'a Endpoint>>,
+    denied: &BTreeSet<Selector>,
+    pods: &ClusterPods<'_>,
     nodes: impl Iterator<Item = &'a Node> + Clone,
 ) -> Members {
     let found = |selector: &Selector| -> BTreeSet<Member> {
@@ -30,19 +39,23 @@ pub fn find<'a>(
             );
             return found;
         }
-        for pods in pods.values() {
+        let closing = denied.contains(selector);
+        for (name, of_namespace) in &pods.by_namespace {
             // All have the same namespace.
-            let Some(first) = pods.first() else { continue };
-            if !selector.may_match_namespace(&first.namespace) {
+            let Some(first) = of_namespace.first() else { continue };
+            let is_unknown = pods.unknown.contains(name);
+            if !is_unknown && !selector.may_match_namespace(&first.namespace) {
                 continue;
             }
-            let pods = pods.iter().filter(|pod| selector.matches_pod(pod));
-            found.extend(
-                pods.map(|pod| Member {
-                    addresses: pod.addresses.clone(),
-                    ports: pod.ports.clone(),
-                }),
-            );
+            let is_found = |pod: &&&Endpoint| match is_unknown {
+                true => selector.matches_pod_of_unknown(pod, closing),
+                false => selector.matches_pod(pod),
+            };
+            let member = |pod: &&Endpoint| Member {
+                addresses: pod.addresses.clone(),
+                ports: pod.ports.clone(),
+            };
+            found.extend(of_namespace.iter().filter(is_found).map(member));
         }
         found
     };

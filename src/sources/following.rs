@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::net::node_name::NodeName;
 use crate::os::event_loop::EventLoop;
+use crate::policy::held::PodOwners;
 use crate::policy::members::peers;
 use crate::policy::{Members, Selector, SourceUpdate};
-use crate::sources::exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, exchange};
+use crate::sources::exchange::{Exchange, exchange};
+use crate::sources::exchanged::{ExchangeInputs, ExchangeStart, Exchanged};
 use crate::sources::inputs::{ExchangedFrom, hosts};
 use crate::sources::kubernetes::{self, ApiStart};
 use crate::sources::policies::{PoliciesStart, policies};
@@ -20,7 +23,11 @@ use crate::sources::shared::Hosts;
 pub enum Followed {
     Kubernetes(ApiStart),
     /// Policies, and members of groups, for this host.
-    Etcd(PoliciesStart, NodeName),
+    Etcd {
+        start: PoliciesStart,
+        host: NodeName,
+        state_dir: PathBuf,
+    },
 }
 
 /// What follows them, and what it was started with.
@@ -36,6 +43,7 @@ struct Running {
     exchange: Option<Exchange>,
     /// What was exchanged last.
     exchanged: Option<(ExchangedFrom, Arc<Hosts>)>,
+    owners: Option<Arc<PodOwners>>,
     /// Groups that rules had, and when those went.
     former: BTreeMap<Selector, Instant>,
 }
@@ -71,10 +79,10 @@ impl Following {
         let publish = move |update| publish(update);
         let (source, exchange) = match of.clone() {
             Followed::Kubernetes(start) => (kubernetes::spawn(start, publish), None),
-            Followed::Etcd(start, host) => {
+            Followed::Etcd { start, host, state_dir } => {
                 let PoliciesStart { etcd, roots } = start.clone();
                 let members = Arc::clone(&self.publish_members);
-                let start_exchange = ExchangeStart { etcd, roots, host, kept: kept() };
+                let start_exchange = ExchangeStart { etcd, roots, host, kept: kept(), state_dir };
                 let exchange = exchange(start_exchange, move |exchanged| members(exchanged));
                 (policies(start, had_some, publish), Some(exchange))
             }
@@ -87,10 +95,16 @@ impl Following {
         self.running.as_ref().is_some_and(|running| running.exchange.is_some())
     }
 
-    /// Says what follows from `from`, if that has changed.
-    pub fn exchange(&mut self, from: &ExchangedFrom) {
+    /// Says what follows from `from`, if that has changed. `prepare`: before etcd may have other owners of
+    /// addresses; nothing is said if that fails.
+    pub fn exchange(
+        &mut self,
+        from: &ExchangedFrom,
+        prepare: impl FnOnce(&Arc<PodOwners>) -> bool,
+    ) {
         let Some(running) = &mut self.running else { return };
-        let (Followed::Etcd(_, own), Some(exchange)) = (&running.of, &running.exchange) else {
+        let (Followed::Etcd { host: own, .. }, Some(exchange)) = (&running.of, &running.exchange)
+        else {
             return;
         };
         let is_same = running.exchanged.as_ref().is_some_and(|(last, _)| last.is_same(from));
@@ -110,7 +124,13 @@ impl Following {
         }
         running.former.retain(|_, since| now.duration_since(*since) < FORMER);
         let former = running.former.keys().cloned();
-        exchange.set(ExchangeInputs::of(from, former, own, Arc::clone(&hosts)));
+        let mut inputs = ExchangeInputs::of(from, former, own, Arc::clone(&hosts));
+        match &running.owners {
+            Some(last) if *last == inputs.owners => inputs.owners = Arc::clone(last),
+            _ if !prepare(&inputs.owners) => return,
+            _ => running.owners = Some(Arc::clone(&inputs.owners)),
+        }
+        exchange.set(inputs);
         running.exchanged = Some((from.clone(), hosts));
     }
 }
@@ -127,6 +147,7 @@ fn running(
             _source: source,
             exchange,
             exchanged: None,
+            owners: None,
             former: BTreeMap::new(),
         }),
         (Err(error), _) | (_, Err(error)) => {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use crate::lease::{self, Peers};
 use crate::net::node_name::NodeName;
 use crate::net::subnet;
+use crate::policy::held::PodOwners;
 use crate::policy::local::Pods;
 use crate::policy::sources::denied;
 use crate::policy::{Endpoints, Labels, Node, PolicySnapshot, Selector, members};
-use crate::sources::exchange::ExchangeInputs;
+use crate::sources::exchanged::ExchangeInputs;
 use crate::sources::find::needed;
 use crate::sources::shared::{HostAddresses, Hosts};
 
@@ -49,7 +50,7 @@ impl ExchangeInputs {
         let mut in_use = members::peers(known.rules.iter());
         in_use.extend(former);
         let mut needed: BTreeSet<_> = needed(known.rules.iter(), &endpoints);
-        needed.extend(denied(known));
+        needed.extend(denied(&known.rules));
         let record = from.hosts.nodes.get(own);
         let addresses = record.map(|record| {
             let gateways = record.value.subnets.iter().map(|subnet| subnet::gateway(*subnet));
@@ -65,7 +66,8 @@ impl ExchangeInputs {
             found.values().flat_map(|found| &**found).flat_map(|member| &member.addresses);
         let published: BTreeSet<IpAddr> = members.copied().collect();
         let owners = pods.owners().filter(|(address, _)| published.contains(address));
-        let owners = owners.map(|(address, container)| (address, container.to_owned())).collect();
+        let owners: PodOwners =
+            owners.map(|(address, container)| (address, container.to_owned())).collect();
         let record = record.filter(|_| from.is_certain).map(|record| record.modified);
         ExchangeInputs { own: found, needed, hosts, record, owners: Arc::new(owners) }
     }

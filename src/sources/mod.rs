@@ -5,7 +5,8 @@
 //!
 //! - `kubernetes`: policies, namespaces, nodes and pods of the Kubernetes API
 //! - `policies`: policies and groups in etcd
-//! - `exchange`, `ranges`: members of groups on other hosts, through etcd
+//! - `exchange`, `exchanged`, `ranges`: members of groups on other hosts, through etcd
+//! - `own_members`, `published`: those of this host, and what is noted of that
 //! - `following`: starts and ends them
 //! - `item`, `cluster_state`, `find`: what is kept of objects of the API, and what they say, pure
 //! - `stored`, `change`, `references`: keys and values of policies in etcd, pure
@@ -14,13 +15,16 @@
 mod change;
 mod cluster_state;
 mod exchange;
+mod exchanged;
 mod find;
 mod following;
 mod inputs;
 mod item;
 mod kubernetes;
+mod own_members;
 mod policies;
 mod publication;
+pub mod published;
 mod ranges;
 mod references;
 mod shared;
@@ -28,7 +32,8 @@ mod stored;
 
 pub use change::{Change, Effect, Planned};
 pub use cluster_state::{ClusterState, PodScope};
-pub use exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, HeardMembers, exchange};
+pub use exchange::{Exchange, exchange};
+pub use exchanged::{ExchangeInputs, ExchangeStart, Exchanged, HeardMembers};
 pub use following::{Followed, Following};
 pub use inputs::{ExchangedFrom, hosts};
 pub use item::Item;

@@ -76,7 +76,7 @@ impl Etcd {
             Ok(stream)
         };
         let stream = self.members().call("watch", request).await?;
-        Ok(RangeWatch { stream, endpoint: self.endpoint() })
+        Ok(RangeWatch { stream, endpoint: self.endpoint(), revision: 0 })
     }
 }
 
@@ -100,6 +100,8 @@ impl KeyChange {
 pub struct RangeWatch {
     stream: WatchStream,
     endpoint: String,
+    /// That of etcd at the last answer; 0 before the first one.
+    pub revision: i64,
 }
 
 impl RangeWatch {
@@ -112,6 +114,7 @@ impl RangeWatch {
         match self.stream.message().await {
             Ok(Some(answer)) if answer.canceled() => Err(canceled(&answer, ended)),
             Ok(Some(answer)) => {
+                self.revision = answer.header().map_or(0, |it| it.revision()).max(self.revision);
                 let pairs = answer.events().iter().filter_map(Event::kv);
                 Ok(pairs.map(KeyChange::of).collect())
             }

@@ -42,6 +42,8 @@ pub enum SharedFault {
     Other(String),
     #[error("more than {MEMBERS_LIMIT} members")]
     TooMany,
+    #[error("a member with more than {ADDRESSES_LIMIT} addresses")]
+    TooManyAddresses,
     #[error("address {0} is not in that host's subnets")]
     Foreign(IpAddr),
 }
@@ -51,6 +53,10 @@ pub const VALUE_LIMIT: usize = 512 * 1024;
 
 /// Members of one host in a group; a bridge has 1,023 ports.
 const MEMBERS_LIMIT: usize = 4096;
+
+/// Addresses of one member. A rule with a named port needs an element for each address and port of a
+/// member: without a limit a value of [`VALUE_LIMIT`] bytes would become 10⁸ of them.
+const ADDRESSES_LIMIT: usize = 16;
 
 /// Characters of a text of others that are shown.
 const SHOWN: usize = 120;
@@ -116,6 +122,10 @@ pub fn read(
     };
     let (mut members, mut fault) = (BTreeSet::new(), None);
     for mut member in value.members {
+        if member.addresses.len() > ADDRESSES_LIMIT {
+            fault = fault.or(Some(SharedFault::TooManyAddresses));
+            continue;
+        }
         let foreign = member.addresses.iter().find(|address| !host.has(selector, **address));
         fault = fault.or(foreign.map(|address| SharedFault::Foreign(*address)));
         member.addresses.retain(|address| host.has(selector, *address));
@@ -243,5 +253,8 @@ mod tests {
             })
             .collect();
         assert!(fault(write(&every, &many).as_bytes()).contains("members"));
+        let address = "10.244.1.2".parse().unwrap();
+        let repeated = Member { addresses: vec![address; ADDRESSES_LIMIT + 1], ports: Vec::new() };
+        assert!(fault(write(&every, &[repeated].into()).as_bytes()).contains("addresses"));
     }
 }

@@ -4,6 +4,8 @@ use serde_json::Value;
 
 use crate::support::certificates::{CLIENT, Certificates, Wanted};
 use crate::support::cluster::{Alone, Cluster};
+use crate::support::disk::EXECUTABLE;
+use crate::support::node::command;
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 use crate::{object, run};
 
@@ -124,6 +126,42 @@ fn each_fault_of_a_host_is_found() {
     let other = format!("sed -i 's/\"cniVersion\": *\"1.0.0\"/\"cniVersion\":\"9.9.9\"/' {ours}");
     check(host, "", (&other, "cni-version", "true"));
     check(host, "", (&format!("rm {ours}"), "cni-configuration", "true"));
+}
+
+/// A root folder as the pod of the DaemonSet has it: the node's configuration of containerd is in /host/etc alone.
+const POD: &str = "mount -t tmpfs none /run/pod
+    for it in /*; do
+        if [ -L $it ]; then cp -P $it /run/pod; elif [ -d $it ]; then
+            mkdir /run/pod$it; mount --rbind $it /run/pod$it; fi
+    done
+    mkdir -p /run/pod/host/etc/containerd/conf.d";
+
+#[test]
+fn in_a_pod_the_configuration_of_the_runtime_is_the_nodes() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = Agent::start(host, STANDALONE);
+    agent.wait_ready();
+    host.shell(&format!("set -e; mkdir /run/pod; {POD}")).ok();
+    let write = |name: &str, text: &str| {
+        host.inside(|| std::fs::write(format!("/run/pod/host/etc/containerd/{name}"), text))
+            .unwrap();
+    };
+    write("config.toml", "version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n");
+    let doctor = || {
+        let mut doctor = command(&format!("chroot /run/pod {EXECUTABLE} doctor --json"));
+        doctor.envs(STANDALONE.iter().copied());
+        object(&host.run_command(&mut doctor, ""))["findings"].to_string()
+    };
+    let said = doctor();
+    assert!(!said.contains("cni-plugin"), "{said}");
+    write(
+        "conf.d/cni.toml",
+        "[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = \"/opt/other\"\n",
+    );
+    let said = doctor();
+    assert!(said.contains("cni-plugin") && said.contains("/etc/containerd/config.toml"), "{said}");
+    assert!(!said.contains("/host/etc"), "{said}");
 }
 
 /// The system's words for an error are no advice.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use etcd_client::{Txn, TxnOp};
 use humanz::etcd::EtcdSettings;
 use humanz::lease::Roots;
 use humanz::policy::{Member, Members, Selector};
@@ -40,6 +41,7 @@ fn member(address: &str) -> Member {
 /// Hosts that exchange members.
 struct Scene {
     cluster: Cluster,
+    states: tempfile::TempDir,
     hosts: Arc<Hosts>,
 }
 
@@ -62,7 +64,7 @@ impl Scene {
         let hosts = (1..).zip(&cluster.hosts);
         let hosts =
             hosts.map(|(number, host)| (host.name().parse().unwrap(), addresses(number, host)));
-        Scene { hosts: Arc::new(hosts.collect()), cluster }
+        Scene { hosts: Arc::new(hosts.collect()), cluster, states: tempfile::tempdir().unwrap() }
     }
 
     fn peer(&self, number: usize) -> Peer {
@@ -83,7 +85,8 @@ impl Scene {
             timeout: Duration::from_secs(2),
             ..EtcdSettings::default()
         };
-        let start = ExchangeStart { etcd, roots: roots(), host: name.parse().unwrap(), kept };
+        let (host_name, state_dir) = (name.parse().unwrap(), self.states.path().join(&name));
+        let start = ExchangeStart { etcd, roots: roots(), host: host_name, kept, state_dir };
         let heard = Arc::new(Mutex::new(Vec::new()));
         let publish = {
             let heard = Arc::clone(&heard);
@@ -373,4 +376,111 @@ fn a_machine_that_lost_its_record_publishes_nothing() {
     a.has(&web, &["10.244.1.66"]);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(b.of(&web), ["10.244.1.2"]);
+}
+
+/// `keys` with these values, many at once.
+fn put_all(scene: &Scene, pairs: &[(String, String)]) {
+    for some in pairs.chunks(100) {
+        scene.cluster.etcd.call(async |client| {
+            let put =
+                |(key, value): &(String, String)| TxnOp::put(key.as_str(), value.as_str(), None);
+            client
+                .txn(Txn::new().and_then(some.iter().map(put).collect::<Vec<_>>()))
+                .await
+                .map(drop)
+        });
+    }
+}
+
+/// A host that needs no group itself hears of it, too: others wait for what it says, and no longer than that.
+#[test]
+fn an_older_etcd_has_what_a_host_says_at_once_again() {
+    let scene = Scene::new(1);
+    let (a, web) = (scene.peer(1), group("web"));
+    let key = Scene::key(&a.name, &web);
+    let has = |address: &str| {
+        eventually("the member", SOON, || match scene.cluster.etcd.get(&key) {
+            Some(value) if value.contains(address) => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+    };
+    a.has(&web, &["10.244.1.2"]);
+    has("10.244.1.2");
+    scene.cluster.etcd.keep_copy();
+    a.has(&web, &["10.244.1.3"]);
+    has("10.244.1.3");
+    scene.cluster.etcd.restart_from_copy();
+    has("10.244.1.3");
+}
+
+/// Whoever may announce, as each host may, can do so for hosts that do not exist.
+#[test]
+fn announcements_of_hosts_that_do_not_exist_stop_no_reader() {
+    let scene = Scene::new(2);
+    let (a, web) = (scene.peer(1), group("web"));
+    a.has(&web, &["10.244.1.2"]);
+    let announced = roots().announcements(GroupId::of(&web).as_str());
+    let made_up: Vec<(String, String)> =
+        (0..51_000).map(|number| (format!("{announced}x{number}"), String::new())).collect();
+    put_all(&scene, &made_up);
+    let b = scene.peer(2);
+    b.needs(std::slice::from_ref(&web));
+    b.becomes(&web, &["10.244.1.2"]);
+    b.wait_problem("more hosts announce");
+    a.has(&web, &["10.244.1.3"]);
+    b.becomes(&web, &["10.244.1.3"]);
+    assert!(b.last().unread.is_empty());
+}
+
+/// Many hosts have many pods in one group, and hostile ones more than there can be.
+#[test]
+fn a_group_may_have_a_hundred_thousand_members_and_not_a_quarter_of_a_million() {
+    let scene = Scene::new(1);
+    let (all, b) = (group("all"), scene.peer(1));
+    let mut hosts = Hosts::clone(&scene.hosts);
+    for number in 0..420_u32 {
+        let subnet = format!("10.{}.{}.0/24", 100 + number / 256, number % 256);
+        let addresses = HostAddresses { subnets: vec![subnet.parse().unwrap()], nodes: Vec::new() };
+        hosts.insert(format!("far{number}").parse().unwrap(), addresses);
+    }
+    b.change(|inputs| inputs.hosts = Arc::new(hosts));
+    let text = serde_json::to_string(&all.text()).unwrap();
+    let say = |numbers: std::ops::Range<u32>, count: u32| {
+        let announced = roots().announcements(GroupId::of(&all).as_str());
+        for number in numbers {
+            let member = |at: u32| {
+                let address =
+                    format!("10.{}.{}.{}", 100 + number / 256, number % 256, at % 250 + 2);
+                let port = format!(r#"{{"name":"p{at}","protocol":"tcp","port":1}}"#);
+                let ports = if count > 250 { port } else { String::new() };
+                format!(r#"{{"addresses":["{address}"],"ports":[{ports}]}}"#)
+            };
+            let members: Vec<String> = (0..count).map(member).collect();
+            let value = format!(r#"{{"selector":{text},"members":[{}]}}"#, members.join(","));
+            let host = format!("far{number}");
+            put_all(
+                &scene,
+                &[(Scene::key(&host, &all), value), (format!("{announced}{host}"), String::new())],
+            );
+        }
+    };
+    say(0..420, 250);
+    b.needs(std::slice::from_ref(&all));
+    let count = || b.members().get(&all).map(|all| all.len());
+    eventually("all of them", 6 * SOON, || match count() {
+        Some(105_000) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    b.needs(&[]);
+    say(0..60, 4000);
+    b.needs(std::slice::from_ref(&all));
+    b.wait_problem("more than 200000 members");
+    assert!(b.last().unread.contains(&all), "what was known before holds");
+    b.needs(&[]);
+    say(0..60, 250);
+    b.needs(std::slice::from_ref(&all));
+    eventually("all of them again", 6 * SOON, || match count() {
+        Some(105_000) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
 }

@@ -57,7 +57,7 @@ fn a_container_serves_its_host_and_can_be_removed() {
     run.args(["--cgroup-parent", &format!("/{}", cgroups.0)]);
     run.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]);
     let volumes = volumes();
-    assert_eq!(volumes.len(), 10, "{volumes:?}");
+    assert_eq!(volumes.len(), 9, "{volumes:?}");
     for (path, volume) in volumes {
         host.shell(&format!("test -e {path} || mkdir -p {path}")).ok();
         run.arg("--volume").arg(volume);

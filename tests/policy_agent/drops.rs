@@ -212,3 +212,17 @@ E",
     assert!(!shown.log().contains(harmful), "{}", shown.log());
     agent.stop();
 }
+
+#[test]
+fn packets_of_no_connection_are_shown() {
+    let Scene { alone, agent, db, web: _, other, shut: _ } = scene();
+    let shown = watch(&alone.host, "");
+    let (IpAddr::V4(source), IpAddr::V4(target)) = (other.v4(), db.v4()) else { panic!("IPv4") };
+    // A reset of a connection that there never was, with a wrong checksum.
+    let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0];
+    packet.extend(source.octets().into_iter().chain(target.octets()));
+    packet.extend([0x9c, 0x40, 0x15, 0x38, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 4, 0, 0, 0, 0, 0, 0]);
+    let line = "shop/other → shop/db:5432 tcp denied because it belongs to no connection";
+    shows(&shown, line, || send_raw(&other, &packet));
+    agent.stop();
+}

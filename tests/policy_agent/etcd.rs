@@ -9,7 +9,7 @@ use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, local, soon};
 use crate::traffic::{Flood, Server};
 use crate::{add, only_from};
 
-const FROM_ETCD: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("POLICY", "on")];
+pub const FROM_ETCD: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("POLICY", "on")];
 
 /// An object of humanz in the tenant `default`.
 fn own(kind: &str, name: &str, spec: Value) -> Value {
@@ -24,7 +24,7 @@ fn policy(host: &Node, verb: &str, objects: &[Value]) -> crate::support::process
     Agent::run(host, &format!("policy {verb}{file}"), FROM_ETCD)
 }
 
-fn apply(host: &Node, objects: &[Value]) {
+pub fn apply(host: &Node, objects: &[Value]) {
     policy(host, "apply", objects).ok();
 }
 
@@ -192,5 +192,61 @@ fn etcd_may_be_away_at_a_reboot_or_come_back_empty() {
         if applied.succeeded() { Ok(()) } else { Err(format!("{applied:?}")) }
     });
     server.wait(other.v4());
+    agent.stop();
+}
+
+/// A host that is lost keeps its members, for however long, and an etcd that is restored from an older state
+/// gives no address back to a former member.
+#[test]
+fn a_lost_host_and_an_older_etcd_open_nothing() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &[only_from("db", &["web"])]);
+    let agents = cluster.start_agents(FROM_ETCD);
+    let (db, web) = (add(h1, "db", "db"), add(h2, "web", "web"));
+    let mut server = Server::open(&db);
+    let flood = Flood::start(&web, db.v4());
+    server.wait(web.v4());
+    // The data of before: web is a member, and web2 not yet.
+    cluster.etcd.keep_copy();
+    let (address, text) = (web.v4(), web.v4().to_string());
+    let has = |address: &str| h1.run("nft list table inet humanz-policy").stdout.contains(address);
+    drop(flood);
+    web.delete();
+    eventually("the withdrawal", Duration::from_secs(40), || {
+        if has(&text) { Err(String::new()) } else { Ok(()) }
+    });
+    let web2 = add(h2, "web2", "web");
+    let allowed = Flood::start(&web2, db.v4());
+    server.wait(web2.v4());
+    crate::support::pod::make_netns(h2, "late");
+    let late = crate::start::connect(h2, "late", "other", &text).unwrap();
+    let free = add(h1, "free", "free");
+    let mut open = Server::open(&free);
+    let _free = Flood::start(&late, free.v4());
+    open.wait(address);
+    let known = server.received(address);
+    let denied = Flood::start(&late, db.v4());
+    denied.go_on();
+    // The host is lost: no agent, no lease. It comes back, and so does an older etcd.
+    agents[1].kill();
+    cluster.etcd.kill();
+    denied.go_on();
+    server.wait(web2.v4());
+    assert_eq!(server.received(address), known, "etcd is away");
+    cluster.etcd.restart_from_copy();
+    let agent = Agent::start(h2, FROM_ETCD);
+    agent.wait_ready();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(20) {
+        assert_eq!(server.received(address), known, "{:?} after the return", begun.elapsed());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    server.wait(web2.v4());
+    open.wait(address);
+    denied.go_on();
+    assert_eq!(server.received(address), known);
+    assert!(allowed.sent() > 0);
+    agents[0].stop();
     agent.stop();
 }

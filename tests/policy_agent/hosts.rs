@@ -7,7 +7,7 @@ use crate::traffic::{Flood, Server};
 use crate::{FILE, add, only_from, write_policies};
 
 /// A pod of another host, as a file has it.
-fn pod_object(name: &str, app: &str, host: &str, pod: &Pod) -> Value {
+pub fn pod_object(name: &str, app: &str, host: &str, pod: &Pod) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": "shop", "name": name, "labels": {"app": app}},

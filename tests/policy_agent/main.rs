@@ -9,6 +9,7 @@ mod beside;
 mod drops;
 mod etcd;
 mod guide;
+mod held;
 mod hosts;
 mod kills;
 mod leak;

@@ -70,7 +70,7 @@ fn lists_counters_and_the_rule_that_decides_are_those_of_the_kernel_with_and_wit
     let metrics = host.run(page).ok();
     let denied = "policy=\"NetworkPolicy shop/db\",direction=\"ingress\",verdict=\"deny\"";
     for line in [
-        "humanz_policy_quarantined_pods 0",
+        "humanz_policy_quarantined_pods{reason=\"not known\"} 0",
         "humanz_policy_source_healthy{source=\"file\"} 1",
         &format!("humanz_policy_packets_total{{{denied}}} "),
     ] {

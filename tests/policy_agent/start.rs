@@ -11,7 +11,7 @@ use crate::traffic::{Flood, Server};
 use crate::{STANDALONE, add, alone, attachment, only_from, serve, write_policies};
 
 /// Connects a pod that has the address `address`.
-fn connect(host: &Node, name: &str, app: &str, address: &str) -> Result<Pod, u64> {
+pub fn connect(host: &Node, name: &str, app: &str, address: &str) -> Result<Pod, u64> {
     let mut to = attachment(name, app);
     to.runtime = json!({"ips": [address]});
     Pod::connect(host, &Network::of(host), to).map_err(|error| error.code)

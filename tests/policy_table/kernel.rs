@@ -107,7 +107,9 @@ fn any_table_is_read_back_as_it_was_written_and_becomes_any_other() {
             "ct reply ip6 saddr fd00:10:1::/64 counter packets 0 bytes 0 jump to6",
             "ct original ip saddr vmap @out4",
             "ct state invalid,untracked ip6 daddr fd00:10:1::/64 ip6 daddr != @open6 \
-             counter name \"untracked\" drop",
+             counter packets 0 bytes 0 goto untracked",
+            "counter name \"untracked\" drop",
+            "log prefix \"humanz: no connection \" group 71",
             "ct original ip saddr . ct reply ip saddr @self4",
             "counter name \"unknown\" drop",
             "limit rate 10/second burst 20 packets log prefix \"humanz: unknown pod \" group 71",

@@ -45,7 +45,9 @@ impl Manager {
                 let Ok(length) = socket.recv(&mut message) else { continue };
                 let text = String::from_utf8_lossy(&message[..length]);
                 lock(&shared.said).push(text.clone().into_owned());
-                if text.lines().any(|line| line == "READY=1") {
+                // The agent says it after some seconds in any case, so that a boot goes on.
+                let is_ready = !text.contains("STATUS=not ready");
+                if is_ready && text.lines().any(|line| line == "READY=1") {
                     lock(&shared.ready).get_or_insert_with(Instant::now);
                 }
             }
@@ -81,7 +83,7 @@ impl Agent {
         host.run_command(&mut prepare(arguments, variables), "")
     }
 
-    /// Waits for `READY=1`; gives the time since the start.
+    /// Waits for the `READY=1` of a host that is served; gives the time since the start.
     pub fn wait_ready(&self) -> Duration {
         eventually(&format!("{}: agent says READY=1", self.host.name()), SOON, || {
             if let Some(ready) = *lock(&self.manager.ready) {

@@ -13,6 +13,9 @@ use super::wait::eventually;
 
 const DATA: &str = "/var/lib/etcd";
 
+/// The copy of [`Store::keep_copy`].
+const COPY: &str = "/var/lib/etcd-copy";
+
 pub struct Store {
     pub node: Node,
     server: Mutex<Option<Process>>,
@@ -95,6 +98,24 @@ impl Store {
     pub fn restart_empty(&self) {
         self.kill();
         std::fs::remove_dir_all(self.node.place(DATA)).unwrap();
+        self.restart();
+    }
+
+    /// Killed, and back with its data, of which a copy is kept.
+    pub fn keep_copy(&self) {
+        self.kill();
+        let [data, copy] = [DATA, COPY].map(|path| self.node.place(path));
+        let copied = std::process::Command::new("cp").arg("-a").arg(data).arg(copy).status();
+        assert!(copied.unwrap().success());
+        self.restart();
+    }
+
+    /// Killed, and back with the data of the copy.
+    pub fn restart_from_copy(&self) {
+        self.kill();
+        let [data, copy] = [DATA, COPY].map(|path| self.node.place(path));
+        std::fs::remove_dir_all(&data).unwrap();
+        std::fs::rename(copy, data).unwrap();
         self.restart();
     }
 

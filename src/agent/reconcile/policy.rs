@@ -2,7 +2,10 @@
 
 mod known_table;
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 
@@ -14,12 +17,16 @@ use crate::inspect::{Kernel, pods};
 use crate::net::Object;
 use crate::netlink::NetlinkError;
 use crate::nft::Nft;
+use crate::os::files::FileError;
 use crate::os::{files, random};
 use crate::plan::Line;
-use crate::plan::policy_table::plan;
+use crate::plan::policy_table::{FoundPolicy, plan};
 use crate::policy::ask::{self, Index};
+use crate::policy::compile::address::has_pod;
 use crate::policy::compile::{Compiler, POLICY_TABLE, PolicyTable};
+use crate::policy::held::PodOwners;
 use crate::policy::local::Pods;
+use crate::settings::Settings;
 
 /// After each plan the table is looked at again, until nothing differs; more times than a plan has
 /// transactions and leftovers mean that somebody else writes, too.
@@ -34,6 +41,36 @@ pub struct CachedPolicy {
     pub pods: Option<Pods>,
     /// What plugins go by while there is no agent, as it was written; `None`: nothing is known of it.
     index: Option<Index>,
+    /// The pods that were taken out of quarantine; `None`: what was in force at the start has not been
+    /// looked at.
+    released: Option<Arc<PodOwners>>,
+}
+
+impl CachedPolicy {
+    /// The pods whose policies are in force.
+    pub fn released(&self) -> Arc<PodOwners> {
+        self.released.clone().unwrap_or_default()
+    }
+
+    /// Plugins open no pod with one of these addresses from now on.
+    ///
+    /// # Errors
+    /// The index cannot be written.
+    pub fn narrow_index(
+        &mut self,
+        settings: &Settings,
+        held: &BTreeSet<IpAddr>,
+    ) -> Result<(), FileError> {
+        let Some(index) = &mut self.index else { return Ok(()) };
+        if held.is_subset(&index.held) {
+            return Ok(());
+        }
+        let narrowed = Index { open: index.open.clone(), held: &index.held | held };
+        let text = serde_json::to_vec(&narrowed).unwrap_or_default();
+        files::replace(&ask::index(&settings.cni.ipam_dir), &text, 0o600)?;
+        *index = narrowed;
+        Ok(())
+    }
 }
 
 /// Makes the table as it should be; false if policies are on and the table is not in force. `look`: the
@@ -48,7 +85,7 @@ pub fn reconcile(
         if look {
             cache.table.forget();
             remove(run.kernel, applier);
-            cache.index = None;
+            (cache.index, cache.released) = (None, None);
             let _reported = write_index(&ask::index(&run.settings.cni.ipam_dir), None, applier);
         }
         return true;
@@ -73,7 +110,16 @@ fn read_pods(run: &Reconcile<'_>, cache: &mut CachedPolicy) -> anyhow::Result<()
     let store =
         pods::store(run.settings, network).map_err(|exit| anyhow::anyhow!("{}", exit.why))?;
     let contents = store.contents().with_context(|| ipam_dir_hint(run.settings))?;
-    cache.pods = Some(Pods::of(network, &contents.entries));
+    let pods = Pods::of(network, &contents.entries);
+    if cache.released.is_none() {
+        // After the store was read: an address that is freed meanwhile is in the table no longer.
+        let found = cache.table.observe(&run.kernel.nft)?.map(FoundPolicy::table);
+        let is_released = |address: IpAddr| found.as_ref().is_none_or(|it| has_pod(it, address));
+        let released = pods.owners().filter(|(address, _)| is_released(*address));
+        let released = released.map(|(address, container)| (address, container.to_owned()));
+        cache.released = Some(Arc::new(released.collect()));
+    }
+    cache.pods = Some(pods);
     Ok(())
 }
 
@@ -83,7 +129,7 @@ fn keep(
     applier: &mut Applier,
 ) -> anyhow::Result<bool> {
     let nft = &run.kernel.nft;
-    let CachedPolicy { table, compiler, pods, index } = cache;
+    let CachedPolicy { table, compiler, pods, index, released } = cache;
     let Some(policies) = run.policies else { return Ok(true) };
     let no_pods = Pods::default();
     let is_there = table.observe(nft)?.is_some();
@@ -94,7 +140,8 @@ fn keep(
     }
     let pods = pods.as_ref().unwrap_or(&no_pods);
     let subnets: Vec<_> = run.subnets.iter().copied().collect();
-    let wanted = policies.table(pods, &subnets, compiler);
+    let before = released.clone().unwrap_or_default();
+    let wanted = policies.table(pods, &before, &subnets, compiler);
     let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);
     let mut refused = anyhow::anyhow!("another program changes it again and again");
     let open = policies.index(pods);
@@ -109,6 +156,7 @@ fn keep(
     for _ in 0..ATTEMPTS {
         match step(nft, table, wanted, first_epoch, applier) {
             Ok(true) => {
+                *released = Some(Arc::new(policies.released(pods, &before)));
                 if index.is_none() && write_index(&file, Some(&open), applier) {
                     *index = Some(open);
                 }

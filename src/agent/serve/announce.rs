@@ -19,7 +19,9 @@ impl Agent {
         let said = &mut self.state.announcement;
         if is_over {
             said.due = None;
-            log::warn!("{status}; the service manager goes on, humanz-agent ready says when it is");
+            let goes_on =
+                if notify::is_supervised() { "the service manager goes on, " } else { "" };
+            log::warn!("{status}; {goes_on}humanz-agent ready says when it is");
             notify::ready(&status);
         } else if said.said != status {
             notify::status(&status);

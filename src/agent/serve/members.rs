@@ -7,6 +7,7 @@ use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::last_policies;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::sources::{Exchanged, ExchangedFrom, HeardMembers};
 
 /// First wait for the release of an address whose pod's link went; the fourfold each further time …
@@ -26,10 +27,19 @@ impl Agent {
                 let changed = self.state.policies.take_members(members, &unread, problems);
                 self.note_policies(changed)
             }
-            Exchanged::Published(published) => {
-                let changed = self.state.published != published;
-                self.state.published = published;
-                self.note_policies(changed)
+            Exchanged::Published(owners) => {
+                Arc::make_mut(&mut self.state.published).commit(&owners);
+                self.note_policies(false);
+                self.state.reasons.and(TriggerReason::POLICIES);
+                if self.state.ready { Scope::POLICY } else { Scope::ALL }
+            }
+            Exchanged::NotPublished(why) => {
+                let problem = why.map(|why| {
+                    let what = format!("not published; other hosts do not know new pods: {why}");
+                    Problem::new(ProblemKind::Etcd, Object::named("members of this host"), what)
+                });
+                self.shared.problems.set(ProblemSource::Members, problem);
+                Scope::default()
             }
         }
     }
@@ -73,18 +83,25 @@ impl Agent {
         if !self.policies.exchanges() || self.state.once {
             return;
         }
-        let state = &self.state;
+        let state = &mut self.state;
         let (Some(known), Some(pods)) = (state.policies.of_sources(), &state.cache.policy.pods)
         else {
             return;
         };
         let (Some(snapshot), Some(peers)) = (&state.snapshot, &state.peers) else { return };
-        self.policies.exchange(&ExchangedFrom {
+        let from = ExchangedFrom {
             known: Arc::clone(known),
             pods: pods.clone(),
             hosts: Arc::clone(snapshot),
             peers: Arc::clone(peers),
             is_certain: state.in_sync,
+        };
+        let (published, cache) = (&mut state.published, &mut state.cache.policy);
+        self.policies.exchange(&from, |owners| {
+            Arc::make_mut(published).send(owners);
+            let held = published.addresses();
+            let narrowed = cache.narrow_index(&self.settings, &held);
+            narrowed.inspect_err(|error| log::error!("index of policies: {error}")).is_ok()
         });
     }
 }

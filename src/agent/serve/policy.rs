@@ -1,6 +1,6 @@
 //! Policies: what their sources say, new pods, and what is kept for the next start.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -15,12 +15,13 @@ use crate::inspect::{Kernel, last_policies, policy_file};
 use crate::netlink::NetlinkError;
 use crate::policy::ask::PolicyAnswer;
 use crate::policy::compile::POLICY_TABLE;
-use crate::policy::local::{HostKnowledge, Published};
+use crate::policy::held::{Published, Sharing};
+use crate::policy::local::{HostKnowledge, Pods};
 use crate::policy::sources::Policies;
-use crate::policy::view::{Quarantined, View};
+use crate::policy::view::{Held, Quarantined, View};
 use crate::policy::{Provider, SourceUpdate};
 use crate::settings::{Settings, Source};
-use crate::sources::{ApiStart, Followed, PodScope, PoliciesStart};
+use crate::sources::{ApiStart, Followed, PodScope, PoliciesStart, published};
 
 /// Wait after a change of the file: what is written in several steps is read once.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -34,8 +35,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 pub fn kept_policies(settings: &Settings, kernel: &Kernel) -> (Policies, Arc<Published>) {
     let Some(policy) = &settings.policy else { return Default::default() };
     let has_table = may_have_table(kernel.nft.tables());
-    let (kept, published) = last_policies::kept(&settings.state_dir, !has_table);
-    (Policies::kept(kept, &policy.providers(&settings.source)), Arc::new(published))
+    let kept = last_policies::kept(&settings.state_dir, !has_table);
+    let published = Arc::new(published::read(&settings.state_dir));
+    (Policies::kept(kept, &policy.providers(&settings.source)), published)
 }
 
 /// A kernel that does not answer may have it.
@@ -55,7 +57,8 @@ impl Agent {
             })),
             Source::Etcd { server, roots } => {
                 let start = PoliciesStart { etcd: server.clone(), roots: roots.clone() };
-                Some(Followed::Etcd(start, self.name.clone()))
+                let (host, state_dir) = (self.name.clone(), self.settings.state_dir.clone());
+                Some(Followed::Etcd { start, host, state_dir })
             }
             Source::Static(_) => None,
         };
@@ -122,8 +125,7 @@ impl Agent {
         let Some(policies) = self.state.policies.in_force() else {
             return self.state.kept_policies.failed(now);
         };
-        let kept = last_policies::keep(&self.settings.state_dir, &policies, &self.state.published);
-        match kept {
+        match last_policies::keep(&self.settings.state_dir, &policies) {
             Ok(bytes) => self.state.kept_policies.written(bytes, now),
             Err(error) => {
                 log::error!("keep the policies for the next start: {error}");
@@ -134,8 +136,11 @@ impl Agent {
 
     pub(super) fn policy_input(&self) -> HostKnowledge {
         let known = self.state.policies.snapshot().cloned();
-        let published = self.policies.exchanges().then(|| Arc::clone(&self.state.published));
-        HostKnowledge { host: self.name.clone(), known, published }
+        let sharing = match self.policies.exchanges() {
+            true => Sharing::On(Arc::clone(&self.state.published)),
+            false => Sharing::Off,
+        };
+        HostKnowledge { host: self.name.clone(), known, sharing }
     }
 
     /// What is known of policies, for all who ask; what keeps pods in quarantine becomes a problem.
@@ -147,22 +152,37 @@ impl Agent {
             return None;
         };
         if self.state.policy_view.is_none() {
-            let pods = self.state.cache.policy.pods.clone();
+            let pods = self.state.cache.policy.pods.clone().unwrap_or_default();
+            let sources = self.state.policies.states(&settings.providers(&self.settings.source));
             let view = View {
+                held: self.held(&pods),
                 host: self.name.clone(),
                 subnets: self.state.subnets.iter().flat_map(|all| all.iter().copied()).collect(),
-                sources: self.state.policies.states(&settings.providers(&self.settings.source)),
+                sources,
                 known: self.state.policies.snapshot().cloned(),
-                pods: pods.unwrap_or_default(),
+                pods,
             };
-            let quarantined = view.quarantined();
+            let (quarantined, now) = (view.quarantined(), SystemTime::now());
             self.state.quarantine_due =
                 (!quarantined.is_empty()).then(|| Instant::now() + LOOK_AGAIN);
-            let problems = quarantined.iter().map(Quarantined::problem);
+            let problems =
+                quarantined.iter().filter(|one| one.lasts(now)).map(Quarantined::problem);
             self.shared.problems.set(ProblemSource::QuarantinedPods, problems);
             self.state.policy_view = Some(Arc::new(view));
         }
         self.state.policy_view.clone()
+    }
+
+    /// Those of `pods` that other hosts must know first.
+    fn held(&mut self, pods: &Pods) -> BTreeMap<String, Held> {
+        let (now, before) = (SystemTime::now(), std::mem::take(&mut self.state.held));
+        let found = self.policy_input().held(pods, &self.state.cache.policy.released());
+        let held = found.into_iter().map(|(container, reason)| {
+            let since = before.get(&container).map_or(now, |held| held.since);
+            (container, Held { reason, since })
+        });
+        self.state.held = held.collect();
+        self.state.held.clone()
     }
 
     /// Looks at the pods again while one of them is in quarantine: it may have gone.
@@ -214,16 +234,18 @@ impl Agent {
         why.and(TriggerReason::PODS);
         self.record_changes(&applier, &why, true);
         self.state.policy_view = None;
-        let pods = self.state.cache.policy.pods.as_ref();
-        let known = pods.map(|pods| policies.addresses(pods)).unwrap_or_default();
+        let cache = &self.state.cache.policy;
+        let (released, pods) = (cache.released(), cache.pods.as_ref());
+        let held = pods.map(|pods| policies.held(pods, &released)).unwrap_or_default();
         for asked in asked {
-            let is_known = asked.pod.addresses.iter().all(|address| known.contains(address));
+            let container = &asked.pod.container_id;
+            let is_known = asked.pod.addresses.iter().all(|it| released.get(it) == Some(container));
             let answer = match (is_in_force, is_known) {
                 (true, true) => PolicyAnswer { in_force: true, judged: true, why: String::new() },
-                (true, false) if self.policies.exchanges() => {
-                    quarantine("other hosts do not know yet whose its address is")
-                }
-                (true, false) => quarantine("the source of policies does not know the pod yet"),
+                (true, false) => match held.get(container) {
+                    Some(reason) => quarantine(&reason.to_string()),
+                    None => quarantine("the source of policies does not know the pod yet"),
+                },
                 (false, _) if policies.known.is_none() => {
                     quarantine("no policies have been read yet")
                 }

@@ -28,8 +28,8 @@ impl RefusedSettings {
             "until it is right this host is served with its last valid settings; the right ones are \
              taken over at once"
         } else {
-            "until it is right the last valid settings hold, after a restart, too; then systemctl \
-             reload humanz-agent"
+            "until it is right the last valid settings hold, after a restart, too; then \
+             have the agent reload them"
         };
         self.faults.iter().cloned().map(move |fault| {
             let fix = fault.fix.as_deref().unwrap_or("correct it");

@@ -1,6 +1,6 @@
 //! What the agent knows and has to do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -15,10 +15,10 @@ use crate::inspect::host_state::HostState;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
+use crate::policy::held::Published;
 use crate::policy::keeping::Keeping;
-use crate::policy::local::Published;
 use crate::policy::sources::Policies;
-use crate::policy::view::View;
+use crate::policy::view::{Held, View};
 use crate::settings::{Settings, Texts};
 
 use crate::agent::serve::announcement::Announcement;
@@ -78,6 +78,8 @@ pub struct AgentState {
     pub policies: Policies,
     /// What other hosts know of this one's pods.
     pub published: Arc<Published>,
+    /// Pods that wait for that, by container.
+    pub(super) held: BTreeMap<String, Held>,
     /// What of it is kept for the next start.
     pub(super) kept_policies: Keeping,
     /// All that is known of them, as it was published last; `None`: something has changed.
@@ -130,6 +132,7 @@ impl AgentState {
             stop: false,
             policies: Policies::default(),
             published: Arc::default(),
+            held: BTreeMap::new(),
             kept_policies: Keeping::new(now),
             policy_view: None,
             quarantine_due: None,

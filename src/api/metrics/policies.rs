@@ -9,7 +9,7 @@ use crate::nft::found::Count;
 use crate::policy::Rules;
 use crate::policy::compile::{POLICY_TABLE, counter};
 use crate::policy::sources::SourceState;
-use crate::policy::view::View;
+use crate::policy::view::{QuarantineReason, View};
 
 /// Series of packets by policy; further ones are added up. 1,000 policies with local pods have 2,000.
 const SERIES: usize = 4000;
@@ -23,8 +23,12 @@ pub fn policies(page: &mut Page, view: Option<&View>) {
     let help = "Rules of policies that hold.";
     page.gauge("humanz_policy_rules", help, rules.map_or(0, |rules| rules.iter().len()) as f64);
     let help = "Pods of this host in quarantine: only their node reaches them.";
-    let quarantined = view.map_or(0, |view| view.quarantined().len());
-    page.gauge("humanz_policy_quarantined_pods", help, quarantined as f64);
+    let quarantined = view.map(View::quarantined).unwrap_or_default();
+    let mut pods = page.gauges("humanz_policy_quarantined_pods", help);
+    for reason in QuarantineReason::ALL {
+        let count = quarantined.iter().filter(|one| one.reason == reason).count();
+        pods.sample(&[("reason", reason.name())], count as f64);
+    }
     sources(page, view.map(|view| view.sources.as_slice()).unwrap_or_default());
     let counted = || Nft::open().and_then(|nft| nft.counters(POLICY_TABLE));
     if let Some((rules, Ok(counted))) = rules.map(|rules| (rules, counted())) {

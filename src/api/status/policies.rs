@@ -26,6 +26,9 @@ pub fn policies(snapshot: &AgentSnapshot, problems: &[Problem]) -> PolicyStatus 
 
 fn quarantine(view: &View, problems: &[Problem]) -> Vec<QuarantineStatus> {
     let since = |one: &Quarantined| {
+        if let Some(since) = one.since {
+            return Some(rfc3339(since));
+        }
         let problem = problems.iter().find(|problem| problem.subject == one.subject())?;
         problem.since.map(rfc3339)
     };

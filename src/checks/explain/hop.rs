@@ -74,5 +74,5 @@ impl Hop {
 pub const HERE: &str = "this host";
 
 /// What stands for an agent that does not do its work.
-pub const AGENT: &str = "the agent puts it back: is humanz-agent running? (systemctl status \
-                     humanz-agent; journalctl -u humanz-agent)";
+pub const AGENT: &str =
+    "the agent puts it back: is humanz-agent running? (humanz-agent doctor says)";

@@ -95,7 +95,8 @@ impl Live {
     ) -> Result<Affected, Exit> {
         let rules = self.changed(new, before, after)?;
         let pods = self.view.endpoints();
-        let members = self.known.members_on_host(&pods, &self.view.subnets);
+        // Of a selector that is not among them, this host did not ask what it finds elsewhere.
+        let members = self.known.members.clone();
         let then = self.members_then(members.clone(), &rules, after);
         let knowledge = |rules, members| Knowledge {
             rules,

@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::lease::session::grace::LONGEST_REST;
+
 /// The time in which changes are counted.
 const WINDOW: Duration = Duration::from_secs(1);
 
@@ -16,9 +18,9 @@ const CROWDED: usize = 40;
 /// Revisions between what a host read for its claim and its claim: others join at the same time.
 const JOINING: i64 = 20;
 
-/// The first rest; each further one is twice as long.
+/// The first rest; each further one is twice as long, up to the longest.
 const LEAST: Duration = Duration::from_secs(1);
-const MOST: Duration = Duration::from_secs(4);
+const MOST: Duration = LONGEST_REST;
 
 /// Changes since a time.
 #[derive(Debug)]
@@ -66,14 +68,14 @@ mod tests {
     use super::*;
 
     /// The rests of a host that hears of so many changes every 100 ms.
-    fn rests(changes: &[usize]) -> Vec<u64> {
+    fn rests(changes: &[usize]) -> Vec<Duration> {
         let mut now = Instant::now();
         let mut crowd = Crowd::new(now);
         let mut rests = Vec::new();
         for changes in changes {
             now += Duration::from_millis(100);
             if let Some(rest) = crowd.after_changes(*changes, now) {
-                rests.push(rest.as_secs());
+                rests.push(rest);
                 now += rest;
                 crowd.resume(now);
             }
@@ -91,9 +93,9 @@ mod tests {
 
     #[test]
     fn while_many_join_each_rest_is_longer_until_it_is_calm() {
-        assert_eq!(rests(&[401, 900, 900, 900, 900]), [1, 2, 4, 4, 4]);
+        assert_eq!(rests(&[401, 900, 900, 900]), [LEAST, MOST, MOST, MOST]);
         let quiet = [0; 12];
-        assert_eq!(rests(&[&[401][..], &quiet, &[100], &quiet, &[401]].concat()), [1, 1]);
+        assert_eq!(rests(&[&[401][..], &quiet, &[100], &quiet, &[401]].concat()), [LEAST, LEAST]);
         assert_eq!(Crowd::new(Instant::now()).after_claim(300), Some(LEAST));
     }
 }

@@ -10,6 +10,7 @@ use crate::etcd::update::Update;
 use crate::etcd::watch::{Changes, KeyWatch, Seen};
 use crate::lease::EtcdError;
 use crate::lease::Snapshot;
+use crate::lease::session::grace::PUT_BACK;
 use crate::lease::session::{SessionExit, is_same_store};
 use crate::os::random;
 
@@ -18,6 +19,9 @@ const COALESCE: Duration = Duration::from_millis(5);
 
 /// In this time etcd sends what was missed during a rest: it looks every 100 ms for watches that are behind.
 const CATCH_UP: Duration = Duration::from_millis(200);
+
+// The other half is for a read and a write.
+const _: () = assert!(2 * CATCH_UP.as_millis() <= PUT_BACK.as_millis());
 
 /// Rest after a snapshot, in multiples of its processing time: a storm in a large network takes a
 /// quarter of a processor at most.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::net::Family;
-use crate::nft::{Data, Element, ElementChange, Set, Shape, Type, Value, Verdict};
+use crate::nft::{Data, Element, ElementChange, FoundTable, Set, Shape, Type, Value, Verdict};
 use crate::policy::compile::name::{EPOCH_SET, numbered};
 
 /// The sets and maps in which an address stands, each with the element of a pod without rules.
@@ -26,6 +26,13 @@ pub fn sets(family: Family) -> [Set; 4] {
         set("open", Shape::set([kind])),
         set("self", Shape::set([kind, kind])),
     ]
+}
+
+/// The table lets something through to `address`: it is in no quarantine.
+pub fn has_pod(table: &FoundTable, address: IpAddr) -> bool {
+    let name = numbered("in", Family::of(address));
+    let mut sets = table.sets.iter().filter(|set| set.name == name);
+    sets.any(|set| set.elements.iter().any(|it| it.key == [Value::address(address)]))
 }
 
 /// The set without which every connection is judged with each packet, until the agent begins a new

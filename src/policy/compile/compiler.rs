@@ -13,7 +13,7 @@ use crate::net::{Family, subnet};
 use crate::nft::{Action, Chain, Field, Set, Verdict};
 use crate::policy::compile::address;
 use crate::policy::compile::counts::UserCounts;
-use crate::policy::compile::forms::{QUARANTINE, denial, plain};
+use crate::policy::compile::forms::{NO_CONNECTION, QUARANTINE, denial, plain};
 use crate::policy::compile::hooks::hooks;
 use crate::policy::compile::mark::MarkBits;
 use crate::policy::compile::name::{UNKNOWN, UNTRACKED, numbered};
@@ -107,7 +107,7 @@ impl Compiler {
             address::sets(*family).into_iter().for_each(|set| compiler.put_set(set));
             judges(*family).into_iter().for_each(|chain| compiler.put_chain(chain));
         }
-        compiler.put_chain(unknown(basis.log_group));
+        drops(basis.log_group).into_iter().for_each(|chain| compiler.put_chain(chain));
         compiler.table.counters.extend([UNKNOWN, UNTRACKED].map(str::to_owned));
         compiler.basis = Some(basis);
         compiler
@@ -250,8 +250,10 @@ fn judges(family: Family) -> [Chain; 2] {
     })
 }
 
-/// The chain of pods in quarantine.
-fn unknown(log_group: u16) -> Chain {
-    let rules = denial(QUARANTINE, log_group, Vec::new(), UNKNOWN.to_owned());
-    Chain { name: UNKNOWN.to_owned(), base: None, rules: rules.into() }
+/// Where packets of pods in quarantine and those of no connection end.
+fn drops(log_group: u16) -> [Chain; 2] {
+    [(QUARANTINE, UNKNOWN), (NO_CONNECTION, UNTRACKED)].map(|(comment, name)| {
+        let rules = denial(comment, log_group, Vec::new(), name.to_owned());
+        Chain { name: name.to_owned(), base: None, rules: rules.into() }
+    })
 }

@@ -15,6 +15,9 @@ const AUDITED: &str = "humanz audit";
 /// The rule of pods in quarantine.
 pub const QUARANTINE: &str = "unknown pod";
 
+/// The rule of packets that belong to no connection.
+pub const NO_CONNECTION: &str = "no connection";
+
 /// The longest prefix of a report (NF_LOG_PREFIXLEN less the final zero).
 const PREFIX_MAX_BYTES: usize = 127;
 
@@ -53,6 +56,11 @@ pub fn log_prefix(rule: &policy::Rule) -> String {
 /// That of the reports of pods in quarantine.
 pub fn quarantine_prefix() -> String {
     prefix(DENIED, QUARANTINE)
+}
+
+/// That of the reports of packets that belong to no connection.
+pub fn no_connection_prefix() -> String {
+    prefix(DENIED, NO_CONNECTION)
 }
 
 fn prefix(kind: &str, comment: &str) -> String {

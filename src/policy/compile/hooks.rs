@@ -105,6 +105,5 @@ fn untracked(network: IpNetwork) -> [NftRule; 2] {
 fn closed(state: Match, field: Field, network: IpNetwork) -> NftRule {
     let open = numbered("open", subnet::family(network));
     let matches = vec![state, Match::Within(field, network), Match::NotIn(field, open)];
-    let count = Action::Count(UNTRACKED.to_owned(), Verdict::Drop);
-    plain("of no connection", matches, count)
+    plain("of no connection", matches, Action::Verdict(Verdict::Goto(UNTRACKED.to_owned())))
 }

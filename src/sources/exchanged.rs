@@ -1,0 +1,80 @@
+//! What goes into and comes out of the exchange of members.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::etcd::EtcdSettings;
+use crate::lease::records::Roots;
+use crate::net::Problem;
+use crate::net::node_name::NodeName;
+use crate::os::random;
+use crate::policy::held::PodOwners;
+use crate::policy::{Members, Selector};
+use crate::sources::shared::Hosts;
+
+/// Longest wait before another attempt after the first failure; doubled for each further one …
+const RETRY: Duration = Duration::from_millis(200);
+
+/// … up to this.
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
+
+/// After a start, and after etcd has been away, other hosts have heard of a change after so long: each tries
+/// to reach etcd again after [`LONGEST_RETRY`] at the latest.
+pub(super) const HEARD: Duration = Duration::from_secs(15);
+
+/// Hosts that announce members of one group.
+pub(super) const HOSTS_LIMIT: usize = 50_000;
+
+/// How to reach etcd.
+#[derive(Clone, Debug)]
+pub struct ExchangeStart {
+    pub etcd: EtcdSettings,
+    pub roots: Roots,
+    pub host: NodeName,
+    /// The members on other hosts that are in force.
+    pub kept: Members,
+    /// Where it is noted what is sent.
+    pub state_dir: PathBuf,
+}
+
+/// What this host knows and needs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExchangeInputs {
+    /// Its own members of every group in use.
+    pub own: Members,
+    /// The groups that its pods' policies need.
+    pub needed: BTreeSet<Selector>,
+    /// All hosts: what they may say.
+    pub hosts: Arc<Hosts>,
+    /// The revision of this host's record in etcd: nothing is written once another machine has it.
+    pub record: Option<i64>,
+    /// The containers of the addresses in `own`, for [`Exchanged::Published`]: another one for each change.
+    pub owners: Arc<PodOwners>,
+}
+
+/// What became of the inputs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Exchanged {
+    Heard(HeardMembers),
+    /// etcd has the members of these containers, and no others, for this host, and other hosts have had the
+    /// time to hear of that.
+    Published(Arc<PodOwners>),
+    /// Why this host's members cannot be published, if not because etcd is away.
+    NotPublished(Option<String>),
+}
+
+/// What other hosts say.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeardMembers {
+    /// The members on other hosts of every group that is needed, once they have been read.
+    pub members: Members,
+    /// Needed, and not read yet.
+    pub unread: BTreeSet<Selector>,
+    pub problems: Vec<Problem>,
+}
+
+pub(super) fn retry(failures: u32) -> Duration {
+    random::jittered(LONGEST_RETRY.min(RETRY * 2u32.saturating_pow(failures.min(8))))
+}

@@ -1,0 +1,137 @@
+//! What this host says of its own members of groups: its keys in etcd as they should be.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch as latest};
+use tokio::time::{Instant, sleep};
+
+use crate::etcd::Etcd;
+use crate::lease::EtcdError;
+use crate::policy::held::{PodOwners, Published};
+use crate::sources::exchanged::{
+    ExchangeInputs, ExchangeStart, Exchanged, HEARD, HOSTS_LIMIT, retry,
+};
+use crate::sources::publication::Publication;
+use crate::sources::published;
+
+/// Rest between two writes.
+const REST: Duration = Duration::from_millis(100);
+
+/// Time between two looks at the keys.
+const LOOK: Duration = Duration::from_secs(60);
+
+pub struct Writer<'a, P> {
+    etcd: &'a Etcd,
+    start: &'a ExchangeStart,
+    publish: &'a P,
+    /// As it is noted on disk.
+    published: Published,
+    noted: Option<Arc<PodOwners>>,
+    /// What was said last of what etcd has.
+    said: Option<Arc<PodOwners>>,
+    /// From when on other hosts hear of each change at once; `None` while etcd is away.
+    heard_at: Option<Instant>,
+    /// etcd was asked before.
+    was_tried: bool,
+    fault: Option<String>,
+}
+
+impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
+    pub fn new(etcd: &'a Etcd, start: &'a ExchangeStart, publish: &'a P) -> Self {
+        let published = published::read(&start.state_dir);
+        let (noted, said, heard_at, fault) = Default::default();
+        Writer { etcd, start, publish, published, noted, said, heard_at, was_tried: false, fault }
+    }
+
+    /// Keeps the keys as they should be, forever.
+    pub async fn run(
+        &mut self,
+        mut inputs: latest::Receiver<ExchangeInputs>,
+        returned: &Notify,
+    ) -> Infallible {
+        let mut failures = 0;
+        loop {
+            let now = inputs.borrow_and_update().clone();
+            let result = self.write(&now).await;
+            failures = if result.is_ok() { 0 } else { failures + 1 };
+            if let Err(error) = &result {
+                log::debug!("publish members of groups: {error}");
+                self.heard_at = None;
+            }
+            self.complain(result.err());
+            sleep(REST).await;
+            let until_heard = self.heard_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let wait = match until_heard.filter(|wait| !wait.is_zero()) {
+                _ if failures > 0 => retry(failures),
+                Some(wait) => wait.min(LOOK),
+                None => LOOK,
+            };
+            // Other inputs, or a look at what is there: etcd may be back with older data.
+            tokio::select! {
+                () = sleep(wait) => {}
+                _ = inputs.changed() => {}
+                () = returned.notified() => self.heard_at = None,
+            }
+        }
+    }
+
+    async fn write(&mut self, inputs: &ExchangeInputs) -> Result<(), EtcdError> {
+        let Some(record) = inputs.record else { return Ok(()) };
+        let owners = &inputs.owners;
+        if !self.noted.as_ref().is_some_and(|noted| Arc::ptr_eq(noted, owners)) {
+            self.published.send(owners);
+            let noted = published::write(&self.start.state_dir, &self.published);
+            noted.map_err(|error| EtcdError::Refused(format!("note what is sent: {error}")))?;
+            self.noted = Some(Arc::clone(owners));
+        }
+        let was_tried = std::mem::replace(&mut self.was_tried, true);
+        let had_some = self.publish_own(inputs, record).await?;
+        let now = Instant::now();
+        // Nobody can know what was never there.
+        let wait = if was_tried || had_some { HEARD } else { Duration::ZERO };
+        let is_heard = *self.heard_at.get_or_insert(now + wait) <= now;
+        let is_said = self.said.as_ref().is_some_and(|said| Arc::ptr_eq(said, owners));
+        if is_heard && !is_said {
+            self.published.commit(owners);
+            // What was noted before says no less.
+            if let Err(error) = published::write(&self.start.state_dir, &self.published) {
+                log::warn!("note what was published: {error}");
+            }
+            (self.publish)(Exchanged::Published(Arc::clone(owners)));
+            self.said = Some(Arc::clone(owners));
+        }
+        Ok(())
+    }
+
+    /// True if there were keys before.
+    async fn publish_own(&self, inputs: &ExchangeInputs, record: i64) -> Result<bool, EtcdError> {
+        let ExchangeStart { roots, host, .. } = self.start;
+        let publication = Publication::new(roots, host, &inputs.own, record);
+        let (keys, _) = self.etcd.keys(&roots.members_of(host), HOSTS_LIMIT).await?;
+        let keys: Vec<String> = keys
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|key| String::from_utf8(key).ok())
+            .collect();
+        let had_some = !keys.is_empty();
+        let values = self.etcd.values(&keys).await?;
+        let found = keys.into_iter().zip(values).filter_map(|(key, value)| Some((key, value?)));
+        for transaction in publication.changes(&found.collect()) {
+            if self.etcd.commit("publish members of groups", &transaction).await?.is_none() {
+                return Err(EtcdError::Refused("this host's record was changed".to_owned()));
+            }
+        }
+        Ok(had_some)
+    }
+
+    fn complain(&mut self, error: Option<EtcdError>) {
+        let is_away = |error: &EtcdError| matches!(error, EtcdError::Unreachable(_));
+        let fault = error.filter(|error| !is_away(error)).map(|error| error.to_string());
+        if fault != self.fault {
+            self.fault.clone_from(&fault);
+            (self.publish)(Exchanged::NotPublished(fault));
+        }
+    }
+}
