@@ -7,17 +7,39 @@ use humanz::etcd::Update;
 
 use crate::host::{HOSTS, Host};
 use crate::support::etcd::{EtcdServer, isolated};
-use crate::support::wait::patience;
 
-/// More changes than a host follows in a second, and more than one that has rested follows.
-const MANY: usize = 500;
+/// More changes than a host follows in a second, even if half of them count for the second before; and more
+/// than one that has rested follows.
+const MANY: usize = 1000;
 const FEW: usize = 100;
 
 /// The shortest rest is half a second.
 const REST: Duration = Duration::from_millis(300);
 
-/// So many hosts change together, and `host` knows them: it rests now.
-fn crowd(etcd: &EtcdServer, host: &Host, (count, value): (usize, &str)) {
+/// So many changes in this time make a host rest.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// Crowds of which one comes fast enough.
+const ATTEMPTS: usize = 10;
+
+/// What a host knew of a crowd, and when.
+struct Crowd {
+    began: Instant,
+    known: Instant,
+}
+
+impl Crowd {
+    /// Whether the host rested after the crowd, until `later`. It need not if this machine was too busy.
+    fn rested(&self, later: Instant) -> bool {
+        let (rest, took) = (later - self.known, self.known - self.began);
+        assert!(rest > REST || took > WINDOW, "it did not rest: {rest:?}, {took:?}");
+        rest > REST
+    }
+}
+
+/// So many hosts change together, and `host` knows them.
+fn crowd(etcd: &EtcdServer, host: &Host, (count, value): (usize, &str)) -> Crowd {
+    let began = Instant::now();
     etcd.call(async |client| {
         for part in 0..count / FEW {
             let keys = (0..FEW).map(|n| format!("{HOSTS}/crowd{}", part * FEW + n));
@@ -26,10 +48,11 @@ fn crowd(etcd: &EtcdServer, host: &Host, (count, value): (usize, &str)) {
         }
         Ok(())
     });
-    host.until("the crowd", |found| {
+    let known = host.until("the crowd", |found| {
         let of = |name: &str| found.hosts.get(name).map(|stored| stored.value.to_string());
         of(&format!("crowd{}", count - 1)).as_deref() == Some(value)
     });
+    Crowd { began, known }
 }
 
 /// `host` knows what etcd holds, and each snapshot since `mark` was another one.
@@ -60,22 +83,24 @@ fn what_happens_while_a_watch_rests_is_seen_once_and_whole() {
         let etcd = EtcdServer::start();
         let host = Host::up(&etcd, "h1");
         let own = host.subnet();
-        for round in 0..3 {
-            crowd(&etcd, &host, (MANY, &format!("10.245.{round}.0/24")));
+        let rested = |round: &usize| {
+            let crowd = crowd(&etcd, &host, (MANY, &format!("10.245.{round}.0/24")));
             let mark = host.mark();
             let name = format!("late{round}");
-            let at = etcd.put(&format!("{HOSTS}/{name}"), "10.244.77.0/24");
+            etcd.put(&format!("{HOSTS}/{name}"), "10.244.77.0/24");
             etcd.delete(&format!("{HOSTS}/crowd{round}"));
-            etcd.put(&format!("{HOSTS}/crowd{}", round + 9), "10.245.9.0/24");
-            etcd.put(&format!("{HOSTS}/short"), "10.245.8.0/24");
+            etcd.put(&format!("{HOSTS}/crowd{}", round + 9), "10.245.99.0/24");
+            etcd.put(&format!("{HOSTS}/short"), "10.245.98.0/24");
             etcd.delete(&format!("{HOSTS}/short"));
             etcd.put(&format!("{HOSTS}/h1"), "10.244.99.0/24");
-            let known = host.until(&name, |found| found.hosts.contains_key(&*name));
-            assert!(known.duration_since(at) > REST, "it did not rest");
+            let later = host.until(&name, |found| found.hosts.contains_key(&*name));
             host.until("its own key", |found| found.hosts["h1"].value.to_string() == own);
             host.until("all", |found| !found.hosts.contains_key("short"));
             knows_all(&etcd, &host, mark);
-        }
+            crowd.rested(later)
+        };
+        let rests = (0..ATTEMPTS).filter(rested).take(3).count();
+        assert_eq!(rests, 3, "this machine is too busy");
     });
 }
 
@@ -84,13 +109,17 @@ fn what_is_compacted_while_a_watch_rests_is_read_again() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let host = Host::up(&etcd, "h1");
-        crowd(&etcd, &host, (MANY, "10.245.1.0/24"));
-        let (mark, at) = (host.mark(), etcd.put(&format!("{HOSTS}/late"), "10.244.77.0/24"));
-        etcd.delete(&format!("{HOSTS}/crowd1"));
-        etcd.compact();
-        let known = host.until("late", |found| found.hosts.contains_key("late"));
-        assert!(known.duration_since(at) > REST, "it did not rest");
-        knows_all(&etcd, &host, mark);
+        let rested = |attempt| {
+            let crowd = crowd(&etcd, &host, (MANY, &format!("10.245.{attempt}.0/24")));
+            let (mark, name) = (host.mark(), format!("late{attempt}"));
+            etcd.put(&format!("{HOSTS}/{name}"), "10.244.77.0/24");
+            etcd.delete(&format!("{HOSTS}/crowd1"));
+            etcd.compact();
+            let later = host.until(&name, |found| found.hosts.contains_key(&*name));
+            knows_all(&etcd, &host, mark);
+            crowd.rested(later)
+        };
+        assert!((0..ATTEMPTS).any(rested), "this machine is too busy");
     });
 }
 
@@ -121,7 +150,5 @@ fn an_etcd_that_is_restored_while_a_watch_rests_is_read_again() {
         host.until("all", |found| {
             (0..40).all(|number| found.hosts.contains_key(&*format!("late{number}")))
         });
-        let within = Duration::from_secs(2) * patience();
-        assert!(rests.elapsed() < within || patience() > 1, "{:?}", rests.elapsed());
     });
 }

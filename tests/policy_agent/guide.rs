@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use crate::add;
-use crate::support::guide::{Guide, Step};
+use crate::support::guide::{Guide, Known, Step};
 use crate::support::{Agent, Cluster, Place, Pod};
 
 #[test]
@@ -54,12 +54,31 @@ fn the_guide_of_policies_does_what_it_shows() {
 
 #[test]
 fn a_guide_with_what_is_not_run_or_not_so_is_refused() {
-    for bad in ["```yaml\n```\n", "    indented\n", "```console\noutput\n```\n"] {
+    for bad in [
+        "```console\n# false; echo $?\n```\n",
+        "```yaml\n```\n",
+        "    indented\n",
+        "```console\noutput\n```\n",
+    ] {
         assert!(std::panic::catch_unwind(|| Guide::parse("x.md", bad)).is_err(), "{bad}");
     }
     let left = Guide::parse("x.md", "# T\n```console\n# true\n```\n");
     assert!(std::panic::catch_unwind(|| left.finish()).is_err());
-    let shows = |wanted: &[&str], found: &[&str]| crate::support::guide::shows(wanted, found);
+    let known = Known::of(
+        "10.5.5.5\n```yaml f\nip: [10.1.1.1, fd00::9]\nport: 5432\n```\n```console\n# true --to 10.1.1.2:8080\n10.9.9.8:999\n```\n",
+    );
+    let shows = |wanted: &[&str], found: &[&str]| known.shows(wanted, found);
+    assert!(shows(&["10.5.5.5 10.9.9.8:40122"], &["10.5.5.6 10.9.9.7:998"]));
+    for (wanted, found) in [
+        ("web (10.1.1.1)", "web (10.1.1.3)"),
+        ("10.1.1.2:40122", "10.1.1.3:40122"),
+        ("10.7.7.7:5432", "10.7.7.7:5433"),
+        ("10.7.7.7:8080,", "10.7.7.7:80,"),
+        ("fd00::9", "fd00::8"),
+        ("10.7.7.7", "10.1.1.1"),
+    ] {
+        assert!(!shows(&[wanted], &[found]), "{wanted} {found}");
+    }
     assert!(shows(&["web 10.1.2.3 5 fd00::1 (12ms)"], &["web  10.9.9.99 7 fd10:0:1::7 (3ms)"]));
     for (wanted, found) in [("web 5", "db 5"), ("5", "5.5"), ("a:80", "a:81"), ("a", "a b")] {
         assert!(!shows(&[wanted], &[found]), "{wanted} {found}");

@@ -2,9 +2,11 @@
 //!
 //! A block is a file if its first line names one after the language (```` ```yaml policies.yaml ````), or a
 //! session (```` ```console ````): lines with the prompt `# ` are commands of root, the lines below each are
-//! its output, `…` stands for further lines. Other blocks are refused: what is not run is not shown as if it were.
+//! its output, `…` stands for further lines. One that fails ends with `; echo $?`, and its code is the last line. Other blocks are refused: what is not run is not shown as if it were.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::disk::EXECUTABLE;
@@ -15,6 +17,10 @@ use super::wait::{SOON, eventually};
 /// Where its commands run; files without a folder of their own lie there.
 const FOLDER: &str = "/root";
 const ELLIPSIS: &str = "…";
+const CODE: &str = "; echo $?";
+
+/// Words of commands that change something: what fails the first time has failed.
+const CHANGES: [&str; 5] = ["apply", "delete", "install", "mv", "rm"];
 
 /// The blocks of a guide that nobody has taken yet.
 pub struct Guide {
@@ -40,6 +46,8 @@ pub struct Step {
     place: String,
     pub command: String,
     output: Vec<String>,
+    code: i32,
+    known: Rc<Known>,
 }
 
 impl Guide {
@@ -59,6 +67,7 @@ impl Guide {
     /// As [`Guide::read`].
     pub fn parse(name: &str, text: &str) -> Guide {
         let (mut heading, mut blocks) = (String::new(), Vec::new());
+        let known = Rc::new(Known::of(text));
         let mut lines = text.lines().zip(1..);
         while let Some((line, number)) = lines.next() {
             if line.starts_with('#') {
@@ -72,7 +81,7 @@ impl Guide {
                     let text = body.iter().map(|(line, _)| format!("{line}\n")).collect();
                     Content::File { path: path.to_owned(), text }
                 }
-                None if info == "console" => Content::Session(steps(name, &body)),
+                None if info == "console" => Content::Session(steps(name, &body, &known)),
                 None => panic!("{name}:{number}: a block that is neither console nor a file"),
             };
             blocks.push(Block { heading: heading.clone(), content });
@@ -110,12 +119,22 @@ impl Guide {
 }
 
 impl Step {
-    /// Runs it until it prints what the guide shows: what others do about a change takes its time.
+    /// Runs it, and one that changes nothing until it prints what the guide shows: what others do about a change
+    /// takes its time.
     fn run(&self, on: &Node) {
-        eventually(&format!("{}: {} prints what is shown", self.place, self.command), SOON, || {
+        let once = || {
             let ended = on.run_command(&mut self.shell(), "");
             self.compare(&ended).map_err(|why| format!("{why}\n{ended}"))
-        });
+        };
+        if self.changes() {
+            return once().unwrap_or_else(|why| panic!("{}: {}: {why}", self.place, self.command));
+        }
+        eventually(&format!("{}: {} prints what is shown", self.place, self.command), SOON, once);
+    }
+
+    fn changes(&self) -> bool {
+        let mut words = self.command.split_whitespace();
+        words.any(|word| CHANGES.contains(&word)) && !self.command.contains("--dry-run")
     }
 
     /// A command that does not end by itself: it runs while `cause` is called again and again, until it
@@ -126,7 +145,8 @@ impl Step {
             cause();
             std::thread::sleep(Duration::from_millis(50));
             let log = process.log();
-            let is_printed = |line: &&String| log.lines().any(|found| is_alike(line, found));
+            let is_printed =
+                |line: &&String| log.lines().any(|found| self.known.is_alike(line, found));
             let missing = self.output.iter().filter(|line| !is_printed(line)).count();
             if missing == 0 { Ok(()) } else { Err(log) }
         });
@@ -140,17 +160,13 @@ impl Step {
         shell
     }
 
-    /// Code 1 says of many subcommands that something is wrong or would change: it counts as a failure only
-    /// where no output is shown.
     fn compare(&self, ended: &Ended) -> Result<(), String> {
-        match ended.status.code() {
-            Some(0) if self.output.is_empty() => return Ok(()),
-            Some(0 | 1) if !self.output.is_empty() => {}
-            _ => return Err("it failed".to_owned()),
+        if ended.status.code() != Some(self.code) {
+            return Err(format!("the guide shows code {}", self.code));
         }
         let found: Vec<&str> = ended.stdout.lines().chain(ended.stderr.lines()).collect();
         let wanted: Vec<&str> = self.output.iter().map(String::as_str).collect();
-        match shows(&wanted, &found) {
+        match self.known.shows(&wanted, &found) {
             true => Ok(()),
             false => Err(format!("the guide shows:\n{}", wanted.join("\n"))),
         }
@@ -161,7 +177,7 @@ fn absolute(path: &str) -> String {
     if path.starts_with('/') { path.to_owned() } else { format!("{FOLDER}/{path}") }
 }
 
-fn steps(name: &str, body: &[(&str, i32)]) -> Vec<Step> {
+fn steps(name: &str, body: &[(&str, i32)], known: &Rc<Known>) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for (line, number) in body {
         match (line.strip_prefix("# "), steps.last_mut()) {
@@ -169,48 +185,103 @@ fn steps(name: &str, body: &[(&str, i32)]) -> Vec<Step> {
                 place: format!("{name}:{number}"),
                 command: command.to_owned(),
                 output: Vec::new(),
+                code: 0,
+                known: Rc::clone(known),
             }),
             (None, Some(step)) => step.output.push((*line).to_owned()),
             (None, None) => panic!("{name}:{number}: output without a command"),
         }
     }
+    for step in &mut steps {
+        if let Some(command) = step.command.strip_suffix(CODE) {
+            step.command = command.to_owned();
+            let code = step.output.pop().and_then(|line| line.parse().ok());
+            step.code = code.unwrap_or_else(|| panic!("{}: no code is shown", step.place));
+        }
+    }
     steps
 }
 
-/// The lines of `found` are those of `wanted`, where `…` may be any number of lines.
-pub fn shows(wanted: &[&str], found: &[&str]) -> bool {
-    match (wanted, found) {
-        ([], found) => found.is_empty(),
-        ([line, rest @ ..], found) if line.trim() == ELLIPSIS => {
-            (0..=found.len()).any(|skipped| shows(rest, &found[skipped..]))
-        }
-        ([_, ..], []) => false,
-        ([line, rest @ ..], [first, others @ ..]) => is_alike(line, first) && shows(rest, others),
-    }
-}
+/// Addresses and ports that the files and commands of a guide have: they are no others in what is printed.
+#[derive(Debug)]
+pub struct Known(BTreeSet<String>);
 
-/// Word by word; numbers, times and addresses differ from run to run.
-fn is_alike(wanted: &str, found: &str) -> bool {
-    let kinds = |line: &str| -> Vec<String> { line.split_whitespace().map(kind).collect() };
-    kinds(wanted) == kinds(found)
-}
+impl Known {
+    /// Those of a guide.
+    pub fn of(text: &str) -> Known {
+        let mut known = BTreeSet::new();
+        let mut block = None;
+        for line in text.lines() {
+            match (line.strip_prefix("```"), block) {
+                (Some(info), None) => block = Some(info),
+                (Some(_), Some(_)) => block = None,
+                // Not what a command prints.
+                (None, Some(info)) if info != "console" || line.starts_with("# ") => {
+                    let words =
+                        line.split(|char: char| !char.is_ascii_hexdigit() && !".:".contains(char));
+                    known.extend(words.flat_map(|word| [word].into_iter().chain(word.split(':'))));
+                }
+                _ => {}
+            }
+        }
+        // Smaller numbers are counted, too.
+        let is_port = |word: &str| word.len() > 2 && word.parse::<u16>().is_ok();
+        let is_known = |word: &&str| word.parse::<std::net::IpAddr>().is_ok() || is_port(word);
+        Known(known.into_iter().filter(is_known).map(str::to_owned).collect())
+    }
 
-/// What begins with a digit as its form (`12:30` as `0:0`), an address of IPv6 as such.
-fn kind(word: &str) -> String {
-    let bare = word.trim_matches(|char| "()[],;".contains(char));
-    if bare.parse::<std::net::Ipv6Addr>().is_ok() {
-        return word.replace(bare, "::");
-    }
-    if !bare.starts_with(|char: char| char.is_ascii_digit()) {
-        return word.to_owned();
-    }
-    let mut form = String::new();
-    for char in word.chars() {
-        match char.is_ascii_digit() {
-            true if form.ends_with('0') => {}
-            true => form.push('0'),
-            false => form.push(char),
+    /// The lines of `found` are those of `wanted`, where `…` may be any number of lines.
+    pub fn shows(&self, wanted: &[&str], found: &[&str]) -> bool {
+        match (wanted, found) {
+            ([], found) => found.is_empty(),
+            ([line, rest @ ..], found) if line.trim() == ELLIPSIS => {
+                (0..=found.len()).any(|skipped| self.shows(rest, &found[skipped..]))
+            }
+            ([_, ..], []) => false,
+            ([line, rest @ ..], [first, others @ ..]) => {
+                self.is_alike(line, first) && self.shows(rest, others)
+            }
         }
     }
-    form
+
+    /// Word by word; other numbers, times and addresses differ from run to run.
+    fn is_alike(&self, wanted: &str, found: &str) -> bool {
+        let kinds = |line: &str| -> Vec<String> {
+            line.split_whitespace().map(|word| self.kind(word)).collect()
+        };
+        kinds(wanted) == kinds(found)
+    }
+
+    /// What begins with a digit as its form (`12:30` as `0:0`), an address of IPv6 as such.
+    fn kind(&self, word: &str) -> String {
+        let bare = word.trim_matches(|char| "()[],;".contains(char));
+        if self.0.contains(bare) {
+            return word.to_owned();
+        }
+        if bare.parse::<std::net::Ipv6Addr>().is_ok() {
+            return word.replace(bare, "::");
+        }
+        if !bare.starts_with(|char: char| char.is_ascii_digit()) {
+            return word.to_owned();
+        }
+        let parts = word.split_inclusive(|char: char| !char.is_ascii_digit() && char != '.');
+        parts.map(|part| self.form(part)).collect()
+    }
+
+    /// Of a number or an address, and what ends it.
+    fn form(&self, part: &str) -> String {
+        let number = part.trim_end_matches(|char: char| !char.is_ascii_digit());
+        if self.0.contains(number) {
+            return part.to_owned();
+        }
+        let mut form = String::new();
+        for char in part.chars() {
+            match char.is_ascii_digit() {
+                true if form.ends_with('0') => {}
+                true => form.push('0'),
+                false => form.push(char),
+            }
+        }
+        form
+    }
 }
