@@ -86,8 +86,7 @@ fn a_reused_address_waits_for_its_withdrawal_whatever_the_disk_says() {
         let reason = if noted { "former owner" } else { "members unknown" };
         let line = format!("humanz_policy_quarantined_pods{{reason=\"{reason}\"}} 1");
         assert!(metrics.contains(&line), "{metrics}");
-        let explained =
-            Agent::run(h2, &format!("explain shop/late shop/first udp/5000"), FROM_ETCD);
+        let explained = Agent::run(h2, "explain shop/late shop/first udp/5000", FROM_ETCD);
         assert!(explained.stdout.contains(wanted), "{explained:?}");
         // Those that ran before go on.
         assert_eq!(quarantine(h2, "shop/first"), None);
