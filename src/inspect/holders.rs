@@ -30,6 +30,14 @@ pub fn first(
     Ok(None)
 }
 
+/// A pod is plugged into the bridge, whatever its address.
+///
+/// # Errors
+/// [`NetlinkError`].
+pub fn any(rtnl: &Rtnl, bridge: u32) -> Result<bool, NetlinkError> {
+    Ok(rtnl.links(Some(bridge))?.iter().any(is_of_pod))
+}
+
 /// Every address that a pod's port of the bridge has, with the alias of that port.
 ///
 /// # Errors

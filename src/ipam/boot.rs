@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
 use crate::ipam::layout::{names, read, read_line, remove};
 use crate::ipam::sources::Sources;
@@ -50,7 +51,10 @@ impl LockedStore<'_> {
     pub fn import_early(&self, sources: &Sources) -> Result<(), StoreError> {
         match read_line(&self.store.layout.boot())? {
             Some(begun) if begun == self.store.boot_id => Ok(()),
-            _ => import::run(self, sources, false),
+            _ => {
+                self.remove_files(import::superseded(sources))?;
+                import::run(self, sources, false)
+            }
         }
     }
 
@@ -58,6 +62,19 @@ impl LockedStore<'_> {
     fn begin_boot(&self) -> Result<(), StoreError> {
         let layout = &self.store.layout;
         layout.create()?;
+        let is_superseded = import::superseded(&self.store.sources);
+        let stale =
+            self.remove_files(|entry| entry.boot_id != self.store.boot_id || is_superseded(entry))?;
+        if stale > 0 {
+            log::info!("{}: removed {stale} stale files", layout.dir().display());
+        }
+        import::run(self, &self.store.sources, true)?;
+        layout.replace(&layout.boot(), format!("{}\n", self.store.begun()).as_bytes())
+    }
+
+    /// Removes the files of entries like that; gives their number.
+    fn remove_files(&self, is_stale: impl Fn(&StoreEntry) -> bool) -> Result<usize, StoreError> {
+        let layout = &self.store.layout;
         let owners = names(&layout.owners())?;
         let owners = owners.iter().map(|name| layout.owners().join(name));
         let addresses = layout.addresses()?.into_iter().map(|address| layout.address(address));
@@ -67,15 +84,10 @@ impl LockedStore<'_> {
             if read(&path)?.is_some_and(|bytes| import::reservation(&bytes).is_some()) {
                 continue;
             }
-            let entry = self.entry_at(&path)?;
-            if entry.is_some_and(|entry| entry.boot_id != self.store.boot_id) && remove(&path)? {
+            if self.entry_at(&path)?.is_some_and(|entry| is_stale(&entry)) && remove(&path)? {
                 stale += 1;
             }
         }
-        if stale > 0 {
-            log::info!("{}: removed {stale} files of an earlier boot", layout.dir().display());
-        }
-        import::run(self, &self.store.sources, true)?;
-        layout.replace(&layout.boot(), format!("{}\n", self.store.begun()).as_bytes())
+        Ok(stale)
     }
 }

@@ -65,6 +65,9 @@ pub struct StoreEntry {
     /// addresses.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "tolerant")]
     pub ports: Option<RequestedPorts>,
+    /// Imported while the older plugin may still change its own store: imported again later.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub early: bool,
     /// What the container says of itself for policies.
     #[serde(default, skip_serializing_if = "Words::is_empty")]
     pub words: Words,
@@ -86,6 +89,7 @@ impl StoreEntry {
             boot_id: boot_id.to_owned(),
             time_secs: owner.time_secs,
             ports: owner.ports.clone(),
+            early: false,
             words: owner.words.clone(),
         }
     }

@@ -37,7 +37,7 @@ pub(super) fn run(
     recorded: bool,
 ) -> Result<(), StoreError> {
     if let Some(path) = &sources.go_seed {
-        go_seed(store, path)?;
+        go_seed(store, path, !recorded)?;
     }
     let own = store.store.dir();
     host_local(store, own, recorded)?;
@@ -45,6 +45,16 @@ pub(super) fn run(
         Some(dir) if dir != own => host_local(store, dir, recorded),
         _ => Ok(()),
     }
+}
+
+/// Gives what is to be removed before `sources` are imported again: what an early import has of them. One
+/// that is missing or cannot be read says nothing of what was freed.
+pub(super) fn superseded(sources: &Sources) -> impl Fn(&StoreEntry) -> bool {
+    let seed = sources.go_seed.as_deref().and_then(|path| read(path).ok().flatten());
+    let reads_seed = seed.is_some_and(|bytes| used_addresses(&bytes).is_ok());
+    let host_local = sources.host_local.as_deref().filter(|dir| dir.is_dir());
+    let reads_host_local = host_local.is_some_and(|dir| reservations(dir).is_ok());
+    move |entry| entry.early && if entry.is_unowned() { reads_seed } else { reads_host_local }
 }
 
 impl LockedStore<'_> {
@@ -63,7 +73,7 @@ impl LockedStore<'_> {
 }
 
 /// Imports the Go seed's file at `path`.
-fn go_seed(store: &LockedStore<'_>, path: &Path) -> Result<(), StoreError> {
+fn go_seed(store: &LockedStore<'_>, path: &Path, early: bool) -> Result<(), StoreError> {
     let found = match read(path) {
         Ok(None) => return Ok(()),
         Ok(Some(bytes)) => used_addresses(&bytes),
@@ -72,7 +82,7 @@ fn go_seed(store: &LockedStore<'_>, path: &Path) -> Result<(), StoreError> {
     match found {
         Ok(addresses) => {
             let mut each = addresses.iter();
-            each.try_for_each(|address| adopt(store, &Owner::default(), &[*address], path))
+            each.try_for_each(|address| adopt(store, &Owner::default(), &[*address], path, early))
         }
         Err(reason) => {
             log::warn!("{} was not imported: {reason}", path.display());
@@ -108,15 +118,18 @@ fn host_local(store: &LockedStore<'_>, dir: &Path, recorded: bool) -> Result<(),
             return Ok(());
         }
     };
+    let is_own = dir == store.store.dir();
     let mut of_owner: BTreeMap<&(String, String), Vec<IpAddr>> = BTreeMap::new();
     for (address, owner) in found.iter().filter(|(address, _)| !stale.contains(*address)) {
         of_owner.entry(owner).or_default().push(*address);
     }
     for ((container_id, ifname), addresses) in of_owner {
         let (container_id, ifname) = (container_id.clone(), ifname.clone());
-        adopt(store, &Owner { container_id, ifname, ..Owner::default() }, &addresses, dir)?;
+        let owner = Owner { container_id, ifname, ..Owner::default() };
+        // In our own folder the import replaces what it has read.
+        adopt(store, &owner, &addresses, dir, !recorded && !is_own)?;
     }
-    if recorded && dir != store.store.dir() && !found.is_empty() {
+    if recorded && !is_own && !found.is_empty() {
         record(dir, boot_id, found.keys());
     }
     Ok(())
@@ -182,6 +195,7 @@ fn adopt(
     owner: &Owner,
     addresses: &[IpAddr],
     from: &Path,
+    early: bool,
 ) -> Result<(), StoreError> {
     let layout = &store.store.layout;
     let mut fresh = Vec::new();
@@ -205,7 +219,7 @@ fn adopt(
         let before = before.map_or(Vec::new(), |entry| entry.addresses);
         all.extend(before.into_iter().filter(|address| !fresh.contains(address)));
     }
-    let entry = StoreEntry::new(owner, all, &store.store.boot_id);
+    let entry = StoreEntry { early, ..StoreEntry::new(owner, all, &store.store.boot_id) };
     if !entry.is_unowned() {
         let path = layout.owner(&owner.container_id, &owner.ifname);
         layout.replace(&path, &entry.to_bytes())?;

@@ -147,7 +147,8 @@ impl LockedStore<'_> {
         entry.map_or(Ok(Vec::new()), |entry| self.remove_entry(&entry))
     }
 
-    /// Those of `addresses` that no other attachment has.
+    /// Those of `addresses` that no other attachment has. (Old versions of host-local kept no interface
+    /// name.)
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -160,7 +161,11 @@ impl LockedStore<'_> {
         let mut left = Vec::new();
         for address in addresses {
             let entry = self.entry_at(&self.store.layout.address(address))?;
-            if entry.is_none_or(|entry| entry.is_unowned() || entry.is_of(container_id, ifname)) {
+            let is_other = |entry: StoreEntry| {
+                let is_own = |ifname| entry.is_of(container_id, ifname);
+                !entry.is_unowned() && !is_own(ifname) && !is_own("")
+            };
+            if !entry.is_some_and(is_other) {
                 left.push(address);
             }
         }

@@ -12,7 +12,7 @@ mod routes;
 
 pub use bridge_port::{BridgePort, port_flags};
 pub use differences::{FoundPod, PodDifference, differences, settings_differences};
-pub use identity::{LinkIdentity, MARK, is_of_network};
+pub use identity::{LinkIdentity, MARK, first_name, is_of_network};
 pub use interface::{Assigned, PodInterface};
 pub use requested::{FoundSettings, RequestedSettings};
 pub use routes::{PodRoutes, kernel_route, paths, recalled, routes};

@@ -60,11 +60,11 @@ pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
             call.line.fact("guards restored", restored);
         }
     }
-    let left_out = conntrack::without_former(addresses, || {
+    let attached = conntrack::without_former(addresses, || {
         attach::attach(&plan.context, &plan.wanted, &mut undo)
     })?;
-    plan.routes.defaults.retain(|route| !left_out.contains(&route.dst));
-    sysctls::write(&host.netns, &plan.wanted.requested.sysctls, &mut undo)?;
+    plan.routes.defaults.retain(|route| !attached.left_out.contains(&route.dst));
+    sysctls::write(&host.netns, &plan.wanted.requested.sysctls, attached.link, &mut undo)?;
     host_ports::open(&store, &rtnl, &add.conf, &entry)?;
     let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
     call.line.fact("ips", addresses.join(","));

@@ -24,7 +24,7 @@ use crate::plan::pod::{PodInterface, paths};
 use crate::plugin::claim::already_attached;
 use crate::plugin::failure::{self, OrInternal};
 use crate::plugin::guard;
-use crate::plugin::undo_stack::UndoStack;
+use crate::plugin::undo_stack::{OwnLink, UndoStack};
 use crate::plugin::wait_oper_up::wait_oper_up;
 
 /// Where and how an interface is attached, beside what [`PodInterface`] says.
@@ -47,11 +47,18 @@ pub struct AttachContext<'a> {
     pub guard: Option<Guard>,
 }
 
+/// What was created.
+pub struct Attached<'a> {
+    /// The host's end.
+    pub link: OwnLink<'a>,
+    /// The destinations of default routes that were left out because the pod had one.
+    pub left_out: Vec<IpNetwork>,
+}
+
 /// For EEXIST in the pod.
 const ROUTE_EXISTS: &str = "route already exists in the pod; set a different priority or table";
 
-/// Creates what `wanted` says; gives the destinations of default routes that were left out because
-/// the pod had one.
+/// Creates what `wanted` says.
 ///
 /// There must be no link of the host end's name: the messages that follow the one that creates it
 /// find it by that name.
@@ -62,7 +69,7 @@ pub fn attach<'a>(
     context: &AttachContext<'a>,
     wanted: &PodInterface,
     undo: &mut UndoStack<'a>,
-) -> Result<Vec<IpNetwork>, CniError> {
+) -> Result<Attached<'a>, CniError> {
     let (rtnl, bridge) = (context.rtnl, context.bridge);
     if context.guard.is_none() {
         guard::clear(&wanted.host_ifname)?;
@@ -85,15 +92,16 @@ pub fn attach<'a>(
     if needs_setup_while_down(wanted) {
         set_up_host_end(context, wanted, &link)?;
     }
+    let own = OwnLink { rtnl, index: link.index };
     let (pod, left_out) = configure(context, wanted)?;
     if context.is_gateway {
         let addresses: Vec<IpAddr> = wanted.addresses.iter().map(|address| address.ip()).collect();
         let forget = forget_neighbours(bridge.index, &addresses);
-        undo.push(move || rtnl.apply(&forget));
+        undo.push(move || if own.is_gone() { Ok(()) } else { rtnl.apply(&forget) });
         set_neighbours(context, &addresses)?;
     }
     wait_oper_up(rtnl, bridge, &pod, wanted)?;
-    Ok(left_out)
+    Ok(Attached { link: own, left_out })
 }
 
 /// Writes the pod's MAC into the host's neighbour table, in place of that of an earlier pod with the

@@ -24,7 +24,7 @@ use crate::plugin::claim::FoundHost;
 use crate::plugin::failure::OrInternal;
 use crate::plugin::invocation::CallContext;
 use crate::plugin::pod_state::PodState;
-use crate::plugin::undo_stack::UndoStack;
+use crate::plugin::undo_stack::{OwnLink, UndoStack};
 use crate::plugin::{check, claim, host_ports, netns, store, sysctls};
 
 /// Applies the requested settings and prints `previous` with the changes. If anything fails,
@@ -50,7 +50,8 @@ pub fn add(add: &Add, previous: &CniResult, call: &mut CallContext<'_>) -> Resul
     tune_link(&pod.rtnl, link.index, &tune, &mut undo)?;
     limit(&host, host_end.as_ref(), requested.queues.host, &mut undo)?;
     limit(&pod.rtnl, Some(link), requested.queues.pod, &mut undo)?;
-    sysctls::write(&netns, &requested.sysctls, &mut undo)?;
+    let own = OwnLink { rtnl: &pod.rtnl, index: link.index };
+    sysctls::write(&netns, &requested.sysctls, own, &mut undo)?;
     if let Some(host_end) = host_end.filter(|_| !conf.runtime.port_mappings.is_empty()) {
         let owner = owner(add, previous, bridge(&host, &host_end)?);
         open_ports(&store, &host, &owner, call.since_1970, &mut undo)?;

@@ -90,7 +90,7 @@ pub fn reserve<'s>(
         }
         outcome => outcome?,
     };
-    let reservation = host.without_others(reservation, |others| {
+    let reservation = host.without_others(reservation, &requested, |others| {
         store.lock(LOCK_WAIT)?.without(others).reserve(&owner, sets, &requested)
     })?;
     reservation.claim_ports(LOCK_WAIT, namespace_is_gone)?;
@@ -119,6 +119,7 @@ impl FoundHost<'_> {
     fn without_others<'s>(
         &self,
         reservation: Reservation<'s>,
+        requested: &[IpAddr],
         again: impl FnOnce(HashSet<IpAddr>) -> Result<Reservation<'s>, StoreError>,
     ) -> Result<Reservation<'s>, CniError> {
         let what = "look for the addresses in use";
@@ -137,9 +138,17 @@ impl FoundHost<'_> {
             error => error.into(),
         })?;
         match first(&reservation)? {
-            Some((address, owner)) => Err(StoreError::Taken { address, owner }.into()),
+            Some((address, owner)) => Err(in_use_now(address, owner, requested)),
             None => Ok(reservation),
         }
+    }
+}
+
+/// The second address is in use as well: it was requested, or another store has just given it out.
+fn in_use_now(address: IpAddr, owner: String, requested: &[IpAddr]) -> CniError {
+    match requested.contains(&address) {
+        true => StoreError::Taken { address, owner }.into(),
+        false => CniError::try_again(format!("{address} has just been given to {owner}")),
     }
 }
 
@@ -183,4 +192,16 @@ fn namespace_is_gone(former: &StoreEntry) -> bool {
 /// Code 102, for an interface that exists although nothing is reserved for it.
 pub fn already_attached(what: String) -> CniError {
     CniError::new(code::ALREADY_ATTACHED, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_requested_address_in_use_is_refused_for_good() {
+        let [wanted, chosen] = ["10.1.2.2", "10.1.2.3"].map(|text| text.parse().unwrap());
+        let code = |address| in_use_now(address, "net a eth0".to_owned(), &[wanted]).code;
+        assert_eq!([code(wanted), code(chosen)], [code::ADDRESS_REFUSED, code::TRY_AGAIN]);
+    }
 }

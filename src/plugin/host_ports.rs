@@ -16,6 +16,7 @@ use crate::inspect::host_ports as inspect;
 use crate::ipam::{LockedClaims, PortClaim, PortClaims, Store, StoreEntry};
 use crate::net::{Family, HostPort, IfName, PortMapping, ReservedPort, port};
 use crate::netlink::NetlinkError;
+use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::os::sysctl;
@@ -24,6 +25,8 @@ use crate::plan::host_ports::{
     self, HostPortChange, PortChange, PortElement, TABLE, changes, element, element_changes,
     is_intact, ruleset,
 };
+use crate::plan::ownership::is_of_pod;
+use crate::plan::pod::first_name;
 use crate::plugin::store::{self, LOCK_WAIT, lock_if_any};
 use crate::plugin::{conntrack, failure};
 
@@ -84,12 +87,12 @@ pub fn close(store: &Store, entries: &[&StoreEntry]) -> Result<(), CniError> {
         return Ok(());
     }
     let locked = store.ports().lock(LOCK_WAIT)?;
-    let mut ports: Vec<HostPort> = Vec::new();
+    let mut claims = Vec::new();
     for entry in entries {
-        ports.extend(locked.own(entry)?.iter().map(|claim| claim.forward.from));
+        claims.extend(locked.own(entry)?);
     }
     let table = KernelTable::open(store.ports())?;
-    let removed = table.remove(&ports);
+    let removed = table.remove(&claims);
     // Closing a netfilter socket waits until the kernel has freed what was removed, 15 ms. That
     // happens while the caller goes on; the end of the process closes the socket.
     std::mem::forget(table);
@@ -272,8 +275,17 @@ impl KernelTable {
     /// is gone.
     fn is_stale(&self, rtnl: &Rtnl, found: &PortElement) -> Result<bool, CniError> {
         let Some(mark) = &found.mark else { return Ok(false) };
-        let link = rtnl.link(&mark.link);
-        Ok(mark.store == self.store || link.map_err(failed)?.is_none())
+        if mark.store == self.store {
+            return Ok(true);
+        }
+        if rtnl.link(&mark.link).map_err(failed)?.is_some() {
+            return Ok(false);
+        }
+        // Somebody may have renamed it.
+        let is_its = |link: &Link| {
+            is_of_pod(link) && link.alias.as_deref().and_then(first_name) == Some(mark.link.clone())
+        };
+        Ok(!rtnl.links(None).map_err(failed)?.iter().any(is_its))
     }
 
     /// Makes the elements what all claims request.
@@ -290,8 +302,17 @@ impl KernelTable {
         Ok(())
     }
 
-    fn remove(&self, ports: &[HostPort]) -> Result<(), CniError> {
-        let steps: Vec<PortChange> = ports.iter().copied().map(PortChange::Remove).collect();
+    /// Removes the elements of `claims`. The owner of another store that has taken the port of a dead pod
+    /// keeps its own.
+    fn remove(&self, claims: &[PortClaim]) -> Result<(), CniError> {
+        let mut steps = Vec::new();
+        for claim in claims {
+            let port = claim.forward.from;
+            let found = inspect::one(&self.nft, &port).map_err(failed)?;
+            if found.is_some_and(|found| found.mark == element(claim, self.store).mark) {
+                steps.push(PortChange::Remove(port));
+            }
+        }
         match self.change(&steps) {
             Err(error) if error.errno() == Some(Errno::ENOENT) => {}
             outcome => return outcome.map_err(failed),

@@ -5,16 +5,17 @@ use crate::cni::sysctl::is_same_value;
 use crate::os::netns::NetNs;
 use crate::os::sysctl::{self, SysctlError};
 use crate::plugin::failure::{OrInternal, internal};
-use crate::plugin::undo_stack::UndoStack;
+use crate::plugin::undo_stack::{OwnLink, UndoStack};
 
 /// Writes `wanted` (path below /proc/sys, value) in the namespace. A value that is already set is
-/// not written: /proc/sys may be read-only.
+/// not written: /proc/sys may be read-only. Undone while `link` exists.
 ///
 /// # Errors
 /// Code 7: no such sysctl. Code 999: the kernel refuses the value.
 pub fn write<'a>(
     netns: &'a NetNs,
     wanted: &[(String, String)],
+    link: OwnLink<'a>,
     undo: &mut UndoStack<'a>,
 ) -> Result<(), CniError> {
     if wanted.is_empty() {
@@ -33,7 +34,10 @@ pub fn write<'a>(
         Ok(())
     });
     if !former.is_empty() {
-        undo.push(move || netns.run(|| restore(&former)));
+        undo.push(move || match link.is_gone() {
+            true => Ok(()),
+            false => netns.run(|| restore(&former)),
+        });
     }
     outcome.or_internal(what)?.map_err(|error| match error.is_missing() {
         true => CniError::config(format!("{error}: this kernel has no such sysctl")),

@@ -2,10 +2,26 @@
 
 use std::fmt::Display;
 
+use crate::netlink::rtnl::Rtnl;
+
 /// What undoes the steps done so far. Dropped, it undoes them, the last one first.
 #[derive(Default)]
 #[must_use = "dropping it undoes every step"]
 pub struct UndoStack<'a>(Vec<Box<dyn FnOnce() + 'a>>);
+
+/// The link of this ADD, by its index: one of the same name may be of a later ADD.
+#[derive(Clone, Copy)]
+pub struct OwnLink<'a> {
+    pub rtnl: &'a Rtnl,
+    pub index: u32,
+}
+
+impl OwnLink<'_> {
+    /// Somebody has removed it: what is of its pod may be of a later ADD.
+    pub fn is_gone(&self) -> bool {
+        matches!(self.rtnl.link_by_index(self.index), Ok(None))
+    }
+}
 
 impl<'a> UndoStack<'a> {
     /// `undo` undoes the step that was just done; its failure is logged.

@@ -180,12 +180,23 @@ fn an_agent_that_cannot_read_the_boot_id_frees_no_address_when_a_dispute_begins(
 
 #[test]
 fn a_host_that_lost_its_store_keeps_a_disputed_subnet_for_its_running_pods() {
+    keeps_a_disputed_subnet_without_its_store("on");
+}
+
+#[test]
+fn a_host_that_lost_its_store_keeps_a_disputed_subnet_for_silent_pods_without_a_guard() {
+    keeps_a_disputed_subnet_without_its_store("off");
+}
+
+fn keeps_a_disputed_subnet_without_its_store(guard: &str) {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
-    let agent = Agent::start(host, &[]);
+    let agent = Agent::start(host, &[("POD_GUARD", guard)]);
     agent.wait_ready();
     let (before, pod) = (subnet(&cluster, "h1"), Pod::add(host, "running"));
     host.run("rm -r /run/humanz/ipam/humanz").ok();
+    // As after a while in which the pod sends nothing; what is pinned stays.
+    host.run("ip neigh flush dev humanz0").ok();
     cluster.etcd.put(&format!("{HOSTS}py"), &*before);
     until_not_ready(host, &[&*before, "h1", "py", "drain host h1"]);
     // A host without pods moves within a second.

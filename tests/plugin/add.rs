@@ -505,14 +505,16 @@ fn a_network_with_the_longest_name_is_masqueraded() {
 fn an_add_that_fails_late_leaves_alone_what_a_later_one_made() {
     let host = PluginHost::new();
     host.netns("c1");
-    let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
+    let sysctl = json!({ "net.core.somaxconn": "77" });
+    let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24", "sysctl": sysctl }));
     // Nobody reads its result until both ends of the pipe are full.
     let (reader, writer) = std::io::pipe().unwrap();
     let file = std::os::fd::AsFd::as_fd(&writer);
     nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
     while nix::unistd::write(&writer, &[b'x'; 1]).is_ok() {}
     nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
-    let call = Call::new("ADD", &conf, "c1");
+    // Both get one address.
+    let call = Call::new("ADD", &conf, "c1").with("CNI_ARGS", "IP=10.1.2.2");
     let mut command = call.command();
     command.stdin(std::process::Stdio::piped()).stdout(writer).stderr(std::process::Stdio::null());
     let mut slow = host.spot().inside(|| command.spawn()).unwrap();
@@ -520,13 +522,16 @@ fn an_add_that_fails_late_leaves_alone_what_a_later_one_made() {
     let mut stdin = slow.stdin.take().unwrap();
     std::io::Write::write_all(&mut stdin, call.conf.to_string().as_bytes()).unwrap();
     drop(stdin);
-    let neighbours = || host.run("ip neigh show dev hz0 nud permanent").stdout;
-    crate::support::soon("everything is made", || neighbours().contains("10.1.2.2"));
+    let somaxconn = || host.run("ip netns exec c1 sysctl -n net.core.somaxconn").stdout;
+    crate::support::soon("everything is made", || somaxconn().trim() == "77");
     Call::new("DEL", &conf, "c1").run(&host).ok();
+    // The store tells two reservations of one address apart by the second.
+    std::thread::sleep(std::time::Duration::from_secs(1));
     let later = call.run(&host).ok();
     let made = host.leftovers();
     drop(reader);
     assert!(!slow.wait().unwrap().success());
     assert_eq!(host.leftovers(), made);
+    assert_eq!(somaxconn().trim(), "77");
     Call::new("CHECK", &conf, "c1").key("prevResult", later).run(&host).ok();
 }

@@ -250,6 +250,43 @@ fn elements_of_a_lost_store_block_no_port() {
 }
 
 #[test]
+fn a_late_del_closes_no_port_that_another_store_has_now() {
+    let host = PluginHost::new();
+    let wish = json!([mapping("tcp", 80, ""), mapping("udp", 81, "192.0.2.11")]);
+    add(&host, "dead", &wish);
+    host.run("ip netns del dead").ok();
+    soon("its link is deleted too", || veths(&host).is_empty());
+    let wish = json!([mapping("tcp", 80, "")]);
+    let elsewhere = |verb: &str| {
+        let call = call(verb, "second", &wish).key("dataDir", json!("/run/elsewhere"));
+        call.key("name", json!("other"))
+    };
+    host.netns("second");
+    elsewhere("ADD").run(&host).ok();
+    assert_eq!(elements(&host).len(), 3);
+    call("DEL", "dead", &json!([])).run(&host).ok();
+    assert_eq!(claims(&host), [""; 0]);
+    assert_eq!(elements(&host), ["any4 tcp . 80 : 10.1.2.2 . 80", "any6 tcp . 80 : fd00::2 . 80"]);
+    elsewhere("DEL").run(&host).ok();
+    assert_eq!(elements(&host), [""; 0]);
+}
+
+#[test]
+fn a_port_of_a_pod_whose_link_was_renamed_is_taken() {
+    let host = PluginHost::new();
+    let wish = json!([mapping("tcp", 80, "")]);
+    let result = add(&host, "first", &wish);
+    let link = result["interfaces"][1]["name"].as_str().unwrap();
+    host.shell(&format!("ip link set {link} down; ip link set {link} name other0 up")).ok();
+    host.netns("second");
+    let elsewhere = call("ADD", "second", &wish).key("dataDir", json!("/run/elsewhere"));
+    let answer = elsewhere.key("name", json!("other")).run(&host);
+    assert_eq!(answer.code(), 104, "{answer:?}");
+    assert!(answer.error().contains("humanz net first eth0"), "{}", answer.error());
+    assert_eq!(elements(&host).len(), 2);
+}
+
+#[test]
 fn a_failed_add_frees_the_port() {
     let host = PluginHost::new();
     let wish = json!([mapping("tcp", 80, "")]);

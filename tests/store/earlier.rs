@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use humanz::ipam::StoreError;
+use humanz::ipam::import::Sources;
 
 use crate::*;
 
@@ -110,4 +111,70 @@ fn a_data_dir_shared_with_host_local_is_taken_over_in_place() {
     freed.sort();
     assert_eq!(freed, ips(&["10.1.2.2", "2001:db8::2"]));
     assert_eq!(fixture.addresses(), ["10.1.2.3", "10.1.2.4"]);
+}
+
+#[test]
+fn an_address_of_the_oldest_host_local_is_of_its_container_whatever_the_interface() {
+    let fixture = Fixture::new();
+    let theirs = fixture.dir.path().join("host-local");
+    host_local(&theirs);
+    let store = fixture.importing(BOOT, None, Some(&theirs));
+    let locked = store.lock(WAIT).unwrap();
+    let all = ips(&["10.1.2.2", "10.1.2.3"]);
+    let of = |container_id| locked.without_others(container_id, "eth0", all.clone()).unwrap();
+    assert_eq!(of("c2"), ips(&["10.1.2.3"]));
+    assert_eq!(of("c1"), ips(&["10.1.2.2"]));
+}
+
+#[test]
+fn what_the_older_plugins_change_after_an_early_import_counts() {
+    let fixture = Fixture::new();
+    let (theirs, seed) = (fixture.dir.path().join("host-local"), fixture.dir.path().join("seed"));
+    host_local(&theirs);
+    let seed_text = |used| {
+        format!(r#"[{{"IP":"10.1.2.1/24","Used":true}},{{"IP":"10.1.2.8/24","Used":{used}}}]"#)
+    };
+    fs::write(&seed, seed_text(true)).unwrap();
+    let sources = Sources { go_seed: Some(seed.clone()), host_local: Some(theirs.clone()) };
+    let agent = fixture.importing(BOOT, None, None);
+    let early = || agent.lock(WAIT).unwrap().import_early(&sources).unwrap();
+    early();
+    assert_eq!(fixture.addresses(), ["10.1.2.2", "10.1.2.3", "10.1.2.8", "2001:db8::2"]);
+    // c1 ends, and c5 gets one of its addresses.
+    fs::write(theirs.join("10.1.2.2"), "c5\r\neth0").unwrap();
+    fs::remove_file(theirs.join("2001:db8::2")).unwrap();
+    early();
+    assert_eq!(fixture.addresses(), ["10.1.2.2", "10.1.2.3", "10.1.2.8"]);
+    // c2 ends, and one without a known owner.
+    fs::remove_file(theirs.join("10.1.2.3")).unwrap();
+    fs::write(&seed, seed_text(false)).unwrap();
+    let knowing = fixture.importing(BOOT, Some(&seed), Some(&theirs));
+    drop(knowing.lock(WAIT).unwrap());
+    assert_eq!(fixture.addresses(), ["10.1.2.2"]);
+    assert!(del(&knowing, "c1").is_empty());
+    assert!(del(&knowing, "c2").is_empty());
+    assert_eq!(del(&knowing, "c5"), ips(&["10.1.2.2"]));
+}
+
+#[test]
+fn an_early_import_outlives_its_sources_and_what_is_imported_on_request_stays() {
+    let fixture = Fixture::new();
+    let (theirs, seed) = (fixture.dir.path().join("host-local"), fixture.dir.path().join("seed"));
+    host_local(&theirs);
+    let of = |dir: &Path| Sources { go_seed: None, host_local: Some(dir.to_owned()) };
+    let store = fixture.importing(BOOT, None, None);
+    store.lock(WAIT).unwrap().import_early(&of(&theirs)).unwrap();
+    let elsewhere = fixture.dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(elsewhere.join("10.1.2.9"), "c9\r\neth0").unwrap();
+    store.lock(WAIT).unwrap().import(&of(&elsewhere)).unwrap();
+    fs::rename(&theirs, fixture.dir.path().join("uninstalled")).unwrap();
+    drop(fixture.importing(BOOT, Some(&seed), Some(&theirs)).lock(WAIT).unwrap());
+    assert_eq!(fixture.addresses(), ["10.1.2.2", "10.1.2.3", "10.1.2.9", "2001:db8::2"]);
+    // What is imported on request does not come from these sources.
+    fs::remove_dir_all(fixture.path("")).unwrap();
+    store.lock(WAIT).unwrap().import(&of(&elsewhere)).unwrap();
+    fs::create_dir(&theirs).unwrap();
+    drop(fixture.importing(BOOT, Some(&seed), Some(&theirs)).lock(WAIT).unwrap());
+    assert_eq!(fixture.addresses(), ["10.1.2.9"]);
 }

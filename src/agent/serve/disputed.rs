@@ -86,13 +86,10 @@ impl Agent {
         let is_vacant = moves && {
             // A lost store, or that of another network, does not show every running pod.
             let bridge = self.kernel.rtnl.link(&self.settings.bridge)?;
-            let running = bridge.map(|bridge| holders::all(&self.kernel.rtnl, bridge.index));
-            let running = running.transpose()?.unwrap_or_default();
+            let running = bridge.map(|bridge| holders::any(&self.kernel.rtnl, bridge.index));
             let taken = store.taken()?;
-            !taken
-                .iter()
-                .chain(running.keys())
-                .any(|pod| own.iter().any(|subnet| subnet.contains(*pod)))
+            !running.transpose()?.unwrap_or_default()
+                && !taken.iter().any(|pod| own.iter().any(|subnet| subnet.contains(*pod)))
         };
         self.registry.set_vacated(if is_vacant { *own } else { PerFamily::default() });
         Ok(())

@@ -81,9 +81,15 @@ fn stray(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Pro
         let what = format!("{} links of pods have no address in the store: {few}", names.len());
         let delete: Vec<String> =
             names.iter().take(SHOWN).map(|name| format!("ip link delete {name}")).collect();
+        let then = match context.settings().guard.is_on {
+            true => {
+                "no other pod gets their addresses while they run; recreate them when convenient"
+            }
+            // Without it the kernel forgets the neighbour entries of pods that are silent.
+            false => "without POD_GUARD other pods may get their addresses: recreate them now",
+        };
         let fix = format!(
-            "if their pods are gone: {}; if not, IPAM_DIR was emptied: no other pod gets their \
-             addresses while they run; recreate them when convenient",
+            "if their pods are gone: {}; if not, IPAM_DIR was emptied: {then}",
             delete.join("; ")
         );
         Problem::new(ProblemKind::StrayLinks, Object::named("links of pods"), what).with_fix(fix)

@@ -102,6 +102,14 @@ pub fn is_of_network(alias: Option<&str>, network: &str) -> bool {
     words.next() == Some(MARK) && words.next() == Some(&word(network)) && words.next().is_some()
 }
 
+/// The name that the link of a pod with this alias was given; of another link if a word of it is
+/// shortened.
+pub fn first_name(alias: &str) -> Option<IfName> {
+    let mut words = alias.split(' ').skip(1);
+    let [network, container_id, ifname] = [words.next()?, words.next()?, words.next()?];
+    Some(LinkIdentity { network, container_id, ifname }.host_ifname())
+}
+
 /// `name`; if it is long, its beginning and a hash of the whole (`~` is in no name).
 fn word(name: &str) -> String {
     if name.len() <= WORD_BYTES {
@@ -129,6 +137,7 @@ mod tests {
     fn the_alias_has_the_owner() {
         assert_eq!(POD.alias(Some("default/web")), "humanz humanz c1 eth0 default/web");
         assert_eq!(POD.alias(None), "humanz humanz c1 eth0");
+        assert_eq!(first_name(&POD.alias(Some("default/web"))), Some(POD.host_ifname()));
     }
 
     #[test]
