@@ -33,7 +33,7 @@ impl ServiceManager {
     }
 
     /// Shows its log; those of all hosts on Kubernetes.
-    pub fn log(self) -> &'static str {
+    pub fn show_log(self) -> &'static str {
         match self {
             ServiceManager::Systemd => "journalctl -u humanz-agent",
             ServiceManager::Kubernetes => "kubectl -n kube-system logs -l app=humanz --prefix",

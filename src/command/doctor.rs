@@ -113,7 +113,7 @@ fn finding(problem: &Problem) -> Value {
 fn fix(problem: &Problem) -> Cow<'_, str> {
     match &problem.fix {
         Some(fix) => fix.into(),
-        None => format!("see the log of the agent: {}", service_manager().log()).into(),
+        None => format!("see the log of the agent: {}", service_manager().show_log()).into(),
     }
 }
 

@@ -80,7 +80,7 @@ fn agent(call: &mut Call<'_>, options: &Watch, stream: impl BufRead) -> Result<O
             return Ok(Outcome::Fine);
         }
     }
-    let log = service_manager().log();
+    let log = service_manager().show_log();
     Err(Exit::new(exit::UNAVAILABLE, format!("the agent has ended ({log} says why)")))
 }
 
