@@ -120,7 +120,7 @@ fn an_invalid_limit_is_refused_and_nothing_is_left() {
     host.netns("c1");
     let answer = Call::new("ADD", &limited(json!({ "ingressBurst": 80 })), "c1").run(&host);
     assert_eq!(answer.code(), 7);
-    assert!(answer.error().contains("ingressBurst: needs ingressRate"), "{}", answer.error());
+    assert!(answer.error().contains("ingressBurst: requires ingressRate"), "{}", answer.error());
     host.assert_clean("after a refused ADD");
 }
 
