@@ -48,7 +48,7 @@ pub struct Writer<'a, P> {
 impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
     pub fn new(etcd: &'a Etcd, start: &'a ExchangeStart, publish: &'a P) -> Self {
         let published = published::read(&start.state_dir);
-        let (noted, said, heard_at, fault) = Default::default();
+        let (noted, said, fault, heard_at) = Default::default();
         let was_tried = !published.addresses().is_empty();
         Writer { etcd, start, publish, published, noted, said, heard_at, was_tried, fault }
     }
