@@ -182,7 +182,7 @@ fn etcd_may_be_away_at_a_reboot_or_come_back_empty() {
     // Back, but without its data.
     cluster.etcd.restart_empty();
     local::status_when(h1, "policies that are lost", |status| {
-        status["problems"].to_string().contains("no policies any more")
+        status["problems"].to_string().contains("gone from etcd")
     });
     denied.go_on();
     server.wait(web.v4());
