@@ -106,7 +106,7 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
         let is_heard = *self.heard_at.get_or_insert(now + wait) <= now;
         let is_said = self.said.as_ref().is_some_and(|said| Arc::ptr_eq(said, owners));
         if is_heard && !is_said {
-            // Noted before a pod is released for it: the next start would hold that pod again.
+            // Noted before a pod is released for it: else the next start would hold that pod again.
             let mut published = self.published.clone();
             published.commit(owners);
             let noted = published::write(&self.start.state_dir, &published);
