@@ -18,7 +18,7 @@ pub struct SelectorIndex<S> {
 
 /// What a pod must have, among more.
 #[derive(PartialEq, Eq, Hash)]
-enum Requirement<'a> {
+enum IndexKey<'a> {
     /// A namespace of this name, and a label with this value, as far as there is any.
     Pods(Option<&'a str>, Option<(&'a str, &'a str)>),
     Group(&'a Scoped),
@@ -54,10 +54,10 @@ impl<S: Borrow<Selector>> SelectorIndex<S> {
         let labels = pod.labels.iter().map(|(key, value)| (&**key, &**value));
         let labels = labels.map(Some).chain([None]);
         let pods = labels.flat_map(|label| {
-            [Requirement::Pods(Some(namespace), label), Requirement::Pods(None, label)]
+            [IndexKey::Pods(Some(namespace), label), IndexKey::Pods(None, label)]
         });
-        let group = pod.group.as_ref().map(Requirement::Group);
-        let network = pod.network.as_ref().map(Requirement::Network);
+        let group = pod.group.as_ref().map(IndexKey::Group);
+        let network = pod.network.as_ref().map(IndexKey::Network);
         let mut found: Vec<usize> = pods
             .chain(group)
             .chain(network)
@@ -73,14 +73,14 @@ impl<S: Borrow<Selector>> SelectorIndex<S> {
     }
 }
 
-impl Requirement<'_> {
+impl IndexKey<'_> {
     fn hash(&self) -> u64 {
         BuildHasherDefault::<DefaultHasher>::default().hash_one(self)
     }
 }
 
 /// A pod that the selector finds has exactly one of these.
-fn asked(selector: &Selector) -> Vec<Requirement<'_>> {
+fn asked(selector: &Selector) -> Vec<IndexKey<'_>> {
     match selector {
         Selector::Pods { namespaces, labels } => {
             let namespace = match namespaces {
@@ -89,13 +89,13 @@ fn asked(selector: &Selector) -> Vec<Requirement<'_>> {
             };
             match labels.one_of() {
                 Some((key, values)) => {
-                    values.map(|value| Requirement::Pods(namespace, Some((key, value)))).collect()
+                    values.map(|value| IndexKey::Pods(namespace, Some((key, value)))).collect()
                 }
-                None => vec![Requirement::Pods(namespace, None)],
+                None => vec![IndexKey::Pods(namespace, None)],
             }
         }
-        Selector::Group(group) => vec![Requirement::Group(group)],
-        Selector::Network(network) => vec![Requirement::Network(network)],
+        Selector::Group(group) => vec![IndexKey::Group(group)],
+        Selector::Network(network) => vec![IndexKey::Network(network)],
         Selector::Nodes(_) => Vec::new(),
     }
 }
