@@ -134,7 +134,7 @@ fn floor(case: &Case, host: &Node) -> f64 {
 }
 
 fn memory(case: &Case, host: &Node, table: &mut Table) {
-    let (now, most) = usage::memory(host);
+    let (now, most, _) = usage::memory(host);
     table.push(Row {
         what: "  its memory".into(),
         humanz: format!("{now:.1} MiB, at most {most:.1}"),

@@ -12,13 +12,14 @@ pub fn cpu(host: &Node) -> Duration {
     Duration::from_nanos(schedstat.lines().filter_map(first).sum())
 }
 
-/// Memory of the agent in MiB: now, and the most it ever had.
-pub fn memory(host: &Node) -> (f64, f64) {
-    let status = host.shell("cat /proc/$(pidof humanz-agent)/status").ok();
+/// Memory of the agent in MiB: now, the most it ever had, and now without what it shares with others.
+pub fn memory(host: &Node) -> (f64, f64, f64) {
+    let file = |name: &str| host.shell(&format!("cat /proc/$(pidof humanz-agent)/{name}")).ok();
+    let status = file("status") + &file("smaps_rollup");
     let value = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).expect(name);
         let kib: f64 = line.trim_end_matches("kB").trim().parse().expect("a number of KiB");
         kib / 1024.0
     };
-    (value("VmRSS:"), value("VmHWM:"))
+    (value("VmRSS:"), value("VmHWM:"), value("Pss:"))
 }
