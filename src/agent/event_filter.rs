@@ -80,7 +80,10 @@ impl EventFilter {
             }
             // Of the devices of tunnels, too, and those are looked at with the routes.
             KernelEvent::ForwardingOff => Scope::LINKS,
-            KernelEvent::Nftables => Scope::FIREWALL,
+            KernelEvent::Nftables { sender } if self.own.changes_tables_from(*sender) => {
+                Scope::default()
+            }
+            KernelEvent::Nftables { .. } => Scope::FIREWALL,
             KernelEvent::Frames { kind, body } => {
                 self.guards.hear(FrameNotice::read(*kind, body));
                 Scope::default()
@@ -151,7 +154,7 @@ mod tests {
 
     fn filter() -> EventFilter {
         let (tunnels, attached, gone, guards) = Default::default();
-        let own = OwnWrites::new(OWN_PORT);
+        let own = OwnWrites::new(OWN_PORT, OWN_PORT);
         own.set_pools(PerFamily { v4: "10.244.0.0/16".parse().ok(), v6: None });
         let (bridge, own) = ("hz-br".parse().unwrap(), Arc::new(own));
         EventFilter { bridge, tunnels, attached, gone, guards, own }
@@ -252,6 +255,9 @@ mod tests {
         assert_eq!(heard(4, false, 5, "10.244.2.0/24"), Scope::ROUTES);
         assert_eq!(heard(4, true, 5, "10.244.2.128/25"), Scope::ROUTES);
         assert_eq!(heard(4, false, 5, "192.0.2.0/24"), Scope::default());
-        assert_eq!(filter().classify(&[KernelEvent::Nftables, KernelEvent::Lost]), Scope::ALL);
+        let nftables = |sender| KernelEvent::Nftables { sender };
+        assert_eq!(filter().classify(&[nftables(1), KernelEvent::Lost]), Scope::ALL);
+        assert_eq!(filter().classify(&[nftables(1)]), Scope::FIREWALL);
+        assert_eq!(filter().classify(&[nftables(OWN_PORT)]), Scope::default());
     }
 }

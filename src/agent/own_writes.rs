@@ -15,6 +15,8 @@ use crate::netlink::fdb::Destination;
 pub struct OwnWrites {
     /// The netlink port that routes and neighbours are written from: their events bear it.
     port: u32,
+    /// The one that tables of nftables are changed from.
+    nft_port: u32,
     /// Policies are in force, which pods that go concern.
     pub policies: AtomicBool,
     state: Mutex<WrittenState>,
@@ -32,13 +34,18 @@ struct WrittenState {
 type Written = BTreeMap<Mac, (IpAddr, u16)>;
 
 impl OwnWrites {
-    pub fn new(port: u32) -> OwnWrites {
-        OwnWrites { port, ..OwnWrites::default() }
+    pub fn new(port: u32, nft_port: u32) -> OwnWrites {
+        OwnWrites { port, nft_port, ..OwnWrites::default() }
     }
 
     /// The event's sender is this agent.
     pub fn is_sender(&self, port: u32) -> bool {
         port == self.port && port != 0
+    }
+
+    /// A change of a table with this sender is this agent's, which has looked at it itself.
+    pub fn changes_tables_from(&self, port: u32) -> bool {
+        port == self.nft_port && port != 0
     }
 
     /// Where pods have their addresses.
@@ -85,7 +92,7 @@ mod tests {
             address: address.parse().unwrap(),
             port,
         };
-        let writes = OwnWrites::new(7);
+        let writes = OwnWrites::new(7, 8);
         assert!(!writes.wrote(3, &to("192.0.2.2", None)));
         writes.note(3, 10400, &to("192.0.2.2", Some(10400)));
         assert!(writes.wrote(3, &to("192.0.2.2", None)));
@@ -97,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_route_of_pods_is_in_a_pool_and_no_default_route() {
-        let writes = OwnWrites::new(7);
+        let writes = OwnWrites::new(7, 8);
         let is_of_pods = |text: &str| writes.is_of_pods(text.parse().unwrap());
         assert!(!is_of_pods("10.244.2.0/24"));
         writes.set_pools(PerFamily { v4: "10.244.0.0/16".parse().ok(), v6: None });

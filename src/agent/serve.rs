@@ -9,6 +9,7 @@ mod disputed;
 mod files;
 mod folders;
 mod members;
+mod pod_answers;
 mod policy;
 mod pools;
 mod publish;
@@ -56,6 +57,7 @@ impl Agent {
             self.beat.beat();
             self.look_for_pods();
             self.answer_pods();
+            self.finish_pods();
             self.keep_policies(false);
             let reconciled = self.reconcile().is_some();
             self.exchange_members();
@@ -110,6 +112,7 @@ impl Agent {
             self.state.pods_due.map(|(due, _)| due),
             self.state.kept_policies.due(),
             self.state.quarantine_due,
+            self.state.finish_pods_at,
             self.state.closed.look_at,
             self.state.refused.as_ref().map(|refused| refused.look_at),
             self.registry.patience_ends().filter(|_| !can_look),

@@ -51,7 +51,8 @@ pub fn serve(
     let shared =
         Arc::new(SharedState::new(name.to_string(), kernel.machine_id.clone(), texts.clone()));
     let port = kernel.rtnl.port().context("open rtnetlink socket")?;
-    let own_writes = Arc::new(OwnWrites::new(port));
+    let nft_port = kernel.nft.port().context("open nftables socket")?;
+    let own_writes = Arc::new(OwnWrites::new(port, nft_port));
     watch::kernel(&settings.bridge, &own_writes, &triggers, &shared)?;
     let files = RuntimeFiles::new(watch::files(triggers.clone(), &shared)?);
     let on_update = triggers.clone();
@@ -69,7 +70,7 @@ pub fn serve(
         .problems
         .set(ProblemSource::Settings, refused.iter().flat_map(RefusedSettings::problems));
     state.refused = refused;
-    (state.policies, state.published) = serve::kept_policies(&settings, &kernel);
+    (state.policies, state.published) = serve::kept_policies(&settings, &name, &kernel);
     if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");
     }

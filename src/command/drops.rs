@@ -15,7 +15,7 @@ use crate::net::time::timestamp;
 use crate::netlink::NetlinkError;
 use crate::netlink::nflog::{LoggedPacket, PacketLog};
 use crate::policy::drops::{Denial, DenialReason, Reporters};
-use crate::policy::local::LOG_GROUP;
+use crate::policy::knowledge::LOG_GROUP;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 

@@ -164,7 +164,7 @@ fn text(event: &KernelEvent) -> String {
             format!("a {kind} {whose}{}", if *gone { "was removed" } else { "was added" })
         }
         KernelEvent::ForwardingOff => "forwarding was turned off".to_owned(),
-        KernelEvent::Nftables | KernelEvent::Frames { .. } | KernelEvent::FramesDone => {
+        KernelEvent::Nftables { .. } | KernelEvent::Frames { .. } | KernelEvent::FramesDone => {
             "nftables changed".to_owned()
         }
         KernelEvent::Lost => "changes came too fast to be shown".to_owned(),

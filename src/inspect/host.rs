@@ -17,7 +17,7 @@ use crate::lease::{NodeName, Peer, Peers, Resolved};
 use crate::net::{Family, PerFamily};
 use crate::netlink::address::Address;
 use crate::netlink::link::Link;
-use crate::policy::local::HostKnowledge;
+use crate::policy::knowledge::HostKnowledge;
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
 

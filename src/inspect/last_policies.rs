@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use crate::inspect::policy_file;
 use crate::net::node_name::NodeName;
 use crate::os::files::{self, FileError};
-use crate::policy::held::Sharing;
-use crate::policy::local::HostKnowledge;
+use crate::policy::held::{Published, Sharing};
+use crate::policy::knowledge::HostKnowledge;
 use crate::policy::sources::Policies;
 use crate::policy::{PolicySnapshot, Provider};
-use crate::settings::Settings;
-use crate::sources::published;
+use crate::settings::{Settings, Source};
+use crate::sources::published::{self, PublishedAt};
 
 /// In the state directory.
 pub const FILE: &str = "policy.json";
@@ -85,10 +85,20 @@ pub fn at_start(settings: &Settings, host: &NodeName) -> Option<HostKnowledge> {
         policies.take(update, SystemTime::now());
     }
     let sharing = match policy.providers(&settings.source).contains(&Provider::Members) {
-        true => Sharing::On(Arc::new(published::read(&settings.state_dir))),
+        true => Sharing::On(Arc::new(published(settings, host))),
         false => Sharing::Off,
     };
     Some(HostKnowledge { host: host.clone(), known: policies.snapshot().cloned(), sharing })
+}
+
+/// What `host` has published with these settings.
+pub fn published(settings: &Settings, host: &NodeName) -> Published {
+    match &settings.source {
+        Source::Etcd { server, roots } => {
+            published::read(&settings.state_dir, &PublishedAt::of(server, roots, host))
+        }
+        _ => Published::default(),
+    }
 }
 
 fn read(path: &Path) -> BTreeMap<Provider, PolicySnapshot> {

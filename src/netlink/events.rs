@@ -51,8 +51,8 @@ pub enum KernelEvent {
     },
     /// Forwarding was turned off, on the host or on a link.
     ForwardingOff,
-    /// nftables changed.
-    Nftables,
+    /// nftables changed; `sender` as in [`Reply::sender`].
+    Nftables { sender: u32 },
     /// nftables changed, in a table of the family `netdev`: this message says what.
     Frames { kind: u16, body: Vec<u8> },
     /// The end of a transaction that had such messages.
@@ -133,7 +133,7 @@ fn of_nftables(reply: &Reply<'_>, in_frames: &mut bool) -> Option<KernelEvent> {
         return std::mem::take(in_frames).then_some(KernelEvent::FramesDone);
     }
     if reply.body().first() != Some(&NETDEV) {
-        return Some(KernelEvent::Nftables);
+        return Some(KernelEvent::Nftables { sender: reply.sender });
     }
     *in_frames = true;
     Some(KernelEvent::Frames { kind: reply.kind, body: reply.body().to_vec() })

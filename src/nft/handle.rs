@@ -290,6 +290,14 @@ impl Nft {
         Ok(ours.map(|(_, flowtable)| flowtable).collect())
     }
 
+    /// The netlink port that its changes come from.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Io`].
+    pub fn port(&self) -> Result<u32, NetlinkError> {
+        self.socket.port()
+    }
+
     pub(super) fn socket(&self) -> &NetlinkSocket {
         &self.socket
     }

@@ -35,7 +35,7 @@ impl TableWatch {
     /// [`NetlinkError`].
     pub fn open(nft: &Nft, table: &str) -> Result<TableWatch, NetlinkError> {
         let monitor = Monitor::open(NetlinkProtocol::Netfilter, &[GROUP])?;
-        let own = nft.socket().port()?;
+        let own = nft.port()?;
         Ok(TableWatch { monitor, table: table.to_owned(), own, is_foreign: false })
     }
 

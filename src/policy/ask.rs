@@ -34,6 +34,11 @@ pub struct Index {
 }
 
 impl Index {
+    /// It opens nothing that `other` does not.
+    pub fn is_within(&self, other: &Index) -> bool {
+        self.open.is_subset(&other.open) && self.held.is_superset(&other.held)
+    }
+
     /// It has the namespace of this new pod (`namespace/name`), and other hosts know none of its addresses.
     pub fn opens(&self, pod: &str, addresses: &[IpAddr]) -> bool {
         if addresses.iter().any(|address| self.held.contains(address)) {
@@ -61,6 +66,13 @@ pub struct LocalPod {
     pub annotations: BTreeMap<String, String>,
 }
 
+impl LocalPod {
+    /// Container and interface.
+    pub fn key(&self) -> (String, String) {
+        (self.container_id.clone(), self.ifname.clone())
+    }
+}
+
 /// What the agent answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyAnswer {
@@ -85,6 +97,9 @@ mod tests {
         let index = Index { open, held: [held].into() };
         assert!(index.opens("free/web", &[free]) && !index.opens("shop/web", &[free]));
         assert!(!index.opens("free/web", &[held]) && !index.opens("free/web", &[free, held]));
+        let wider = Index { open: index.open.clone(), held: BTreeSet::new() };
+        assert!(index.is_within(&index) && index.is_within(&wider) && !wider.is_within(&index));
+        assert!(Index::default().is_within(&wider) && !Index::default().is_within(&index));
         // An index of before does not say what other hosts know: it opens nothing.
         assert!(serde_json::from_str::<Index>(r#"{"open": ["free"]}"#).is_err());
     }

@@ -9,8 +9,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::ask::LocalPod;
-use crate::policy::endpoint::Endpoint;
-use crate::policy::selector::Selector;
 
 /// The container that has each address.
 pub type PodOwners = BTreeMap<IpAddr, String>;
@@ -92,12 +90,12 @@ impl Published {
 }
 
 impl Sharing {
-    /// Why `pod` is held. `denied`: the selectors that rules deny. One that was `released` once stays so: it
+    /// Why `pod` is held. `is_denied`: it is in a group that rules deny. One that was `released` once stays so: it
     /// has its address already, and a rule that comes later reaches it when its host has published it.
     pub fn hold(
         &self,
-        (pod, endpoint): (&LocalPod, &Endpoint),
-        denied: &BTreeSet<Selector>,
+        pod: &LocalPod,
+        is_denied: impl FnOnce() -> bool,
         released: &PodOwners,
     ) -> Option<HeldReason> {
         let Sharing::On(published) = self else { return None };
@@ -115,8 +113,7 @@ impl Sharing {
         if pod.addresses.iter().all(|address| published.has(address, owner)) {
             return None;
         }
-        let is_denied = denied.iter().any(|selector| selector.matches_pod(endpoint));
-        is_denied.then_some(HeldReason::NotPublished)
+        is_denied().then_some(HeldReason::NotPublished)
     }
 }
 

@@ -1,133 +1,29 @@
 //! Pure. The pods of this host, by the store of addresses and by what the plugin asks for new ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use crate::ipam::StoreEntry;
 use crate::net::node_name::NodeName;
-use crate::policy::ask::{Index, LocalPod};
-use crate::policy::compile::{Compiler, HostPolicy, MarkBits, PolicyTable};
+use crate::policy::ask::LocalPod;
 use crate::policy::endpoint::Endpoint;
-use crate::policy::held::{HeldReason, PodOwners, Sharing};
 use crate::policy::labels::Labels;
 use crate::policy::name::ObjectName;
-use crate::policy::selector::Selector;
 use crate::policy::snapshot::PolicySnapshot;
-use crate::policy::sources::denied;
-use crate::policy::unconcerned;
-
-/// The netlink group that reports of drops go to.
-pub const LOG_GROUP: u16 = 104;
 
 /// Where a runtime has no namespaces.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// What is known of policies on a host.
-#[derive(Clone, Debug)]
-pub struct HostKnowledge {
-    pub host: NodeName,
-    /// `None` before any source has said anything.
-    pub known: Option<Arc<PolicySnapshot>>,
-    /// How other hosts know this one's pods.
-    pub sharing: Sharing,
-}
+/// Container and interface.
+pub type PodKey = (String, String);
 
-impl HostKnowledge {
-    /// The table of a host with these pods, of which some were `released` before; without any source all of
-    /// them are in quarantine.
-    pub fn table<'a>(
-        &self,
-        pods: &Pods,
-        released: &PodOwners,
-        subnets: &[IpNetwork],
-        compiler: &'a mut Compiler,
-    ) -> &'a PolicyTable {
-        let known = self.known.clone().unwrap_or_default();
-        let addresses = pods.owners().map(|(address, _)| address).collect();
-        let pods: Vec<_> =
-            self.endpoints(&known, pods, released).into_iter().map(Arc::new).collect();
-        compiler.compile(&HostPolicy {
-            known: &known,
-            pods: &pods,
-            addresses: &addresses,
-            subnets,
-            mark_bits: MarkBits::DEFAULT,
-            log_group: LOG_GROUP,
-        })
-    }
-
-    /// What plugins go by while there is no agent.
-    pub fn index(&self, pods: &Pods) -> Index {
-        match &self.sharing {
-            Sharing::Off => Index { open: self.unconcerned(pods), held: BTreeSet::new() },
-            Sharing::On(published) if !published.is_known() => Index::default(),
-            Sharing::On(published) => {
-                Index { open: self.unconcerned(pods), held: published.addresses() }
-            }
-        }
-    }
-
-    /// The namespaces of `pods` that no policy concerns.
-    fn unconcerned(&self, pods: &Pods) -> BTreeSet<ObjectName> {
-        let found = |known: &Arc<PolicySnapshot>| {
-            unconcerned::namespaces(&known.rules, &pods.endpoints(known, &self.host))
-        };
-        self.known.as_ref().map(found).unwrap_or_default()
-    }
-
-    /// The addresses of `pods` that are in no quarantine, and whose they are.
-    pub fn released(&self, pods: &Pods, released: &PodOwners) -> PodOwners {
-        let Some(known) = &self.known else { return PodOwners::new() };
-        let open = self.judged(known, pods, released).filter(|(_, _, held)| held.is_none());
-        let addresses = open.flat_map(|(pod, ..)| {
-            pod.addresses.iter().map(|address| (*address, pod.container_id.clone()))
-        });
-        addresses.collect()
-    }
-
-    /// The containers of `pods` whose policies are known, and which are in quarantine until other hosts know
-    /// them.
-    pub fn held(&self, pods: &Pods, released: &PodOwners) -> BTreeMap<String, HeldReason> {
-        let known = self.known.iter();
-        let judged = known.flat_map(|known| self.judged(known, pods, released));
-        judged.filter_map(|(pod, _, held)| Some((pod.container_id.clone(), held?))).collect()
-    }
-
-    fn endpoints(
-        &self,
-        known: &PolicySnapshot,
-        pods: &Pods,
-        released: &PodOwners,
-    ) -> Vec<Endpoint> {
-        let judged = self.judged(known, pods, released);
-        judged.filter_map(|(_, endpoint, held)| held.is_none().then_some(endpoint)).collect()
-    }
-
-    fn judged<'a>(
-        &'a self,
-        known: &'a PolicySnapshot,
-        pods: &'a Pods,
-        released: &'a PodOwners,
-    ) -> impl Iterator<Item = (&'a LocalPod, Endpoint, Option<HeldReason>)> {
-        let denied: BTreeSet<Selector> = match self.sharing {
-            Sharing::Off => BTreeSet::new(),
-            Sharing::On(_) => denied(&known.rules).collect(),
-        };
-        pods.described(known, &self.host).map(move |(pod, endpoint)| {
-            let held = self.sharing.hold((pod, &endpoint), &denied, released);
-            (pod, endpoint, held)
-        })
-    }
-}
-
-/// By container and interface. In JSON a list.
+/// By container and interface. In JSON a list. Copies share what they have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<LocalPod>", into = "Vec<LocalPod>")]
-pub struct Pods(BTreeMap<(String, String), LocalPod>);
+pub struct Pods(Arc<BTreeMap<PodKey, Arc<LocalPod>>>);
 
 impl Pods {
     /// Those of a network, and no others.
@@ -139,14 +35,20 @@ impl Pods {
 
     /// A new pod: a former one that had one of its addresses has it no longer.
     pub fn add(&mut self, pod: LocalPod) {
-        for former in self.0.values_mut() {
-            former.addresses.retain(|address| !pod.addresses.contains(address));
+        let pods = Arc::make_mut(&mut self.0);
+        let is_taken = |address: &IpAddr| pod.addresses.contains(address);
+        for former in pods.values_mut().filter(|former| former.addresses.iter().any(is_taken)) {
+            Arc::make_mut(former).addresses.retain(|address| !is_taken(address));
         }
-        self.0.insert((pod.container_id.clone(), pod.ifname.clone()), pod);
+        pods.insert(pod.key(), Arc::new(pod));
+    }
+
+    pub fn get(&self, key: &PodKey) -> Option<&Arc<LocalPod>> {
+        self.0.get(key)
     }
 
     /// Those with an address.
-    pub fn iter(&self) -> impl Iterator<Item = &LocalPod> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<LocalPod>> {
         self.0.values().filter(|pod| !pod.addresses.is_empty())
     }
 
@@ -154,11 +56,14 @@ impl Pods {
     /// as their runtime describes them. A pod that nobody knows is not among them: it stays in quarantine, as one
     /// does whose source still knows an earlier pod of its name.
     pub fn endpoints(&self, known: &PolicySnapshot, host: &NodeName) -> Vec<Endpoint> {
-        self.described(known, host).map(|(_, endpoint)| endpoint).collect()
+        Pods::describe(self.iter().map(|pod| &**pod), known, host)
+            .map(|(_, endpoint)| endpoint)
+            .collect()
     }
 
-    fn described<'a>(
-        &'a self,
+    /// Those of `pods` that policies know, with what they say of each.
+    pub fn describe<'a>(
+        pods: impl Iterator<Item = &'a LocalPod>,
         known: &'a PolicySnapshot,
         host: &'a NodeName,
     ) -> impl Iterator<Item = (&'a LocalPod, Endpoint)> {
@@ -189,7 +94,7 @@ impl Pods {
                 cluster.standalone((namespace, name), &annotations, labels, host.clone());
             Some((pod, Endpoint { addresses, ..endpoint }))
         };
-        self.iter().filter_map(endpoint)
+        pods.filter_map(endpoint)
     }
 
     /// The container of each address.
@@ -203,15 +108,13 @@ impl Pods {
 
 impl From<Vec<LocalPod>> for Pods {
     fn from(all: Vec<LocalPod>) -> Pods {
-        let keyed =
-            all.into_iter().map(|pod| ((pod.container_id.clone(), pod.ifname.clone()), pod));
-        Pods(keyed.collect())
+        Pods(Arc::new(all.into_iter().map(|pod| (pod.key(), Arc::new(pod))).collect()))
     }
 }
 
 impl From<Pods> for Vec<LocalPod> {
     fn from(pods: Pods) -> Vec<LocalPod> {
-        pods.0.into_values().collect()
+        pods.0.values().map(|pod| LocalPod::clone(pod)).collect()
     }
 }
 

@@ -5,11 +5,13 @@
 
 pub mod ask;
 pub mod compile;
+pub mod described;
 pub mod drops;
 pub mod endpoint;
 pub mod evaluate;
 pub mod held;
 pub mod keeping;
+pub mod knowledge;
 pub mod labels;
 pub mod list;
 pub mod local;

@@ -1,19 +1,13 @@
 //! Pure. Namespaces that no policy concerns: what their pods may do is known without knowing the pods.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use crate::policy::endpoint::{Endpoint, Namespace};
+use crate::policy::endpoint::Namespace;
 use crate::policy::members;
-use crate::policy::name::ObjectName;
 use crate::policy::rule::{PolicyVerdict, Rule, Rules};
 
-/// Those of the namespaces of `pods` of which no rule has any pod as its subject, nor as a peer that it
-/// denies: a pod that is not among a rule's peers yet would pass by that rule.
-pub fn namespaces(rules: &Rules, pods: &[Endpoint]) -> BTreeSet<ObjectName> {
-    let all: BTreeMap<&ObjectName, &Namespace> =
-        pods.iter().map(|pod| (pod.namespace.name(), &*pod.namespace)).collect();
-    let is_free = |namespace: &&Namespace| !rules.enforced().any(|rule| concerns(rule, namespace));
-    all.into_values().filter(is_free).map(|namespace| namespace.name().clone()).collect()
+/// No rule has any pod of `namespace` as its subject, nor as a peer that it denies: a pod that is not among
+/// a rule's peers yet would pass by that rule.
+pub fn is_free(rules: &Rules, namespace: &Namespace) -> bool {
+    !rules.enforced().any(|rule| concerns(rule, namespace))
 }
 
 fn concerns(rule: &Rule, namespace: &Namespace) -> bool {
@@ -28,6 +22,8 @@ fn concerns(rule: &Rule, namespace: &Namespace) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::policy::read::documents;
 
@@ -56,8 +52,10 @@ mod tests {
         let documents =
             documents::read(&documents::objects(&[SHOP, OTHER, policy].concat()).unwrap(), true);
         assert_eq!(documents.problems, []);
-        let found = namespaces(&documents.rules, &documents.endpoints.pods);
-        assert_eq!(found.iter().map(ObjectName::as_str).collect::<Vec<_>>(), wanted, "{policy}");
+        let pods = documents.endpoints.pods.iter();
+        let found = pods.filter(|pod| is_free(&documents.rules, &pod.namespace));
+        let found: BTreeSet<&str> = found.map(|pod| pod.namespace.name().as_str()).collect();
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), wanted, "{policy}");
     }
 
     #[test]

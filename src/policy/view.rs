@@ -73,9 +73,12 @@ impl View {
     }
 
     pub fn quarantined(&self) -> Vec<Quarantined> {
-        let known: BTreeSet<IpAddr> =
-            self.endpoints().into_iter().flat_map(|pod| pod.addresses).collect();
-        let quarantined = |pod: &LocalPod| {
+        self.quarantined_but(&self.endpoints().into_iter().flat_map(|pod| pod.addresses).collect())
+    }
+
+    /// The same, where policies know the pods with the addresses `known`.
+    pub fn quarantined_but(&self, known: &BTreeSet<IpAddr>) -> Vec<Quarantined> {
+        let quarantined = |pod: &Arc<LocalPod>| {
             let held = self.held.get(&pod.container_id);
             let reason = match (&self.known, held) {
                 (None, _) => QuarantineReason::NoPolicies,

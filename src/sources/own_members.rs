@@ -14,7 +14,7 @@ use crate::sources::exchanged::{
     ExchangeInputs, ExchangeStart, Exchanged, HEARD, HOSTS_LIMIT, retry,
 };
 use crate::sources::publication::Publication;
-use crate::sources::published;
+use crate::sources::published::{self, PublishedAt};
 
 /// Rest between two writes.
 const REST: Duration = Duration::from_millis(100);
@@ -33,6 +33,7 @@ pub struct Writer<'a, P> {
     etcd: &'a Etcd,
     start: &'a ExchangeStart,
     publish: &'a P,
+    at: PublishedAt,
     /// As it is noted on disk.
     published: Published,
     noted: Option<Arc<PodOwners>>,
@@ -47,10 +48,11 @@ pub struct Writer<'a, P> {
 
 impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
     pub fn new(etcd: &'a Etcd, start: &'a ExchangeStart, publish: &'a P) -> Self {
-        let published = published::read(&start.state_dir);
+        let at = PublishedAt::of(&start.etcd, &start.roots, &start.host);
+        let published = published::read(&start.state_dir, &at);
         let (noted, said, fault, heard_at) = Default::default();
         let was_tried = !published.addresses().is_empty();
-        Writer { etcd, start, publish, published, noted, said, heard_at, was_tried, fault }
+        Writer { etcd, start, publish, at, published, noted, said, heard_at, was_tried, fault }
     }
 
     /// Keeps the keys as they should be, forever.
@@ -90,7 +92,7 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
         let owners = &inputs.owners;
         if !self.noted.as_ref().is_some_and(|noted| Arc::ptr_eq(noted, owners)) {
             self.published.send(owners);
-            let noted = published::write(&self.start.state_dir, &self.published);
+            let noted = published::write(&self.start.state_dir, &self.at, &self.published);
             noted.map_err(|error| EtcdError::Refused(format!("note what is sent: {error}")))?;
             self.noted = Some(Arc::clone(owners));
         }
@@ -109,7 +111,7 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
             // Noted before a pod is released for it: else the next start would hold that pod again.
             let mut published = self.published.clone();
             published.commit(owners);
-            let noted = published::write(&self.start.state_dir, &published);
+            let noted = published::write(&self.start.state_dir, &self.at, &published);
             noted
                 .map_err(|error| EtcdError::Refused(format!("note what was published: {error}")))?;
             self.published = published;

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use humanz::ipam::import::Sources;
-use humanz::ipam::{Store, StoreError};
+use humanz::ipam::{ReadEntries, Store, StoreError};
 
 use crate::*;
 
@@ -242,4 +242,35 @@ fn a_store_on_a_path_through_a_symlink_works() {
     symlink(&real, fixture.dir.path().join("link")).unwrap();
     let store = Store::open(&fixture.dir.path().join("link"), "net", BOOT, Sources::default());
     assert_eq!(add(&store, "a", &[set(&["10.1.2.0/24"])], &[]).unwrap(), ips(&["10.1.2.2"]));
+}
+
+#[test]
+fn what_was_read_before_is_read_again_once_it_is_another_file() {
+    let fixture = Fixture::new();
+    let (store, sets) = (fixture.store(), [set(&["10.1.2.0/29"])]);
+    let mut before = ReadEntries::default();
+    let mut check = |wanted: &[&str]| {
+        let (again, fresh) =
+            (store.contents_after(&mut before).unwrap(), store.contents().unwrap());
+        assert_eq!((&again.entries, &again.faults), (&fresh.entries, &fresh.faults));
+        let found = again.entries.iter().map(|entry| entry.container_id.as_str());
+        assert_eq!(found.collect::<Vec<_>>(), wanted);
+        again.faults.len()
+    };
+    let requested = &["10.1.2.5"];
+    check(&[]);
+    add(&store, "a", &sets, requested).unwrap();
+    assert_eq!(check(&["a"]), 0);
+    del(&store, "a");
+    // The same name and length: nothing but the file says that it is another.
+    add(&store, "b", &sets, requested).unwrap();
+    assert_eq!(check(&["b"]), 0);
+    let (path, new) = (fixture.path("10.1.2.5"), fixture.path("garbled"));
+    let owners = fs::read_dir(fixture.path("owners")).unwrap();
+    owners.for_each(|file| fs::remove_file(file.unwrap().path()).unwrap());
+    fs::write(&new, vec![b'x'; fs::read(&path).unwrap().len()]).unwrap();
+    fs::rename(&new, &path).unwrap();
+    assert_eq!(check(&[]), 1);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(check(&[]), 0);
 }

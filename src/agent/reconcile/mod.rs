@@ -30,7 +30,7 @@ use crate::inspect::host_state::HostState;
 use crate::lease::Resolved;
 use crate::lease::peers::Peers;
 use crate::net::PerFamily;
-use crate::policy::local::HostKnowledge;
+use crate::policy::knowledge::HostKnowledge;
 use crate::settings::Settings;
 
 /// What a reconcile works from.

@@ -14,6 +14,7 @@ use crate::agent::reconcile::policy::known_table::KnownTable;
 use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
 use crate::agent::trigger::Scope;
 use crate::inspect::{Kernel, pods};
+use crate::ipam::ReadEntries;
 use crate::net::Object;
 use crate::netlink::NetlinkError;
 use crate::nft::Nft;
@@ -24,6 +25,7 @@ use crate::plan::policy_table::{FoundPolicy, plan};
 use crate::policy::ask::{self, Index};
 use crate::policy::compile::address::has_pod;
 use crate::policy::compile::{Compiler, POLICY_TABLE, PolicyTable};
+use crate::policy::described::DescribedPods;
 use crate::policy::held::PodOwners;
 use crate::policy::local::Pods;
 use crate::settings::Settings;
@@ -37,8 +39,11 @@ const ATTEMPTS: usize = 8;
 pub struct CachedPolicy {
     table: KnownTable,
     compiler: Compiler,
+    entries: ReadEntries,
     /// `None`: they have not been read yet.
     pub pods: Option<Pods>,
+    /// What policies say of `pods`, as far as the table is made of that.
+    pub described: DescribedPods,
     /// What plugins go by while there is no agent, as it was written; `None`: nothing is known of it.
     index: Option<Index>,
     /// The pods that were taken out of quarantine; `None`: what was in force at the start has not been
@@ -76,14 +81,25 @@ impl CachedPolicy {
     }
 }
 
-/// Makes the table as it should be; false if policies are on and the table is not in force. `look`: the
-/// store of addresses is read again.
+/// How much of a reconcile is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyWork {
+    /// Until what pods may do is in force: the rest is left to a later one.
+    InForce,
+    /// All of it.
+    Whole,
+    /// And the store of addresses is read again.
+    WithStore,
+}
+
+/// Makes the table as it should be; false if policies are on and the table is not in force.
 pub fn reconcile(
     run: &Reconcile<'_>,
-    look: bool,
+    work: PolicyWork,
     cache: &mut CachedPolicy,
     applier: &mut Applier,
 ) -> bool {
+    let look = work == PolicyWork::WithStore;
     if run.settings.policy.is_none() {
         if look {
             cache.table.forget();
@@ -99,7 +115,7 @@ pub fn reconcile(
     if look && let Err(error) = read_pods(run, cache) {
         applier.inspection_failed(Object::named("pods of this host"), &error);
     }
-    match keep(run, cache, applier) {
+    match keep(run, work, cache, applier) {
         Ok(in_force) => in_force,
         Err(error) => {
             applier.inspect_failed(Object::Table(POLICY_TABLE.to_owned()), error);
@@ -112,7 +128,8 @@ fn read_pods(run: &Reconcile<'_>, cache: &mut CachedPolicy) -> anyhow::Result<()
     let network = &run.settings.cni.name;
     let store =
         pods::store(run.settings, network).map_err(|exit| anyhow::anyhow!("{}", exit.why))?;
-    let contents = store.contents().with_context(|| ipam_dir_hint(run.settings))?;
+    let contents =
+        store.contents_after(&mut cache.entries).with_context(|| ipam_dir_hint(run.settings))?;
     let pods = Pods::of(network, &contents.entries);
     if cache.released.is_none() {
         // After the store was read: an address that is freed meanwhile is in the table no longer.
@@ -122,17 +139,20 @@ fn read_pods(run: &Reconcile<'_>, cache: &mut CachedPolicy) -> anyhow::Result<()
         let released = released.map(|(address, container)| (address, container.to_owned()));
         cache.released = Some(Arc::new(released.collect()));
     }
-    cache.pods = Some(pods);
+    if cache.pods.as_ref() != Some(&pods) {
+        cache.pods = Some(pods);
+    }
     Ok(())
 }
 
 fn keep(
     run: &Reconcile<'_>,
+    work: PolicyWork,
     cache: &mut CachedPolicy,
     applier: &mut Applier,
 ) -> anyhow::Result<bool> {
     let nft = &run.kernel.nft;
-    let CachedPolicy { table, compiler, pods, index, released } = cache;
+    let CachedPolicy { table, compiler, pods, described, index, released, .. } = cache;
     let Some(policies) = run.policies else { return Ok(true) };
     let no_pods = Pods::default();
     let is_there = table.observe(nft)?.is_some();
@@ -144,13 +164,18 @@ fn keep(
     let pods = pods.as_ref().unwrap_or(&no_pods);
     let subnets: Vec<_> = run.subnets.iter().copied().collect();
     let before = released.clone().unwrap_or_default();
-    let wanted = policies.table(pods, &before, &subnets, compiler);
+    policies.describe(pods, described);
+    let wanted = policies.table(described, &before, &subnets, compiler);
     let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);
     let mut refused = anyhow::anyhow!("another program changes it again and again");
-    let open = policies.index(pods);
+    let open = policies.index(described);
     let file = ask::index(&run.settings.cni.ipam_dir);
     // It is never wider than the table.
-    if index.as_ref() != Some(&open) {
+    let is_outdated = |index: &Index| match work {
+        PolicyWork::InForce => !index.is_within(&open),
+        PolicyWork::Whole | PolicyWork::WithStore => *index != open,
+    };
+    if index.as_ref().is_none_or(is_outdated) {
         *index = None;
         if !write_index(&file, None, applier) {
             return Ok(false);
@@ -158,14 +183,16 @@ fn keep(
     }
     for _ in 0..ATTEMPTS {
         match step(nft, table, wanted, first_epoch, applier) {
-            Ok(true) => {
-                *released = Some(Arc::new(policies.released(pods, &before)));
-                if index.is_none() && write_index(&file, Some(&open), applier) {
+            // The first plan puts everything in force; what is left to later ones is of no use any longer.
+            Ok(is_same) if is_same || work == PolicyWork::InForce && table.is_as_made(nft)? => {
+                *released = Some(Arc::new(policies.released(described, &before)));
+                let is_due = work != PolicyWork::InForce && index.as_ref() != Some(&open);
+                if is_due && write_index(&file, Some(&open), applier) {
                     *index = Some(open);
                 }
                 return Ok(true);
             }
-            Ok(false) => {}
+            Ok(_) => {}
             // Somebody else has changed a table while this one was read or written.
             Err(error) => refused = error.into(),
         }

@@ -12,6 +12,7 @@ use ipnetwork::IpNetwork;
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::bridge::BridgeOutcome;
+use crate::agent::reconcile::policy::PolicyWork;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::trigger::Scope;
@@ -42,9 +43,9 @@ pub fn run(
         own.policies.store(run.settings.policy.is_some(), Ordering::Relaxed);
     }
     let ReconcileCache { peer_routes, placed, table, tunnels, guards, policy } = known;
-    let look = run.scope.policy;
-    if (look || run.scope.firewall)
-        && !reconcile::policy::reconcile(run, look, policy, applier)
+    let work = if run.scope.policy { PolicyWork::WithStore } else { PolicyWork::Whole };
+    if (run.scope.policy || run.scope.firewall)
+        && !reconcile::policy::reconcile(run, work, policy, applier)
         && !run.was_ready
         && !applier.is_dry()
     {

@@ -6,22 +6,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::agent::active_problems::ProblemSource;
-use crate::agent::applier::Applier;
 use crate::agent::new_pods;
-use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
 use crate::inspect::{Kernel, last_policies, policy_file};
+use crate::net::node_name::NodeName;
 use crate::netlink::NetlinkError;
-use crate::policy::ask::PolicyAnswer;
 use crate::policy::compile::POLICY_TABLE;
 use crate::policy::held::{Published, Sharing};
-use crate::policy::local::{HostKnowledge, Pods};
+use crate::policy::knowledge::HostKnowledge;
 use crate::policy::sources::Policies;
 use crate::policy::view::{Held, Quarantined, View};
 use crate::policy::{Provider, SourceUpdate};
 use crate::settings::{Settings, Source};
-use crate::sources::{ApiStart, Followed, PodScope, PoliciesStart, published};
+use crate::sources::{ApiStart, Followed, PodScope, PoliciesStart};
 
 /// Wait after a change of the file: what is written in several steps is read once.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -32,11 +30,15 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// What held before the agent stopped, of the sources in `settings`. If the agent was killed before it
 /// had written a change, that is older than the table: then the table stays as it is until a source has
 /// said something. Where there is none, the host was started again, and older policies are better than none.
-pub fn kept_policies(settings: &Settings, kernel: &Kernel) -> (Policies, Arc<Published>) {
+pub fn kept_policies(
+    settings: &Settings,
+    host: &NodeName,
+    kernel: &Kernel,
+) -> (Policies, Arc<Published>) {
     let Some(policy) = &settings.policy else { return Default::default() };
     let has_table = may_have_table(kernel.nft.tables());
     let kept = last_policies::kept(&settings.state_dir, !has_table);
-    let published = Arc::new(published::read(&settings.state_dir));
+    let published = Arc::new(last_policies::published(settings, host));
     (Policies::kept(kept, &policy.providers(&settings.source)), published)
 }
 
@@ -103,7 +105,7 @@ impl Agent {
     }
 
     /// Starts to hear the questions of plugins, if policies are on.
-    fn hear_pods(&mut self) {
+    pub(super) fn hear_pods(&mut self) {
         if self.settings.policy.is_none() || self.state.once || self.state.new_pods.is_some() {
             return;
         }
@@ -153,16 +155,18 @@ impl Agent {
         };
         if self.state.policy_view.is_none() {
             let pods = self.state.cache.policy.pods.clone().unwrap_or_default();
+            self.policy_input().describe(&pods, &mut self.state.cache.policy.described);
             let sources = self.state.policies.states(&settings.providers(&self.settings.source));
             let view = View {
-                held: self.held(&pods),
+                held: self.held(),
                 host: self.name.clone(),
                 subnets: self.state.subnets.iter().flat_map(|all| all.iter().copied()).collect(),
                 sources,
                 known: self.state.policies.snapshot().cloned(),
                 pods,
             };
-            let (quarantined, now) = (view.quarantined(), SystemTime::now());
+            let known = self.state.cache.policy.described.known_addresses();
+            let (quarantined, now) = (view.quarantined_but(&known), SystemTime::now());
             self.state.quarantine_due =
                 (!quarantined.is_empty()).then(|| Instant::now() + LOOK_AGAIN);
             let problems =
@@ -173,10 +177,11 @@ impl Agent {
         self.state.policy_view.clone()
     }
 
-    /// Those of `pods` that other hosts must know first.
-    fn held(&mut self, pods: &Pods) -> BTreeMap<String, Held> {
+    /// The pods that other hosts must know first.
+    fn held(&mut self) -> BTreeMap<String, Held> {
         let (now, before) = (SystemTime::now(), std::mem::take(&mut self.state.held));
-        let found = self.policy_input().held(pods, &self.state.cache.policy.released());
+        let cache = &self.state.cache.policy;
+        let found = self.policy_input().held(&cache.described, &cache.released());
         let held = found.into_iter().map(|(container, reason)| {
             let since = before.get(&container).map_or(now, |held| held.since);
             (container, Held { reason, since })
@@ -190,72 +195,6 @@ impl Agent {
         if self.state.quarantine_due.take_if(|due| *due <= Instant::now()).is_some() {
             self.state.scope = self.state.scope.and(Scope::POLICY);
             self.state.reasons.and(TriggerReason::PODS);
-        }
-    }
-
-    /// Puts the policies of new pods in force at once, and answers their plugins.
-    pub(super) fn answer_pods(&mut self) {
-        self.hear_pods();
-        if self.state.asked.is_empty() {
-            return;
-        }
-        let asked = std::mem::take(&mut self.state.asked);
-        let quarantine =
-            |why: &str| PolicyAnswer { in_force: false, judged: false, why: why.to_owned() };
-        let Some(subnets) = self.state.subnets.filter(|_| self.settings.policy.is_some()) else {
-            let why = quarantine("the agent starts");
-            return asked.into_iter().for_each(|asked| asked.answer(&why));
-        };
-        let policies = self.policy_input();
-        let Some(pods) = &mut self.state.cache.policy.pods else {
-            let why = quarantine("the agent starts");
-            return asked.into_iter().for_each(|asked| asked.answer(&why));
-        };
-        for asked in asked.iter().filter(|asked| asked.pod.network == self.settings.cni.name) {
-            pods.add(asked.pod.clone());
-        }
-        let run = Reconcile {
-            settings: &self.settings,
-            kernel: &self.kernel,
-            subnets: &subnets,
-            peers: None,
-            in_sync: self.state.in_sync,
-            resolved: &self.state.resolved,
-            policies: Some(&policies),
-            previous: None,
-            was_ready: self.state.ready,
-            scope: Scope::default(),
-            own_writes: None,
-        };
-        let mut applier = Applier::new(false);
-        let cache = &mut self.state.cache.policy;
-        let is_in_force = reconcile::policy::reconcile(&run, false, cache, &mut applier);
-        let mut why = TriggerReason::default();
-        why.and(TriggerReason::PODS);
-        self.record_changes(&applier, &why, true);
-        self.state.policy_view = None;
-        let cache = &self.state.cache.policy;
-        let (released, pods) = (cache.released(), cache.pods.as_ref());
-        let held = pods.map(|pods| policies.held(pods, &released)).unwrap_or_default();
-        for asked in asked {
-            let container = &asked.pod.container_id;
-            let is_known = asked.pod.addresses.iter().all(|it| released.get(it) == Some(container));
-            let answer = match (is_in_force, is_known) {
-                (true, true) => PolicyAnswer { in_force: true, judged: true, why: String::new() },
-                (true, false) => match held.get(container) {
-                    Some(reason) => quarantine(&reason.to_string()),
-                    None => quarantine("the source of policies does not know the pod yet"),
-                },
-                (false, _) if policies.known.is_none() => {
-                    quarantine("no policies have been read yet")
-                }
-                (false, _) => quarantine("the table of policies cannot be changed"),
-            };
-            let judged = is_in_force && policies.known.is_some();
-            asked.answer(&PolicyAnswer { judged, ..answer });
-        }
-        if !is_in_force {
-            self.state.scope = self.state.scope.and(Scope::POLICY);
         }
     }
 }

@@ -94,6 +94,8 @@ pub struct AgentState {
     pub(super) new_pods: Option<NewPods>,
     /// New pods, whose plugins wait.
     pub(super) asked: Vec<PodRequest>,
+    /// When to do what the answers about new pods did not wait for.
+    pub(super) finish_pods_at: Option<Instant>,
     /// The agent leaves once the host is as it should be, or with the first failure.
     pub(super) once: bool,
 }
@@ -140,6 +142,7 @@ impl AgentState {
             policy_file_due: Some(now),
             pods_due: None,
             asked: Vec::new(),
+            finish_pods_at: None,
             once: false,
         }
     }

@@ -85,8 +85,12 @@ impl PeerSelectors {
             Some((_, before)) => before == subnets,
             None => false,
         };
+        // Both are in the order of selectors.
+        let mut members = known.members.iter().peekable();
         for (place, selector) in self.index.all().iter().enumerate() {
-            let (said, peer) = (known.members.get(selector), &mut self.peers[place]);
+            while members.next_if(|(other, _)| *other < selector).is_some() {}
+            let said = members.next_if(|(other, _)| *other == selector).map(|(_, said)| said);
+            let peer = &mut self.peers[place];
             if !same_subnets || !is_same(peer.said.as_ref(), said) {
                 self.changed.insert(place);
             }

@@ -73,6 +73,15 @@ impl KnownTable {
         Ok(())
     }
 
+    /// Nobody else has changed it since it was compared with what is wanted.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn is_as_made(&mut self, nft: &Nft) -> Result<bool, NetlinkError> {
+        self.observe(nft)?;
+        Ok(!self.is_read)
+    }
+
     /// It is read again in any case.
     pub fn forget(&mut self) {
         *self = KnownTable::default();

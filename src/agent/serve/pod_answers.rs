@@ -1,0 +1,117 @@
+//! New pods: their policies are put in force and their plugins answered; everything else follows.
+
+use std::time::Instant;
+
+use crate::agent::applier::Applier;
+use crate::agent::new_pods::PodRequest;
+use crate::agent::reconcile::policy::PolicyWork;
+use crate::agent::reconcile::{self, Reconcile};
+use crate::agent::serve::agent::Agent;
+use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
+use crate::policy::ask::PolicyAnswer;
+use crate::policy::knowledge::HostKnowledge;
+
+impl Agent {
+    /// Puts the policies of new pods in force at once, and answers their plugins.
+    pub(super) fn answer_pods(&mut self) {
+        self.hear_pods();
+        if self.state.asked.is_empty() {
+            return;
+        }
+        let asked = std::mem::take(&mut self.state.asked);
+        let is_served = self.state.subnets.is_some() && self.settings.policy.is_some();
+        let Some(pods) = self.state.cache.policy.pods.as_mut().filter(|_| is_served) else {
+            let why = quarantine("the agent starts");
+            return asked.into_iter().for_each(|asked| asked.answer(&why));
+        };
+        for asked in asked.iter().filter(|asked| asked.pod.network == self.settings.cni.name) {
+            pods.add(asked.pod.clone());
+        }
+        let policies = self.policy_input();
+        let mut applier = Applier::new(false);
+        let is_in_force = self.work_on_policies(PolicyWork::InForce, &policies, &mut applier);
+        self.answer(asked, &policies, is_in_force);
+        self.note_pod_changes(&applier);
+        self.state.finish_pods_at.get_or_insert(Instant::now() + SETTLE);
+        if !is_in_force {
+            self.state.scope = self.state.scope.and(Scope::POLICY);
+        }
+    }
+
+    /// Does what answers did not wait for: the second look at the table, what is of no use in it any
+    /// longer, and what plugins go by while there is no agent.
+    pub(super) fn finish_pods(&mut self) {
+        if self.state.finish_pods_at.take_if(|due| *due <= Instant::now()).is_none() {
+            return;
+        }
+        let mut applier = Applier::new(false);
+        let policies = self.policy_input();
+        if !self.work_on_policies(PolicyWork::Whole, &policies, &mut applier) {
+            self.state.scope = self.state.scope.and(Scope::POLICY);
+        }
+        if !applier.changes().is_empty() {
+            self.note_pod_changes(&applier);
+        }
+    }
+
+    fn work_on_policies(
+        &mut self,
+        work: PolicyWork,
+        policies: &HostKnowledge,
+        applier: &mut Applier,
+    ) -> bool {
+        let Some(subnets) = &self.state.subnets else { return false };
+        let run = Reconcile {
+            settings: &self.settings,
+            kernel: &self.kernel,
+            subnets,
+            peers: None,
+            in_sync: self.state.in_sync,
+            resolved: &self.state.resolved,
+            policies: Some(policies),
+            previous: None,
+            was_ready: self.state.ready,
+            scope: Scope::default(),
+            own_writes: None,
+        };
+        reconcile::policy::reconcile(&run, work, &mut self.state.cache.policy, applier)
+    }
+
+    fn answer(&self, asked: Vec<PodRequest>, policies: &HostKnowledge, is_in_force: bool) {
+        let cache = &self.state.cache.policy;
+        let released = cache.released();
+        let is_known = |asked: &PodRequest| {
+            let container = &asked.pod.container_id;
+            asked.pod.addresses.iter().all(|it| released.get(it) == Some(container))
+        };
+        let all_are = is_in_force && asked.iter().all(is_known);
+        let held =
+            if all_are { Default::default() } else { policies.held(&cache.described, &released) };
+        let judged = is_in_force && policies.known.is_some();
+        for asked in asked {
+            let answer = match (is_in_force, is_known(&asked)) {
+                (true, true) => PolicyAnswer { in_force: true, judged: true, why: String::new() },
+                (true, false) => match held.get(&asked.pod.container_id) {
+                    Some(reason) => quarantine(&reason.to_string()),
+                    None => quarantine("the source of policies does not know the pod yet"),
+                },
+                (false, _) if policies.known.is_none() => {
+                    quarantine("no policies have been read yet")
+                }
+                (false, _) => quarantine("the table of policies cannot be changed"),
+            };
+            asked.answer(&PolicyAnswer { judged, ..answer });
+        }
+    }
+
+    fn note_pod_changes(&mut self, applier: &Applier) {
+        let mut why = TriggerReason::default();
+        why.and(TriggerReason::PODS);
+        self.record_changes(applier, &why, true);
+        self.state.policy_view = None;
+    }
+}
+
+fn quarantine(why: &str) -> PolicyAnswer {
+    PolicyAnswer { in_force: false, judged: false, why: why.to_owned() }
+}

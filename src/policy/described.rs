@@ -1,0 +1,199 @@
+//! Pure. What policies say of this host's pods, kept from one look at them to the next: only pods that are
+//! new or have changed are described.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::net::node_name::NodeName;
+use crate::policy::ask::LocalPod;
+use crate::policy::endpoint::{Endpoint, Namespace};
+use crate::policy::local::{PodKey, Pods};
+use crate::policy::name::ObjectName;
+use crate::policy::rule::Rules;
+use crate::policy::selector::Selector;
+use crate::policy::selector_index::SelectorIndex;
+use crate::policy::snapshot::PolicySnapshot;
+use crate::policy::sources::denied;
+use crate::policy::unconcerned;
+
+/// A pod, and what policies say of it; `None`: they do not know it.
+type DescribedPod = (Arc<LocalPod>, Option<Arc<Endpoint>>);
+
+/// The pods of a host with what policies say of each. Equal descriptions are the same value in memory.
+#[derive(Debug, Default)]
+pub struct DescribedPods {
+    of: Option<(Arc<PolicySnapshot>, NodeName)>,
+    /// Those with an address.
+    pods: BTreeMap<PodKey, DescribedPod>,
+    /// The selectors that rules deny.
+    denied: SelectorIndex<Selector>,
+    /// The namespaces of `pods`, and whether no policy concerns them.
+    namespaces: BTreeMap<ObjectName, (Arc<Namespace>, bool)>,
+}
+
+impl DescribedPods {
+    /// Takes over what is known of `pods` on `host` now.
+    pub fn update(&mut self, known: &Arc<PolicySnapshot>, host: &NodeName, pods: &Pods) {
+        let before = self.follow(known, host);
+        self.pods.retain(|key, (pod, _)| pods.get(key) == Some(pod));
+        let is_new = |pod: &&Arc<LocalPod>| !self.pods.contains_key(&pod.key());
+        let new: Vec<Arc<LocalPod>> = pods.iter().filter(is_new).cloned().collect();
+        if !new.is_empty() {
+            let mut found: BTreeMap<PodKey, Endpoint> = BTreeMap::new();
+            let described = Pods::describe(new.iter().map(|pod| &**pod), known, host);
+            found.extend(described.map(|(pod, endpoint)| (pod.key(), endpoint)));
+            for pod in new {
+                let key = pod.key();
+                let former = before.get(&key).and_then(|(_, endpoint)| endpoint.as_ref());
+                let endpoint = found.remove(&key).map(|endpoint| match former {
+                    Some(former) if **former == endpoint => Arc::clone(former),
+                    _ => Arc::new(endpoint),
+                });
+                self.pods.insert(key, (pod, endpoint));
+            }
+        }
+        self.note_namespaces(&known.rules);
+    }
+
+    /// Forgets what depended on what was known before; gives the descriptions that are to be made anew.
+    fn follow(
+        &mut self,
+        known: &Arc<PolicySnapshot>,
+        host: &NodeName,
+    ) -> BTreeMap<PodKey, DescribedPod> {
+        let before = self.of.replace((Arc::clone(known), host.clone()));
+        let (same_rules, same_pods) = match &before {
+            Some((of, _)) if Arc::ptr_eq(of, known) => (true, true),
+            Some((of, _)) => {
+                let same_pods = of.pods == known.pods && of.standalone == known.standalone;
+                (of.rules == known.rules, same_pods)
+            }
+            None => (false, false),
+        };
+        if !same_rules {
+            self.denied = SelectorIndex::new(BTreeSet::from_iter(denied(&known.rules)));
+            self.namespaces.clear();
+        }
+        match same_pods && before.is_some_and(|(_, of)| of == *host) {
+            true => BTreeMap::new(),
+            false => std::mem::take(&mut self.pods),
+        }
+    }
+
+    fn note_namespaces(&mut self, rules: &Rules) {
+        let mut before = std::mem::take(&mut self.namespaces);
+        for endpoint in self.pods.values().filter_map(|(_, endpoint)| endpoint.as_ref()) {
+            let (namespace, name) = (&endpoint.namespace, endpoint.namespace.name());
+            let is_known = |(known, _): &(Arc<Namespace>, bool)| {
+                Arc::ptr_eq(known, namespace) || known == namespace
+            };
+            if self.namespaces.get(name).is_some_and(is_known) {
+                continue;
+            }
+            let known = before.remove(name).filter(is_known);
+            let judge = || (Arc::clone(namespace), unconcerned::is_free(rules, namespace));
+            let judged = known.unwrap_or_else(judge);
+            let both = |(_, is_free): &mut (Arc<Namespace>, bool)| *is_free &= judged.1;
+            self.namespaces.entry(name.clone()).and_modify(both).or_insert(judged.clone());
+        }
+    }
+
+    /// Each pod that policies know.
+    pub fn iter(&self) -> impl Iterator<Item = (&LocalPod, &Arc<Endpoint>)> {
+        self.pods.values().filter_map(|(pod, endpoint)| Some((&**pod, endpoint.as_ref()?)))
+    }
+
+    /// Of all pods, those that no policies know included.
+    pub fn addresses(&self) -> BTreeSet<IpAddr> {
+        self.pods.values().flat_map(|(pod, _)| pod.addresses.iter().copied()).collect()
+    }
+
+    /// Of those that policies know.
+    pub fn known_addresses(&self) -> BTreeSet<IpAddr> {
+        self.iter().flat_map(|(pod, _)| pod.addresses.iter().copied()).collect()
+    }
+
+    /// A rule denies a group that this pod is in.
+    pub fn is_denied(&self, endpoint: &Endpoint) -> bool {
+        !self.denied.matching(endpoint).is_empty()
+    }
+
+    /// The namespaces of the pods that no policy concerns.
+    pub fn unconcerned(&self) -> BTreeSet<ObjectName> {
+        let free = self.namespaces.iter().filter(|(_, (_, is_free))| *is_free);
+        free.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::read::documents;
+
+    fn pod(container: &str, name: &str, address: &str) -> LocalPod {
+        LocalPod {
+            network: "net".to_owned(),
+            container_id: container.to_owned(),
+            ifname: "eth0".to_owned(),
+            pod: Some(format!("shop/{name}")),
+            uid: None,
+            addresses: vec![address.parse().unwrap()],
+            labels: [("app".to_owned(), name.to_owned())].into(),
+            annotations: BTreeMap::new(),
+        }
+    }
+
+    /// A namespace with this label, and a policy that isolates it or another one.
+    fn known(tier: &str, isolated: &str) -> Arc<PolicySnapshot> {
+        let objects = serde_json::json!([
+            {"apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": "shop", "labels": {"tier": tier}}},
+            {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+                "metadata": {"namespace": isolated, "name": "p"}, "spec": {"podSelector": {}}},
+        ]);
+        let read = documents::read(objects.as_array().unwrap(), true);
+        let standalone = Some(read.cluster);
+        Arc::new(PolicySnapshot { rules: read.rules, standalone, ..PolicySnapshot::default() })
+    }
+
+    fn all(described: &DescribedPods) -> Vec<(LocalPod, Arc<Endpoint>)> {
+        described.iter().map(|(pod, endpoint)| (pod.clone(), Arc::clone(endpoint))).collect()
+    }
+
+    #[test]
+    fn what_is_kept_is_what_a_first_look_would_find() {
+        let host: NodeName = "n1".parse().unwrap();
+        let (mut pods, mut kept) = (Pods::default(), DescribedPods::default());
+        let mut check = |known: &Arc<PolicySnapshot>, pods: &Pods, free: usize| {
+            let mut fresh = DescribedPods::default();
+            kept.update(known, &host, pods);
+            fresh.update(known, &host, pods);
+            assert_eq!(all(&kept), all(&fresh));
+            assert_eq!(kept.addresses(), fresh.addresses());
+            assert_eq!(
+                (kept.unconcerned(), free),
+                (fresh.unconcerned(), fresh.unconcerned().len())
+            );
+            all(&kept)
+        };
+        let front = known("front", "other");
+        pods.add(pod("c1", "web", "10.1.2.3"));
+        let first = check(&front, &pods, 1);
+        pods.add(pod("c2", "db", "10.1.2.4"));
+        let second = check(&front, &pods, 1);
+        assert!(Arc::ptr_eq(&first[0].1, &second[0].1) && second.len() == 2);
+        // Other rules: the pods are what they were.
+        let third = check(&known("front", "shop"), &pods, 0);
+        assert!(third.iter().zip(&second).all(|(a, b)| Arc::ptr_eq(&a.1, &b.1)));
+        let fourth = check(&known("back", "shop"), &pods, 0);
+        assert_ne!(fourth[0].1, first[0].1, "another label of its namespace");
+        // Another pod with the address of one, and one of the same container with another name.
+        pods.add(pod("c3", "late", "10.1.2.3"));
+        assert_eq!(check(&front, &pods, 1).len(), 2);
+        pods.add(pod("c2", "other", "10.1.2.4"));
+        assert_eq!(check(&front, &pods, 1)[0].1.name.as_str(), "other");
+        let silent = Arc::new(PolicySnapshot::default());
+        assert_eq!(check(&silent, &pods, 0).len(), 0);
+    }
+}
