@@ -12,7 +12,8 @@ pub enum ServiceManager {
 }
 
 /// Shows whether an agent runs, for who cannot know what runs it: the runtime's plugin.
-pub const LOOK: &str = "systemctl status humanz-agent; on Kubernetes kubectl -n kube-system get pods -l app=humanz -o wide";
+pub const LOOK: &str = "systemctl status humanz-agent; on Kubernetes: \
+     kubectl -n kube-system get pods -l app=humanz -o wide";
 
 impl ServiceManager {
     /// Restarts the agent; that of each host in turn on Kubernetes.

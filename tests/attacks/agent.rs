@@ -349,6 +349,40 @@ fn a_pods_link_that_somebody_sets_down_is_set_up() {
     reaches(&pods[1], &late);
 }
 
+/// The plugin sets it up once its guard is there; who is in the pod may have set the other end up before.
+#[test]
+fn a_port_that_the_plugin_is_just_making_is_not_set_up_before_its_guard() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = serve(host, &[("RESYNC_INTERVAL", "1s")]);
+    let pods = [Pod::add(host, "a"), Pod::add(host, "b")];
+    let port = host.shell("ls /sys/class/net | grep '^hz' | head -1").ok();
+    let port = port.trim();
+    host.shell(
+        "ip netns add new; ip link add hznew type veth peer name eth0 netns new
+         ip link set hznew alias 'humanz humanz new eth0 default/new'; ip link set hznew master humanz0
+         ip -n new link set eth0 up",
+    )
+    .ok();
+    // The last digit has IFF_UP.
+    let flags = |link: &str| host.read(&format!("/sys/class/net/{link}/flags")).unwrap();
+    let is_up = |link: &str| flags(link).trim().ends_with('3');
+    // A full reconcile has been since: it found the other one.
+    host.run(&format!("ip link set {port} down")).ok();
+    soon("the other is set up", || is_up(port));
+    assert!(!is_up("hznew"));
+    reaches(&pods[0], &pods[1]);
+    // A running pod whose guard went while nobody looked.
+    agent.stop();
+    let aged = "cd /run/humanz/ipam/humanz; sed -i 's/\"time\":[0-9]*/\"time\":1700000000/' owners/* 10.* fd*";
+    host.shell(&format!("nft flush ruleset; ip link set {port} down; {aged}")).ok();
+    let _agent = serve(host, &[]);
+    soon("it is set up", || is_up(port));
+    assert!(!is_up("hznew"));
+    reaches(&pods[0], &pods[1]);
+    assert_eq!(chains(host), 2);
+}
+
 /// A copy of the bridge, which a tool that saves and restores links may leave.
 #[test]
 fn of_two_bridges_with_the_same_mark_the_one_with_the_pods_is_kept_and_the_other_reported() {
