@@ -55,6 +55,7 @@ fn roles(guide: &mut Guide, cluster: &Cluster) {
     let give = |from: &Node, path: &str, to: &Node, as_path: &str| {
         to.run("mkdir -p /etc/humanz").ok();
         to.write(as_path, &from.read(path).unwrap_or_else(|| panic!("no {path}")));
+        to.run(&format!("chmod 0600 {as_path}")).ok();
     };
     give(member, "/root/humanz", h1, "/etc/humanz/password");
     give(member, "/root/etcd", h1, "/root/etcd");

@@ -20,7 +20,8 @@ const ELLIPSIS: &str = "…";
 const CODE: &str = "; echo $?";
 
 /// Words of commands that change something: what fails the first time has failed.
-const CHANGES: [&str; 14] = [
+const CHANGES: [&str; 15] = [
+    "--apply",
     "-w",
     ">",
     "add",
