@@ -63,7 +63,7 @@ pub struct Step {
     pub command: String,
     output: Vec<String>,
     code: i32,
-    known: Rc<Known>,
+    known: Rc<GuideConstants>,
 }
 
 impl Guide {
@@ -83,7 +83,7 @@ impl Guide {
     /// As [`Guide::read`].
     pub fn parse(name: &str, text: &str) -> Guide {
         let (mut heading, mut blocks) = (String::new(), Vec::new());
-        let known = Rc::new(Known::of(text));
+        let known = Rc::new(GuideConstants::of(text));
         let mut lines = text.lines().zip(1..);
         while let Some((line, number)) = lines.next() {
             if line.starts_with('#') {
@@ -212,7 +212,7 @@ fn write(node: &Node, path: &str, text: &str) {
     node.write(&path, text);
 }
 
-fn steps(name: &str, body: &[(&str, i32)], known: &Rc<Known>) -> Vec<Step> {
+fn steps(name: &str, body: &[(&str, i32)], known: &Rc<GuideConstants>) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for (line, number) in body {
         match (line.strip_prefix("# "), steps.last_mut()) {
@@ -239,11 +239,11 @@ fn steps(name: &str, body: &[(&str, i32)], known: &Rc<Known>) -> Vec<Step> {
 
 /// Addresses and ports that the files and commands of a guide have: they are no others in what is printed.
 #[derive(Debug)]
-pub struct Known(BTreeSet<String>);
+pub struct GuideConstants(BTreeSet<String>);
 
-impl Known {
+impl GuideConstants {
     /// Those of a guide.
-    pub fn of(text: &str) -> Known {
+    pub fn of(text: &str) -> GuideConstants {
         let mut known = BTreeSet::new();
         let mut block = None;
         for line in text.lines() {
@@ -262,7 +262,7 @@ impl Known {
         // Smaller numbers are counted, too.
         let is_port = |word: &str| word.len() > 2 && word.parse::<u16>().is_ok();
         let is_known = |word: &&str| word.parse::<std::net::IpAddr>().is_ok() || is_port(word);
-        Known(known.into_iter().filter(is_known).map(str::to_owned).collect())
+        GuideConstants(known.into_iter().filter(is_known).map(str::to_owned).collect())
     }
 
     /// The lines of `found` are those of `wanted`, where `…` may be any number of lines.

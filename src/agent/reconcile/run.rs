@@ -150,7 +150,7 @@ fn widened_scope(run: &Reconcile<'_>, now: &HostState) -> Scope {
     if let Some(before) = run.previous {
         // A link that went took itself out of the flow table.
         scope.firewall |= scope.links && run.settings.flowtable;
-        // Who shares a segment with this host knows the way back to its pods.
+        // A host on a segment of this one knows the way back to its pods.
         scope.firewall |= before.connected != now.connected;
         scope.firewall |= before.all_addresses != now.all_addresses;
         scope.links |= before.own != now.own;
