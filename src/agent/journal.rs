@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_hears_of_each_pass() {
+    fn a_follower_is_woken_by_each_reconcile() {
         let journal = Journal::default();
         let mut follower = journal.follow();
         assert!(!follower.has_changed().unwrap());

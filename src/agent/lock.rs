@@ -14,7 +14,7 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::os::files;
 use crate::settings::exit::{self, Exit};
 
-/// Who only looks ([`is_held`]) has it for much less.
+/// A reader ([`is_held`]) has it for much less.
 const AGAIN: Duration = Duration::from_millis(20);
 const TRIES: usize = 5;
 
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_agent_serves_a_host_and_who_only_looks_keeps_none_from_it() {
+    fn one_agent_serves_a_host_and_a_reader_of_the_lock_keeps_none_from_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         assert!(!is_held(path), "no agent ever was here");

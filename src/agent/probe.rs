@@ -119,7 +119,7 @@ impl Prober {
         Ok(())
     }
 
-    /// Takes over who there is and how often they are asked.
+    /// Takes over the hosts to probe and the interval.
     fn take_snapshot(&mut self) {
         let Some(known) = self.shared.snapshot() else { return };
         let same = match (&known.peers, &self.peers) {
@@ -198,7 +198,7 @@ impl Prober {
         }
     }
 
-    /// Says what changed, but for an outage of many: then it is not they who are away.
+    /// Says what changed, but for an outage of many: then this host is more likely cut off.
     fn log(&self, target: IpAddr, before: &ProbeStats, now: &ProbeStats) {
         let peers = self.peers.iter().flat_map(|peers| peers.by_name.iter());
         let mut owners = peers.filter(|(_, peer)| peer.subnets.iter().any(|s| s.contains(target)));

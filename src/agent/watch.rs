@@ -39,7 +39,7 @@ pub fn kernel(
     Ok(())
 }
 
-/// Starts the thread that hears iptables-legacy, and who touches the files that the agent keeps.
+/// Starts the thread that hears of changes by iptables-legacy, and of changes to the files that the agent keeps.
 /// Without it both are found at the next full look.
 pub fn files(
     triggers: Sender<Trigger>,

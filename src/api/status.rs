@@ -217,7 +217,8 @@ pub struct Problems(pub Option<Vec<Problem>>);
 #[derive(Serialize, Deserialize)]
 struct EarlierFault {
     what: String,
-    cure: Option<String>,
+    #[serde(rename = "cure")]
+    fix: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -230,7 +231,7 @@ impl Serialize for Problems {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let fault = |problem: &Problem| EarlierFault {
             what: problem.what.clone(),
-            cure: problem.fix.clone(),
+            fix: problem.fix.clone(),
         };
         let faults = self.0.as_ref().map(|all| all.iter().map(fault).collect());
         ProblemsJson { problems: self.0.clone(), faults }.serialize(serializer)
@@ -240,8 +241,8 @@ impl Serialize for Problems {
 impl<'de> Deserialize<'de> for Problems {
     fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Problems, D::Error> {
         let ProblemsJson { problems, faults } = ProblemsJson::deserialize(reader)?;
-        let problem = |EarlierFault { what, cure }| Problem {
-            fix: cure,
+        let problem = |EarlierFault { what, fix }| Problem {
+            fix,
             ..Problem::new(ProblemKind::Other, Object::named("agent"), what)
         };
         let faults = || faults.map(|all| all.into_iter().map(problem).collect());

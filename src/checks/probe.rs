@@ -22,7 +22,7 @@ const LARGE_EACH: u32 = 10;
 /// So many unanswered echoes in a row mean that a host is not reached.
 const LOST: u32 = 2;
 
-/// Who is due when. Times are counted from the start.
+/// When each target is due. Times are counted from the start.
 #[derive(Debug, Default)]
 pub struct Schedule {
     interval: Duration,
@@ -62,7 +62,7 @@ impl Schedule {
         }
     }
 
-    /// Who is to be asked now, if somebody is; asked again an interval later.
+    /// The target to probe now, if one is due; due again an interval later.
     pub fn pop(&mut self, now: Duration) -> Option<IpAddr> {
         if now < self.free {
             return None;

@@ -35,7 +35,8 @@ pub fn run(call: &mut Call<'_>, settings: &Settings, as_json: bool) -> Result<Ou
     let mut log = PacketLog::open(LOG_GROUP).map_err(refused)?;
     let (view, note) = found::view(settings)?;
     note.into_iter().for_each(|note| complain(&note));
-    let mut known = Known { settings, reporters: Reporters::new(&view), read: Instant::now() };
+    let mut known =
+        ReporterCache { settings, reporters: Reporters::new(&view), read: Instant::now() };
     let mut budget = Budget::new(Instant::now());
     loop {
         let mut packets = Vec::new();
@@ -61,13 +62,13 @@ pub fn run(call: &mut Call<'_>, settings: &Settings, as_json: bool) -> Result<Ou
 }
 
 /// Rules and pods, as they were read last.
-struct Known<'a> {
+struct ReporterCache<'a> {
     settings: &'a Settings,
     reporters: Reporters,
     read: Instant,
 }
 
-impl Known<'_> {
+impl ReporterCache<'_> {
     fn refresh(&mut self, prefix: &str) {
         let patience = if self.reporters.knows(prefix) { FRESH } else { SECOND };
         if self.read.elapsed() < patience {
@@ -115,7 +116,7 @@ impl Budget {
 fn show(
     call: &mut Call<'_>,
     as_json: bool,
-    known: &mut Known<'_>,
+    known: &mut ReporterCache<'_>,
     logged: &LoggedPacket,
 ) -> Result<ControlFlow<()>, Exit> {
     known.refresh(&logged.prefix);

@@ -30,10 +30,10 @@ use crate::settings::exit::{self, Exit};
     error_code(69, "a name does not resolve, or this user may not look at the pods")
 )]
 pub struct Explain {
-    /// who sends: a pod or an address
+    /// the sender: a pod or an address
     #[argh(positional)]
     from: String,
-    /// who is sent to: a pod, an address, ADDRESS:PORT or a URL
+    /// the receiver: a pod, an address, ADDRESS:PORT or a URL
     #[argh(positional)]
     to: String,
     /// the port that is connected to, for policies and firewalls: 5432, udp/53

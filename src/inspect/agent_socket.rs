@@ -26,7 +26,7 @@ pub fn of(settings: &Settings) -> Result<&Path, String> {
 }
 
 /// The settings that the agent behind `socket` serves with; `None` if none answers, one of an older
-/// release, or somebody who is not root: subcommands do what these settings say.
+/// release, or a process that is not root: subcommands do what these settings say.
 pub fn settings(socket: &Path) -> Option<Texts> {
     let mut stream = ask(socket, "/v1/settings").ok()?;
     local_socket::refuse_others(&stream).ok()?;

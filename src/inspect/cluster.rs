@@ -23,7 +23,7 @@ pub struct ClusterView {
     pub lease: Lease,
     /// This host's name.
     pub own: NodeName,
-    /// Who is asked for them, in one word.
+    /// The store that has them, in one word.
     pub store: &'static str,
     /// Since when it is no longer up to date; `None`: the store said so now.
     pub stale: Option<Stale>,
@@ -32,7 +32,7 @@ pub struct ClusterView {
 /// What is known instead of what etcd, or the Kubernetes API, says.
 #[derive(Clone, Debug)]
 pub struct Stale {
-    /// Who should have said it, for people.
+    /// The store that should have answered, for people.
     pub asked: &'static str,
     /// Why nobody could be asked.
     pub why: String,

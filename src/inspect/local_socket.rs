@@ -19,7 +19,7 @@ use crate::os::files;
 /// Asks `question` (one line) at `path`; gives the answer, one line of at most `limit` bytes.
 ///
 /// # Errors
-/// Nobody answers within `deadline`, or somebody who is not root.
+/// Nobody answers within `deadline`, or a process that is not root.
 pub fn ask(path: &Path, question: &[u8], limit: usize, deadline: Duration) -> io::Result<Vec<u8>> {
     let until = Instant::now() + deadline;
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;

@@ -17,7 +17,7 @@ use crate::os::files;
 const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(2));
 
 /// Takes the lock at `path`, creating a missing file (0600); dropping it releases the lock. `boot_id`: of
-/// the caller, who will free what is of another boot.
+/// the caller, which will free what is of another boot.
 ///
 /// # Errors
 /// [`StoreError::LockTimeout`] after `wait`; [`StoreError::Io`] if the file cannot be opened, or the caller

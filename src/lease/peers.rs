@@ -51,7 +51,7 @@ pub enum PeerFault {
     Overlap {
         host: NodeName,
         subnet: IpNetwork,
-        /// Who owns what it overlaps.
+        /// The owner of what it overlaps.
         owner: NodeName,
         theirs: IpNetwork,
         /// The owner is this host.

@@ -24,13 +24,13 @@ const SEEN_REPLY: u32 = 1 << 1;
 pub struct Connection {
     /// IANA's number: 6 is TCP, 17 UDP.
     pub protocol: u8,
-    /// Who began it.
+    /// The end that opened it.
     pub source: IpAddr,
     /// Where it was sent to.
     pub destination: IpAddr,
     /// The port that it was sent to, if the protocol has ports.
     pub port: Option<u16>,
-    /// Who answers it; another address than `destination` if that was translated.
+    /// The end that answers; another address than `destination` if that was translated.
     pub answers: IpAddr,
     /// Where the answers go; another address than `source` if that was translated.
     pub answered_to: IpAddr,

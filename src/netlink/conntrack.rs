@@ -155,7 +155,7 @@ fn failed(addresses: &[IpAddr]) -> impl FnOnce(NetlinkError) -> ConntrackError {
     move |source| ConntrackError::Netlink { addresses: texts.join(", "), source }
 }
 
-/// Who is looked for at which end of a flow's original direction.
+/// The end of a flow, in its original direction, at which an address is looked for.
 #[derive(Clone, Copy)]
 enum FlowEnd {
     Source,

@@ -39,14 +39,14 @@ pub enum KernelEvent {
     Address { index: u32 },
     /// A route came or went.
     Route {
-        /// Who made it.
+        /// Its origin, RTPROT_*.
         protocol: u8,
         /// It is a default route.
         default: bool,
         /// It went.
         gone: bool,
         destination: IpNetwork,
-        /// Who changed it, as in [`Reply::sender`].
+        /// Port id of the process that changed it, as in [`Reply::sender`].
         sender: u32,
     },
     /// Forwarding was turned off, on the host or on a link.

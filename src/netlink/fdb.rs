@@ -70,7 +70,7 @@ pub fn get(bridge: u32, mac: Mac) -> Message {
     Message::new(what, Rtm::Getneigh, NlmF::empty(), &header, attributes)
 }
 
-/// Asks for all that a bridge knows of who is behind which port.
+/// Asks for the MAC addresses that a bridge has learned, by port.
 pub fn list_learned(bridge: u32) -> Message {
     let header = neighbour::header(RtAddrFamily::from(BRIDGE), 0, Nud::empty(), Ntf::empty());
     let attributes = Attributes::new().u32(MASTER, bridge);

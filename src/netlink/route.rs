@@ -42,7 +42,7 @@ pub struct Route {
     /// Through which neighbour.
     pub gateway: Option<IpAddr>,
     pub device: Option<u32>,
-    /// Who made it: RTPROT_*.
+    /// Its origin: RTPROT_*.
     pub protocol: u8,
     /// Which table it is in.
     pub table: u32,
@@ -226,7 +226,7 @@ pub struct ForeignRoute {
     pub destination: IpNetwork,
     /// `unicast`, `blackhole`, `unreachable`, `prohibit` or `throw`.
     pub kind: &'static str,
-    /// Who made it: RTPROT_*.
+    /// Its origin: RTPROT_*.
     pub protocol: u8,
     /// The kernel made it for an address of the host.
     pub of_kernel: bool,

@@ -29,7 +29,7 @@ pub struct TableWatch {
 }
 
 impl TableWatch {
-    /// Hears from now on who changes `table`, but for changes made by `nft`.
+    /// Hears from now on of changes to `table`, but for those made by `nft`.
     ///
     /// # Errors
     /// [`NetlinkError`].

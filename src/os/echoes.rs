@@ -13,10 +13,10 @@ use crate::os::echo::Echo;
 /// Pending echoes.
 #[derive(Default)]
 pub struct Echoes {
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingEcho>,
 }
 
-struct Waiting {
+struct PendingEcho {
     to: IpAddr,
     bytes: u32,
     echo: Echo,
@@ -32,7 +32,7 @@ pub struct EchoOutcome {
     pub time: Option<Duration>,
 }
 
-fn listen(waiting: &Waiting) -> PollFd<'_> {
+fn listen(waiting: &PendingEcho) -> PollFd<'_> {
     PollFd::new(waiting.echo.as_fd(), PollFlags::POLLIN)
 }
 
@@ -54,7 +54,7 @@ impl Echoes {
         let echo = Echo::open(to, None)?;
         let sent = Instant::now();
         echo.send(1, bytes)?;
-        self.waiting.push(Waiting { to, bytes, echo, sent });
+        self.waiting.push(PendingEcho { to, bytes, echo, sent });
         Ok(())
     }
 

@@ -29,7 +29,7 @@ const PRIORITY_RAW: i32 = -300;
 const PRIORITY_FILTER: i32 = 0;
 const PRIORITY_SRCNAT: i32 = 100;
 
-/// Multicast and broadcast: who receives them must know the pod itself.
+/// Multicast and broadcast: the receivers must see the address of the pod itself.
 const NEVER_MASQUERADED: [&str; 3] = ["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"];
 
 /// What the firewall of a host must know.

@@ -91,7 +91,7 @@ fn remove(rtnl: &Rtnl, links: &[Link], stale: &[&Link]) -> Result<(), NetlinkErr
     rtnl.apply(&messages)
 }
 
-/// Who may own addresses: valid attachments, and those whose link could not be removed.
+/// The owners of addresses: valid attachments, and those whose link could not be removed.
 #[derive(Default)]
 enum ValidOwners<'a> {
     /// Unknown, so everybody.

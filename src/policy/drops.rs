@@ -32,7 +32,7 @@ pub struct Denial {
     pub reason: DenialReason,
 }
 
-/// Who denied.
+/// Why it was denied.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DenialReason {
     Rule(Rule),

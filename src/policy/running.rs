@@ -16,7 +16,7 @@ pub struct RuleChange<'a> {
 
 /// What the change does to a connection at its ends on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate<'a> {
+pub enum ConnectionOutcome<'a> {
     Lives,
     /// By this rule.
     Cut(Direction, &'a Rule),
@@ -26,7 +26,7 @@ pub enum Fate<'a> {
 
 impl<'a> RuleChange<'a> {
     /// `None`: no end is a pod of this host, or the connection is over or denied already.
-    pub fn fate(&self, connection: &Connection) -> Option<Fate<'a>> {
+    pub fn outcome(&self, connection: &Connection) -> Option<ConnectionOutcome<'a>> {
         if connection.is_over() {
             return None;
         }
@@ -42,9 +42,9 @@ impl<'a> RuleChange<'a> {
         if ends.is_empty() || ends.iter().any(is_denied) {
             return None;
         }
-        let fates = ends.into_iter().map(|direction| self.at(&tuple, direction));
+        let outcomes = ends.into_iter().map(|direction| self.at(&tuple, direction));
         // A certain cut comes before a possible one.
-        Some(fates.max_by_key(|fate| fate.weight()).unwrap_or(Fate::Lives))
+        Some(outcomes.max_by_key(|outcome| outcome.weight()).unwrap_or(ConnectionOutcome::Lives))
     }
 
     /// An end is neither a pod of this host nor the host itself: where that is another host's pod, that
@@ -59,27 +59,27 @@ impl<'a> RuleChange<'a> {
         self.after.pods.iter().any(|pod| pod.addresses.contains(&address))
     }
 
-    fn at(&self, tuple: &Tuple, direction: Direction) -> Fate<'a> {
+    fn at(&self, tuple: &Tuple, direction: Direction) -> ConnectionOutcome<'a> {
         let after = self.after.end(tuple, direction);
         if after == self.before.end(tuple, direction) {
-            return Fate::Lives;
+            return ConnectionOutcome::Lives;
         }
         match after {
-            PartialDecision::DependsOn(rule) => Fate::NotKnown(direction, rule),
+            PartialDecision::DependsOn(rule) => ConnectionOutcome::NotKnown(direction, rule),
             PartialDecision::Known(decision) => match decision.denying_rule() {
-                Some(rule) => Fate::Cut(direction, rule),
-                None => Fate::Lives,
+                Some(rule) => ConnectionOutcome::Cut(direction, rule),
+                None => ConnectionOutcome::Lives,
             },
         }
     }
 }
 
-impl Fate<'_> {
+impl ConnectionOutcome<'_> {
     fn weight(&self) -> u8 {
         match self {
-            Fate::Lives => 0,
-            Fate::NotKnown(..) => 1,
-            Fate::Cut(..) => 2,
+            ConnectionOutcome::Lives => 0,
+            ConnectionOutcome::NotKnown(..) => 1,
+            ConnectionOutcome::Cut(..) => 2,
         }
     }
 }

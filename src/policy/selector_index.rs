@@ -18,7 +18,7 @@ pub struct SelectorIndex<S> {
 
 /// What a pod must have, among more.
 #[derive(PartialEq, Eq, Hash)]
-enum Asked<'a> {
+enum IndexKey<'a> {
     /// A namespace of this name, and a label with this value, as far as there is any.
     Pods(Option<&'a str>, Option<(&'a str, &'a str)>),
     Group(&'a Scoped),
@@ -53,10 +53,11 @@ impl<S: Borrow<Selector>> SelectorIndex<S> {
         let namespace = pod.namespace.name().as_str();
         let labels = pod.labels.iter().map(|(key, value)| (&**key, &**value));
         let labels = labels.map(Some).chain([None]);
-        let pods = labels
-            .flat_map(|label| [Asked::Pods(Some(namespace), label), Asked::Pods(None, label)]);
-        let group = pod.group.as_ref().map(Asked::Group);
-        let network = pod.network.as_ref().map(Asked::Network);
+        let pods = labels.flat_map(|label| {
+            [IndexKey::Pods(Some(namespace), label), IndexKey::Pods(None, label)]
+        });
+        let group = pod.group.as_ref().map(IndexKey::Group);
+        let network = pod.network.as_ref().map(IndexKey::Network);
         let mut found: Vec<usize> = pods
             .chain(group)
             .chain(network)
@@ -72,14 +73,14 @@ impl<S: Borrow<Selector>> SelectorIndex<S> {
     }
 }
 
-impl Asked<'_> {
+impl IndexKey<'_> {
     fn hash(&self) -> u64 {
         BuildHasherDefault::<DefaultHasher>::default().hash_one(self)
     }
 }
 
 /// A pod that the selector finds has exactly one of these.
-fn asked(selector: &Selector) -> Vec<Asked<'_>> {
+fn asked(selector: &Selector) -> Vec<IndexKey<'_>> {
     match selector {
         Selector::Pods { namespaces, labels } => {
             let namespace = match namespaces {
@@ -88,13 +89,13 @@ fn asked(selector: &Selector) -> Vec<Asked<'_>> {
             };
             match labels.one_of() {
                 Some((key, values)) => {
-                    values.map(|value| Asked::Pods(namespace, Some((key, value)))).collect()
+                    values.map(|value| IndexKey::Pods(namespace, Some((key, value)))).collect()
                 }
-                None => vec![Asked::Pods(namespace, None)],
+                None => vec![IndexKey::Pods(namespace, None)],
             }
         }
-        Selector::Group(group) => vec![Asked::Group(group)],
-        Selector::Network(network) => vec![Asked::Network(network)],
+        Selector::Group(group) => vec![IndexKey::Group(group)],
+        Selector::Network(network) => vec![IndexKey::Network(network)],
         Selector::Nodes(_) => Vec::new(),
     }
 }

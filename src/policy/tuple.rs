@@ -11,7 +11,7 @@ pub const ICMP: u8 = 1;
 /// IPPROTO_ICMPV6.
 pub const ICMPV6: u8 = 58;
 
-/// Who opened a connection to what. A service's address never stands here: the destination is the
+/// The ends of a connection, as it was opened. A service's address never stands here: the destination is the
 /// pod behind it. Both addresses are of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tuple {

@@ -125,7 +125,7 @@ impl SettingsLoader {
         self.defaults.insert(variable, value.to_owned());
     }
 
-    /// Whether what the agent of this host serves with counts: somebody who names a file wants that.
+    /// Whether what the agent of this host serves with counts: a user who names a file wants that file.
     pub fn may_follow_agent(&self) -> bool {
         !self.file_is_given
     }

@@ -87,7 +87,7 @@ impl Exchange {
 }
 
 /// A group and a host that announced members of it.
-type Place = (GroupId, NodeName);
+type MembersKey = (GroupId, NodeName);
 
 struct GroupReader<'a, P> {
     etcd: &'a Etcd,
@@ -95,7 +95,7 @@ struct GroupReader<'a, P> {
     inputs: latest::Receiver<ExchangeInputs>,
     publish: P,
     /// The values of all places that were announced, as they are in etcd.
-    values: BTreeMap<Place, Vec<u8>>,
+    values: BTreeMap<MembersKey, Vec<u8>>,
     /// Groups that have been read.
     known: BTreeSet<GroupId>,
     /// Groups that more hosts announce than there are.
@@ -156,10 +156,10 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         let roots = &self.start.roots;
         let range = |group: &GroupId| roots.announcements(group.as_str());
         let hosts = Arc::clone(&self.inputs.borrow().hosts);
-        // Who needs no group has to hear, too, that etcd was away: others read what it publishes.
+        // A host that needs no group has to hear, too, that etcd was away: others read what it publishes.
         let own = roots.members_of(&self.start.host);
         let (_, mut from) = self.etcd.keys(&own, 0).await?;
-        let mut places: BTreeSet<Place> = self.values.keys().cloned().collect();
+        let mut places: BTreeSet<MembersKey> = self.values.keys().cloned().collect();
         self.crowded.clear();
         for (group, selector) in &groups {
             let (keys, revision) = self.etcd.keys(&range(group), 2 * hosts.len() + SPARE).await?;
@@ -199,7 +199,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
 
     /// Where the members stood that are in force, of groups that have not been read yet: every host may
     /// delete an announcement, and only the host that a member is of may take it away.
-    fn kept_places(&self, groups: &BTreeMap<GroupId, Selector>) -> BTreeSet<Place> {
+    fn kept_places(&self, groups: &BTreeMap<GroupId, Selector>) -> BTreeSet<MembersKey> {
         let hosts = Arc::clone(&self.inputs.borrow().hosts);
         let unread = groups.iter().filter(|(group, _)| !self.known.contains(group));
         let kept =
@@ -265,17 +265,17 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
     }
 
     /// The place that `key` announces; `None` if it is this host's, or none.
-    fn place(&self, key: &[u8]) -> Option<Place> {
+    fn place(&self, key: &[u8]) -> Option<MembersKey> {
         let (group, host) = self.start.roots.announced(key)?;
         (host != self.start.host).then_some((GroupId::parse(group)?, host))
     }
 
     /// Reads `places` of hosts that there are.
-    async fn read(&mut self, places: BTreeSet<Place>) -> Result<(), EtcdError> {
+    async fn read(&mut self, places: BTreeSet<MembersKey>) -> Result<(), EtcdError> {
         let hosts = Arc::clone(&self.inputs.borrow().hosts);
-        let places: Vec<Place> =
+        let places: Vec<MembersKey> =
             places.into_iter().filter(|(_, host)| hosts.contains_key(host)).collect();
-        let key = |(group, host): &Place| self.start.roots.members(host, group.as_str());
+        let key = |(group, host): &MembersKey| self.start.roots.members(host, group.as_str());
         let keys: Vec<String> = places.iter().map(key).collect();
         for (place, value) in places.into_iter().zip(self.etcd.values(&keys).await?) {
             match value {

@@ -14,7 +14,7 @@ use crate::os::sysctl;
 use crate::plan::guard::{GuardTable, TABLE};
 use crate::plan::{Line, ownership};
 
-/// Who is plugged in.
+/// The pods that are plugged in.
 ///
 /// # Errors
 /// The kernel's.
@@ -64,7 +64,7 @@ pub fn tables(kernel: &Kernel, applier: &mut Applier) {
 pub fn sysctls(state_dir: &Path, applier: &mut Applier) {
     for (key, SysctlChange { before, set }) in sysctl_record::sysctls(state_dir) {
         let ours = sysctl::read(&key).is_ok_and(|found| found == set && found != before);
-        // The record may have been written by anybody who may write there.
+        // The record may have been written by any process that may write there.
         if ours && key.starts_with("net/") && !key.contains("..") {
             let change = Line::changed(Object::Sysctl(key.clone())).with(format!(" = {before}"));
             applier.apply(&change, || sysctl::write(&key, &before));

@@ -156,7 +156,7 @@ fn a_moved_configuration_exists_once() {
     soon("it has moved", || host.list("/etc/cni/net.d") == ["10-other.conf"]);
     let text = host.read("/etc/cni/net.d/10-other.conf").unwrap();
     assert!(text.contains("\"cniVersion\": \"0.4.0\""), "{text}");
-    // One that somebody has written over is his: the agent has no time to put it right before.
+    // A file that was written over belongs to its writer: the agent has no time to repair it before.
     configure(host, "CNI_TYPE=third\n");
     agent.process.signal(Signal::SIGSTOP);
     host.write("/etc/cni/net.d/10-other.conf", "{}");

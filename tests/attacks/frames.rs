@@ -367,7 +367,7 @@ fn ndp_attacks(attacks: &mut Attacks<'_>) {
         let name = format!("{name} with the MAC of another in a later option");
         attacks.at_victim(&name, IPV6, packet, &message);
     }
-    // Nobody may use an address that somebody says he is about to use.
+    // No host may use an address that another one announces with DAD.
     for (who, target) in [("address", victim.v6), ("link-local address", victim.link_local())] {
         let pair = (Ipv6Addr::UNSPECIFIED, ALL_NODES);
         let message = neighbour(pair, SOLICITATION, target, None);

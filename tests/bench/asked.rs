@@ -2,14 +2,14 @@
 
 use serde_json::json;
 
-use crate::ground::Ground;
 use crate::series::{Series, alternate, middle};
-use crate::subject::{Offer, Subject, Who};
+use crate::subject::{Offer, Program, Subject};
 use crate::support::Pod;
 use crate::support::cni::Attachment;
 use crate::support::node::Place;
 use crate::support::pod::make_netns;
 use crate::table::{Row, Table};
+use crate::workspace::Workspace;
 
 const PODS: usize = 100;
 const BLOCK: usize = 5;
@@ -19,11 +19,11 @@ const MANY: usize = 5_000;
 const LIMIT: f64 = 100.0;
 const TRANSFERS: usize = 5;
 
-pub fn measure(ground: &mut Ground, table: &mut Table) {
-    let plain = Subject::new(ground, Who::Humanz, Offer::Plain, PODS);
-    let reference = Subject::new(ground, Who::Reference, Offer::PortAndLimits, PODS);
-    let asking = Subject::new(ground, Who::Humanz, Offer::PortAndLimits, PODS);
-    let crowded = Subject::new(ground, Who::Humanz, Offer::PortAndLimits, PODS);
+pub fn measure(workspace: &mut Workspace, table: &mut Table) {
+    let plain = Subject::new(workspace, Program::Humanz, Offer::Plain, PODS);
+    let reference = Subject::new(workspace, Program::Reference, Offer::PortAndLimits, PODS);
+    let asking = Subject::new(workspace, Program::Humanz, Offer::PortAndLimits, PODS);
+    let crowded = Subject::new(workspace, Program::Humanz, Offer::PortAndLimits, PODS);
     crowd(&crowded);
     let subjects = [plain, reference, asking, crowded];
     for verb in ["ADD", "DEL"] {

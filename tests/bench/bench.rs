@@ -13,7 +13,6 @@ mod asked;
 mod call;
 mod dataplane;
 mod fill;
-mod ground;
 mod guard;
 mod joins;
 mod parallel;
@@ -28,6 +27,7 @@ mod subject;
 mod table;
 mod traffic;
 mod usage;
+mod workspace;
 
 use humanz_test_support as support;
 
@@ -35,11 +35,11 @@ use std::panic::AssertUnwindSafe;
 use std::process::Command;
 use std::time::Instant;
 
-use ground::Ground;
 use table::Table;
+use workspace::Workspace;
 
 /// Name, what it measures, and the function that does.
-type Part = (&'static str, &'static str, fn(&mut Ground, &mut Table));
+type Part = (&'static str, &'static str, fn(&mut Workspace, &mut Table));
 
 /// The part "agent" is all those whose names begin with "agent-".
 const PARTS: [Part; 13] = [
@@ -61,14 +61,14 @@ const PARTS: [Part; 13] = [
 fn main() {
     let parts = wanted(&std::env::var("PART").unwrap_or_default());
     before_others();
-    let mut ground = Ground::new();
+    let mut workspace = Workspace::new();
     let mut table = Table::default();
     let mut broken = Vec::new();
     for (name, what, measure) in parts {
         let start = Instant::now();
         println!("{name}: {what}");
         // The figures of the other parts are worth telling.
-        let run = AssertUnwindSafe(|| measure(&mut ground, &mut table));
+        let run = AssertUnwindSafe(|| measure(&mut workspace, &mut table));
         if std::panic::catch_unwind(run).is_err() {
             broken.push(name);
         }

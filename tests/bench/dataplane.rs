@@ -6,12 +6,12 @@ mod one_host;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::ground::Ground;
 use crate::series::middle;
 use crate::support::Cluster;
 use crate::support::node::Place;
 use crate::table::{Row, Table};
 use crate::traffic::{self, ECHO, SINK, Servers};
+use crate::workspace::Workspace;
 use hosts::{Backend, ByHand, HOST_PORTS, Pair};
 
 /// The difference between two runs of the same path on a busy machine.
@@ -67,7 +67,7 @@ const FIGURES: [Figure; 3] = [
     },
 ];
 
-pub fn measure(_: &mut Ground, table: &mut Table) {
+pub fn measure(_: &mut Workspace, table: &mut Table) {
     one_host::measure(table);
     by(Backend::Direct, table);
     by(Backend::Vxlan, table);

@@ -2,21 +2,25 @@
 
 use std::path::Path;
 
-use crate::ground::Ground;
 use crate::series::{Series, alternate};
-use crate::subject::{Offer, Subject, Who};
+use crate::subject::{Offer, Program, Subject};
 use crate::table::{Row, Table};
+use crate::workspace::Workspace;
 
 const FEW: u32 = 250;
 const MANY: u32 = 60_000;
 const PODS: usize = 20;
 const BLOCK: usize = 5;
 
-pub fn measure(ground: &mut Ground, table: &mut Table) {
-    let cases =
-        [(Who::Reference, FEW), (Who::Reference, MANY), (Who::Humanz, FEW), (Who::Humanz, MANY)];
-    let subjects = cases.map(|(who, taken)| {
-        let subject = Subject::without_bridge(ground, who, Offer::Plain, PODS + 1);
+pub fn measure(workspace: &mut Workspace, table: &mut Table) {
+    let cases = [
+        (Program::Reference, FEW),
+        (Program::Reference, MANY),
+        (Program::Humanz, FEW),
+        (Program::Humanz, MANY),
+    ];
+    let subjects = cases.map(|(program, taken)| {
+        let subject = Subject::without_bridge(workspace, program, Offer::Plain, PODS + 1);
         // humanz takes over what host-local left.
         fill(&subject.node.place("/var/lib").join("cni/networks").join("bench"), taken);
         subject.one_by_one("ADD", PODS..PODS + 1);

@@ -1,17 +1,17 @@
 //! What the guard at a pod's port costs a call, beside 250 other pods: ADD, CHECK, DEL.
 
-use crate::ground::Ground;
 use crate::series::{Series, alternate};
-use crate::subject::{Offer, Subject, Who};
+use crate::subject::{Offer, Program, Subject};
 use crate::table::{Row, Table};
+use crate::workspace::Workspace;
 
 const OTHERS: usize = 250;
 const PODS: usize = 60;
 const BLOCK: usize = 10;
 
-pub fn measure(ground: &mut Ground, table: &mut Table) {
+pub fn measure(workspace: &mut Workspace, table: &mut Table) {
     let subjects = [Offer::Plain, Offer::Unguarded].map(|offer| {
-        let subject = Subject::new(ground, Who::Humanz, offer, PODS + OTHERS);
+        let subject = Subject::new(workspace, Program::Humanz, offer, PODS + OTHERS);
         subject.one_by_one("ADD", PODS..PODS + OTHERS);
         subject
     });

@@ -18,9 +18,9 @@ use humanz::os::heartbeat::Heartbeat;
 use ipnetwork::IpNetwork;
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 
-use crate::ground::Ground;
 use crate::support::etcd::{EtcdServer, isolated};
 use crate::table::{Row, Table};
+use crate::workspace::Workspace;
 
 const HOSTS: usize = 1_000;
 
@@ -31,7 +31,7 @@ const PROCESSORS: u32 = 2;
 /// Longest time for all of them to know each other.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-pub fn measure(_: &mut Ground, table: &mut Table) {
+pub fn measure(_: &mut Workspace, table: &mut Table) {
     let hosts = std::env::var("JOINS").ok().and_then(|text| text.parse().ok()).unwrap_or(HOSTS);
     for python in [false, true] {
         isolated(|| join(hosts, python, table));

@@ -1,9 +1,9 @@
 //! Eight concurrent pods.
 
-use crate::ground::Ground;
 use crate::series::{Series, alternate};
-use crate::subject::{Offer, Subject, Who};
+use crate::subject::{Offer, Program, Subject};
 use crate::table::{Row, Table};
+use crate::workspace::Workspace;
 
 const WORKERS: usize = 8;
 const PODS: usize = 80;
@@ -11,9 +11,9 @@ const BLOCK: usize = 40;
 /// ADD and DEL calls of every pod.
 const ROUNDS: usize = 5;
 
-pub fn measure(ground: &mut Ground, table: &mut Table) {
-    let candidates = [Who::Reference, Who::Floor, Who::Humanz];
-    let subjects = candidates.map(|who| Subject::new(ground, who, Offer::Plain, PODS));
+pub fn measure(workspace: &mut Workspace, table: &mut Table) {
+    let candidates = [Program::Reference, Program::Floor, Program::Humanz];
+    let subjects = candidates.map(|program| Subject::new(workspace, program, Offer::Plain, PODS));
     let [mut add, mut delete] = [(); 2].map(|()| candidates.map(|_| Series::default()));
     for _ in 0..ROUNDS {
         for (verb, all) in [("ADD", &mut add), ("DEL", &mut delete)] {

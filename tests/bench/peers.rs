@@ -3,7 +3,6 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::ground::Ground;
 use crate::records::{join, subnet};
 use crate::series::{middle, milliseconds, percentile};
 use crate::support::node::{Node, Place, command};
@@ -11,6 +10,7 @@ use crate::support::watch::Watch;
 use crate::support::{Agent, Cluster};
 use crate::table::{Row, Table};
 use crate::usage;
+use crate::workspace::Workspace;
 
 /// How often the whole start is measured.
 const STARTS: usize = 3;
@@ -33,24 +33,24 @@ struct Limits {
     idle_pass_ms: Option<f64>,
 }
 
-pub fn hundred(ground: &mut Ground, table: &mut Table) {
+pub fn hundred(workspace: &mut Workspace, table: &mut Table) {
     let limits = Limits { mebibytes: Some(12.0), ..Limits::default() };
-    measure(&Case { peers: 100, limits }, ground, table);
+    measure(&Case { peers: 100, limits }, workspace, table);
 }
 
-pub fn thousand(ground: &mut Ground, table: &mut Table) {
-    measure(&Case { peers: 1_000, limits: Limits::default() }, ground, table);
+pub fn thousand(workspace: &mut Workspace, table: &mut Table) {
+    measure(&Case { peers: 1_000, limits: Limits::default() }, workspace, table);
 }
 
-pub fn ten_thousand(ground: &mut Ground, table: &mut Table) {
+pub fn ten_thousand(workspace: &mut Workspace, table: &mut Table) {
     let limits = Limits { times_floor: Some(1.3), mebibytes: Some(40.0), idle_pass_ms: Some(30.0) };
-    measure(&Case { peers: 10_000, limits }, ground, table);
+    measure(&Case { peers: 10_000, limits }, workspace, table);
 }
 
-fn measure(case: &Case, ground: &mut Ground, table: &mut Table) {
+fn measure(case: &Case, workspace: &mut Workspace, table: &mut Table) {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
-    std::fs::copy(ground.floor(), host.place("/opt").join("floor")).unwrap();
+    std::fs::copy(workspace.floor(), host.place("/opt").join("floor")).unwrap();
     // All of them on this segment.
     host.run("ip address add 10.99.255.254/16 dev eth0").ok();
     join(&cluster.etcd, 1..case.peers + 1);

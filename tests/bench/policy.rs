@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::ground::Ground;
 use crate::series::middle;
 use crate::support::cluster::Alone;
 use crate::support::cni::{Attachment, Network};
@@ -16,6 +15,7 @@ use crate::support::{Agent, Pod, pod};
 use crate::table::{Row, Table};
 use crate::traffic::{self, ECHO, Servers};
 use crate::usage;
+use crate::workspace::Workspace;
 
 const FILE: &str = "/etc/humanz/policies.json";
 
@@ -23,7 +23,7 @@ const PODS: usize = 250;
 const TURN: Duration = Duration::from_millis(80);
 const TURNS: usize = 41;
 
-pub fn measure(_: &mut Ground, table: &mut Table) {
+pub fn measure(_: &mut Workspace, table: &mut Table) {
     let (off, on) = (Side::start(false), Side::start(true));
     for policies in [0, 10, 1000] {
         on.write(policies, 0);

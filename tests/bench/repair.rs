@@ -2,18 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use crate::ground::Ground;
 use crate::peers::within;
 use crate::support::wait::SOON;
 use crate::support::watch::Watch;
 use crate::support::{Cluster, Node, Place, Pod};
 use crate::table::Table;
+use crate::workspace::Workspace;
 
 const SAMPLES: usize = 15;
 /// Milliseconds.
 const LIMIT: f64 = 100.0;
 
-pub fn measure(_: &mut Ground, table: &mut Table) {
+pub fn measure(_: &mut Workspace, table: &mut Table) {
     direct(table);
     tunnelled(table);
 }

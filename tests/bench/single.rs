@@ -1,27 +1,27 @@
 //! One pod after the other: ADD, CHECK, DEL; plain, with masquerade, dual stack.
 
-use crate::ground::Ground;
 use crate::series::{Series, alternate};
-use crate::subject::{Offer, Subject, Who};
+use crate::subject::{Offer, Program, Subject};
 use crate::table::{Row, Table};
+use crate::workspace::Workspace;
 
 const PODS: usize = 60;
 const BLOCK: usize = 10;
 
 /// The kernel's cost is the same with masquerade: a rule of the host, not of the pod.
-const SUBJECTS: [(Who, Offer); 8] = [
-    (Who::Reference, Offer::Plain),
-    (Who::Floor, Offer::Plain),
-    (Who::Humanz, Offer::Plain),
-    (Who::Reference, Offer::Masquerade),
-    (Who::Humanz, Offer::Masquerade),
-    (Who::Reference, Offer::DualStack),
-    (Who::Floor, Offer::DualStack),
-    (Who::Humanz, Offer::DualStack),
+const SUBJECTS: [(Program, Offer); 8] = [
+    (Program::Reference, Offer::Plain),
+    (Program::Floor, Offer::Plain),
+    (Program::Humanz, Offer::Plain),
+    (Program::Reference, Offer::Masquerade),
+    (Program::Humanz, Offer::Masquerade),
+    (Program::Reference, Offer::DualStack),
+    (Program::Floor, Offer::DualStack),
+    (Program::Humanz, Offer::DualStack),
 ];
 
-pub fn measure(ground: &mut Ground, table: &mut Table) {
-    let subjects = SUBJECTS.map(|(who, offer)| Subject::new(ground, who, offer, PODS));
+pub fn measure(workspace: &mut Workspace, table: &mut Table) {
+    let subjects = SUBJECTS.map(|(program, offer)| Subject::new(workspace, program, offer, PODS));
     let run = |verb| {
         let series = alternate(&subjects, PODS / BLOCK, |subject, block| {
             subject.one_by_one(verb, block * BLOCK..(block + 1) * BLOCK)

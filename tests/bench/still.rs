@@ -2,19 +2,19 @@
 
 use std::path::Path;
 
-use crate::ground::Ground;
 use crate::series::{Series, alternate};
-use crate::subject::{Offer, Subject, Who};
+use crate::subject::{Offer, Program, Subject};
 use crate::table::{Row, Table};
+use crate::workspace::Workspace;
 
 const BLOCKS: usize = 10;
 const CALLS: usize = 20;
 /// The chain of reference plugins with the same function.
 const REFERENCE: [&str; 5] = ["bridge", "host-local", "portmap", "bandwidth", "loopback"];
 
-pub fn measure(ground: &mut Ground, table: &mut Table) {
-    let candidates = [Who::Reference, Who::Floor, Who::Humanz];
-    let subjects = candidates.map(|who| Subject::new(ground, who, Offer::Plain, 0));
+pub fn measure(workspace: &mut Workspace, table: &mut Table) {
+    let candidates = [Program::Reference, Program::Floor, Program::Humanz];
+    let subjects = candidates.map(|program| Subject::new(workspace, program, Offer::Plain, 0));
     let ask = |subjects: &[Subject], verb, version| {
         alternate(subjects, BLOCKS, |subject, _| subject.ask(verb, version, CALLS))
     };

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::call::timed;
-use crate::ground::Ground;
 use crate::series::Block;
 use crate::support::cni::{Attachment, Network, PLUGINS};
 use crate::support::disk::{Disk, EXECUTABLE};
 use crate::support::node::{Node, Place};
+use crate::workspace::Workspace;
 
 /// Where Debian's package puts the reference plugins.
 const REFERENCE: &str = "/usr/lib/cni";
@@ -23,7 +23,7 @@ const SUBNET_V6: &str = "fd88::/64";
 pub const FIRST_PORT: usize = 20_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Who {
+pub enum Program {
     Reference,
     Floor,
     Humanz,
@@ -58,21 +58,26 @@ struct Pod {
 impl Subject {
     /// A host with `pods` empty network namespaces, where one more pod has been added and stays:
     /// it made the bridge and filled the page cache.
-    pub fn new(ground: &mut Ground, who: Who, offer: Offer, pods: usize) -> Self {
-        let subject = Self::without_bridge(ground, who, offer, pods + 1);
+    pub fn new(workspace: &mut Workspace, program: Program, offer: Offer, pods: usize) -> Self {
+        let subject = Self::without_bridge(workspace, program, offer, pods + 1);
         subject.one_by_one("ADD", pods..pods + 1);
         subject
     }
 
     /// Just the host and its pods.
-    pub fn without_bridge(ground: &mut Ground, who: Who, offer: Offer, pods: usize) -> Self {
-        let name = format!("bench{}", ground.count());
-        let disk = Disk::new(&ground.folder().join(&name), &name, "");
+    pub fn without_bridge(
+        workspace: &mut Workspace,
+        program: Program,
+        offer: Offer,
+        pods: usize,
+    ) -> Self {
+        let name = format!("bench{}", workspace.count());
+        let disk = Disk::new(&workspace.folder().join(&name), &name, "");
         let node = Node::new(&name, Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST, disk);
         std::fs::create_dir_all(node.place("/opt").join("cni/bin")).unwrap();
-        std::fs::copy(ground.floor(), node.place("/opt").join("cni/bin/floor")).unwrap();
+        std::fs::copy(workspace.floor(), node.place("/opt").join("cni/bin/floor")).unwrap();
         node.boot();
-        ground.keep(&node);
+        workspace.keep(&node);
         node.shell(&format!(
             "for name in bridge host-local portmap bandwidth; do
                  ln -s {REFERENCE}/$name {PLUGINS}
@@ -84,7 +89,7 @@ impl Subject {
             pods.saturating_sub(1)
         ))
         .ok();
-        if who == Who::Floor {
+        if program == Program::Floor {
             node.shell(
                 "ip link add floor0 type bridge
                  ip link set floor0 up
@@ -93,7 +98,7 @@ impl Subject {
             )
             .ok();
         }
-        let network = network(who, offer);
+        let network = network(program, offer);
         let pods = (0..pods).map(|number| Pod::new(number, offer)).collect();
         Self { node, network, pods }
     }
@@ -197,28 +202,28 @@ impl Pod {
 }
 
 /// The same request in each subject's format.
-fn network(who: Who, offer: Offer) -> Network {
+fn network(program: Program, offer: Offer) -> Network {
     let mut ranges = vec![json!([{ "subnet": SUBNET }])];
     if offer == Offer::DualStack {
         ranges.push(json!([{ "subnet": SUBNET_V6 }]));
     }
-    let mut conf = match who {
-        Who::Floor => json!({"type": "floor"}),
-        Who::Humanz => json!({"type": "humanz", "bridge": "bench0", "ranges": ranges}),
-        Who::Reference => json!({
+    let mut conf = match program {
+        Program::Floor => json!({"type": "floor"}),
+        Program::Humanz => json!({"type": "humanz", "bridge": "bench0", "ranges": ranges}),
+        Program::Reference => json!({
             "type": "bridge", "bridge": "bench0", "isDefaultGateway": true, "hairpinMode": true,
             "ipam": {"type": "host-local", "ranges": ranges}
         }),
     };
-    if who != Who::Floor {
+    if program != Program::Floor {
         conf["ipMasq"] = json!(offer == Offer::Masquerade);
     }
     if offer == Offer::Unguarded {
         conf["podGuard"] = json!(false);
     }
     let capabilities = json!({"portMappings": true, "bandwidth": true});
-    let plugins = match who {
-        Who::Reference if offer == Offer::PortAndLimits => vec![
+    let plugins = match program {
+        Program::Reference if offer == Offer::PortAndLimits => vec![
             conf,
             json!({"type": "portmap", "capabilities": capabilities}),
             json!({"type": "bandwidth", "capabilities": capabilities}),

@@ -80,12 +80,12 @@ pub struct Host {
     pub network: Network,
     pub reports: Arc<Reports>,
     known: Option<Saved>,
-    said: Arc<Said>,
+    received: Arc<ReceivedUpdates>,
     handle: Option<EtcdHandle>,
 }
 
 #[derive(Default)]
-struct Said {
+struct ReceivedUpdates {
     updates: Mutex<Vec<(Instant, Update)>>,
     more: Condvar,
 }
@@ -99,15 +99,15 @@ impl Host {
     pub fn launch(start: EtcdStart) -> Host {
         let (identity, attributes) = (start.identity.clone(), start.attributes.clone());
         let (network, known) = (start.network.clone(), start.saved.clone());
-        let said = Arc::new(Said::default());
-        let to = Arc::clone(&said);
+        let received = Arc::new(ReceivedUpdates::default());
+        let to = Arc::clone(&received);
         let publish = move |update| {
             to.updates.lock().unwrap().push((Instant::now(), update));
             to.more.notify_all();
         };
         let reports = Arc::<Reports>::default();
         let handle = Some(etcd::spawn(start, contact(), Arc::clone(&reports), publish).unwrap());
-        Host { identity, attributes, network, reports, known, said, handle }
+        Host { identity, attributes, network, reports, known, received, handle }
     }
 
     /// Running, with its lease and its first snapshot.
@@ -146,7 +146,7 @@ impl Host {
         mut probe: impl FnMut(&[(Instant, Update)]) -> Option<T>,
     ) -> T {
         let until = Instant::now() + SOON;
-        let mut updates = self.said.updates.lock().unwrap();
+        let mut updates = self.received.updates.lock().unwrap();
         loop {
             if let Some(value) = probe(&updates) {
                 return value;
@@ -155,7 +155,7 @@ impl Host {
             if left.is_zero() {
                 panic!("{}: {what}: not within {SOON:?}: {}", self.identity.name, shown(&updates));
             }
-            updates = self.said.more.wait_timeout(updates, left).unwrap().0;
+            updates = self.received.more.wait_timeout(updates, left).unwrap().0;
         }
     }
 
@@ -252,7 +252,7 @@ impl Host {
     }
 
     fn updates(&self) -> MutexGuard<'_, Vec<(Instant, Update)>> {
-        self.said.updates.lock().unwrap()
+        self.received.updates.lock().unwrap()
     }
 }
 

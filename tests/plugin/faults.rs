@@ -9,19 +9,19 @@ use crate::support::node::command;
 use crate::support::plugin_host::{Call, PluginHost, STORE};
 
 /// A host with one living pod, which nothing may touch.
-struct Ground {
+struct HostWithPod {
     host: PluginHost,
     alive: Value,
     before: std::collections::BTreeSet<String>,
 }
 
-impl Ground {
-    fn new() -> Ground {
+impl HostWithPod {
+    fn new() -> HostWithPod {
         let host = PluginHost::new();
         let alive = host.add(&everything("alive"), "alive");
         host.netns("c1");
         let before = host.leftovers();
-        Ground { host, alive, before }
+        HostWithPod { host, alive, before }
     }
 
     /// Nothing has changed, and the next ADD and DEL work.
@@ -42,15 +42,15 @@ impl Ground {
 
 #[test]
 fn a_store_that_cannot_be_written() {
-    let ground = Ground::new();
-    let host = &ground.host;
+    let host_with_pod = HostWithPod::new();
+    let host = &host_with_pod.host;
     host.shell(&format!("mount --bind {STORE} {STORE}; mount -o remount,bind,ro {STORE}")).ok();
     let answer = Call::new("ADD", &everything("c1"), "c1").run(host);
     assert_eq!(answer.code(), 5);
     assert!(answer.error().contains(STORE), "{}", answer.error());
-    ground.assert_unchanged("a read-only store");
+    host_with_pod.assert_unchanged("a read-only store");
     host.shell(&format!("umount {STORE}")).ok();
-    ground.assert_usable();
+    host_with_pod.assert_usable();
 }
 
 #[test]
@@ -85,46 +85,47 @@ fn a_store_that_is_full_at_every_file() {
 
 #[test]
 fn a_lock_held_by_another_process() {
-    let ground = Ground::new();
-    let holder = ground.host.spawn(&mut command(&format!("flock -F {STORE}/lock sleep 600")));
+    let host_with_pod = HostWithPod::new();
+    let holder =
+        host_with_pod.host.spawn(&mut command(&format!("flock -F {STORE}/lock sleep 600")));
     let held = format!("flock -n {STORE}/lock true");
-    crate::support::soon("the lock is held", || !ground.host.run(&held).succeeded());
-    let answer = Call::new("ADD", &everything("c1"), "c1").run(&ground.host);
+    crate::support::soon("the lock is held", || !host_with_pod.host.run(&held).succeeded());
+    let answer = Call::new("ADD", &everything("c1"), "c1").run(&host_with_pod.host);
     assert_eq!(answer.code(), 11);
     assert!(answer.error().contains("locked by another process"), "{}", answer.error());
     holder.kill();
-    crate::support::soon("the lock is free", || ground.host.run(&held).succeeded());
-    ground.assert_unchanged("a held lock");
-    ground.assert_usable();
+    crate::support::soon("the lock is free", || host_with_pod.host.run(&held).succeeded());
+    host_with_pod.assert_unchanged("a held lock");
+    host_with_pod.assert_usable();
 }
 
 #[test]
 fn an_interface_name_in_use_on_the_host() {
-    let ground = Ground::new();
-    let result = Call::new("ADD", &everything("c1"), "c1").run(&ground.host).ok();
+    let host_with_pod = HostWithPod::new();
+    let result = Call::new("ADD", &everything("c1"), "c1").run(&host_with_pod.host).ok();
     let name = result["interfaces"][1]["name"].as_str().unwrap();
-    Call::new("DEL", &everything("c1"), "c1").run(&ground.host).ok();
+    Call::new("DEL", &everything("c1"), "c1").run(&host_with_pod.host).ok();
     let add = format!("ip link add {name} type bridge; ip link set {name} alias theirs");
-    ground.host.shell(&add).ok();
-    let answer = Call::new("ADD", &everything("c1"), "c1").run(&ground.host);
+    host_with_pod.host.shell(&add).ok();
+    let answer = Call::new("ADD", &everything("c1"), "c1").run(&host_with_pod.host);
     assert!(answer.error().contains(name), "{}", answer.error());
     assert!(answer.error().contains("theirs"), "{}", answer.error());
-    assert_eq!(ground.host.list(&format!("{STORE}/owners")), ["alive:eth0"]);
-    Call::new("DEL", &everything("c1"), "c1").run(&ground.host).ok();
-    let shown = ground.host.ip(&format!("link show {name}"));
+    assert_eq!(host_with_pod.host.list(&format!("{STORE}/owners")), ["alive:eth0"]);
+    Call::new("DEL", &everything("c1"), "c1").run(&host_with_pod.host).ok();
+    let shown = host_with_pod.host.ip(&format!("link show {name}"));
     assert_eq!((&shown[0]["ifalias"], &shown[0]["operstate"]), (&json!("theirs"), &json!("DOWN")));
-    ground.host.run(&format!("ip link del {name}")).ok();
-    ground.assert_usable();
+    host_with_pod.host.run(&format!("ip link del {name}")).ok();
+    host_with_pod.assert_usable();
 }
 
 #[test]
 fn a_pod_interface_an_address_and_routes_that_the_kernel_refuses() {
-    let ground = Ground::new();
-    let host = &ground.host;
+    let host_with_pod = HostWithPod::new();
+    let host = &host_with_pod.host;
     host.run("ip -n c1 link add eth0 type bridge").ok();
     assert_eq!(Call::new("ADD", &everything("c1"), "c1").run(host).code(), 102);
     host.run("ip -n c1 link del eth0").ok();
-    ground.assert_unchanged("an interface in the pod");
+    host_with_pod.assert_unchanged("an interface in the pod");
     for route in [
         json!({ "dst": "198.51.100.0/24", "gw": "203.0.113.1" }),
         json!({ "dst": "2001:db8::/32", "gw": "2001:db9::1" }),
@@ -133,15 +134,15 @@ fn a_pod_interface_an_address_and_routes_that_the_kernel_refuses() {
         let answer =
             Call::new("ADD", &everything("c1"), "c1").key("routes", json!([route])).run(host);
         assert!(answer.error().contains("route"), "{}", answer.error());
-        ground.assert_unchanged(&route.to_string());
+        host_with_pod.assert_unchanged(&route.to_string());
     }
-    ground.assert_usable();
+    host_with_pod.assert_usable();
 }
 
 #[test]
 fn a_result_that_cannot_be_written() {
-    let ground = Ground::new();
-    let host = &ground.host;
+    let host_with_pod = HostWithPod::new();
+    let host = &host_with_pod.host;
     let call = Call::new("ADD", &everything("c1"), "c1");
     let plugin = "/opt/cni/bin/humanz";
     for (what, shell) in [
@@ -158,20 +159,20 @@ fn a_result_that_cannot_be_written() {
                 continue;
             }
             assert_eq!(ended.status.code(), Some(1), "{what}: {ended}");
-            ground.assert_unchanged(what);
+            host_with_pod.assert_unchanged(what);
             if round == 0 && what == "a full disk" {
                 let log = host.read("/var/log/humanz.log").unwrap();
                 assert!(log.contains("write the result to stdout"), "{log}");
             }
         }
     }
-    ground.assert_usable();
+    host_with_pod.assert_usable();
 }
 
 #[test]
 fn an_error_of_every_system_call_that_add_makes() {
-    let ground = Ground::new();
-    let host = &ground.host;
+    let host_with_pod = HostWithPod::new();
+    let host = &host_with_pod.host;
     let mut refused = 0;
     for (calls, error) in [
         ("?open,openat", "EMFILE"),
@@ -202,10 +203,10 @@ fn an_error_of_every_system_call_that_add_makes() {
             refused += usize::from(!answer.ended.succeeded());
             // Changes that could not be undone are removed by the DEL that runtimes send.
             Call::new("DEL", &everything("c1"), "c1").run(host).ok();
-            ground.assert_unchanged(&what);
+            host_with_pod.assert_unchanged(&what);
         }
     }
     println!("{refused} injected errors failed ADD");
     assert!(refused > 40, "{refused}");
-    ground.assert_usable();
+    host_with_pod.assert_usable();
 }

@@ -4,14 +4,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use crate::add;
-use crate::support::guide::{Guide, Known, Step};
+use crate::support::guide::{Guide, GuideConstants, Step};
 use crate::support::{Agent, Cluster, Place, Pod};
 
 #[test]
 fn the_guide_of_policies_does_what_it_shows() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
-    host.run("mkdir -p /etc/humanz").ok();
     let mut guide = Guide::read("policy.md");
     let agent = Agent::start(host, &[]);
     agent.wait_ready();
@@ -64,7 +63,7 @@ fn a_guide_with_what_is_not_run_or_not_so_is_refused() {
     }
     let left = Guide::parse("x.md", "# T\n```console\n# true\n```\n");
     assert!(std::panic::catch_unwind(|| left.finish()).is_err());
-    let known = Known::of(
+    let known = GuideConstants::of(
         "10.5.5.5\n```yaml f\nip: [10.1.1.1, fd00::9]\nport: 5432\n```\n```console\n# true --to 10.1.1.2:8080\n10.9.9.8:999\n```\n",
     );
     let shows = |wanted: &[&str], found: &[&str]| known.shows(wanted, found);

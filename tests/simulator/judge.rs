@@ -25,14 +25,14 @@ pub enum Verdict {
 }
 
 /// Something that must not happen.
-pub struct Wrong {
+pub struct Violation {
     what: String,
     unavoidable: bool,
 }
 
-impl Wrong {
-    pub fn new(what: impl Into<String>) -> Wrong {
-        Wrong { what: what.into(), unavoidable: false }
+impl Violation {
+    pub fn new(what: impl Into<String>) -> Violation {
+        Violation { what: what.into(), unavoidable: false }
     }
 
     pub fn verdict(self) -> Verdict {
@@ -43,13 +43,13 @@ impl Wrong {
 impl World {
     pub(super) fn wrong(&mut self, what: impl Into<String>) {
         let what = what.into();
-        self.wrong.get_or_insert(Wrong { what, unavoidable: false });
+        self.wrong.get_or_insert(Violation { what, unavoidable: false });
     }
 
     /// As [`World::wrong`], but only if somebody could have kept the subnet of `victim`.
     fn wrong_about(&mut self, victim: usize, what: impl Into<String>) {
         let unavoidable = self.is_unrecoverable(victim);
-        self.wrong.get_or_insert(Wrong { what: what.into(), unavoidable });
+        self.wrong.get_or_insert(Violation { what: what.into(), unavoidable });
     }
 
     /// Data was lost, and no agent that ran undisturbed since before knew of the host.

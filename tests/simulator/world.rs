@@ -13,7 +13,7 @@ use ipnetwork::IpNetwork;
 
 use super::flaw::Flaw;
 use super::host::{AgentState, Host, network, roots};
-use super::judge::{Verdict, Wrong};
+use super::judge::{Verdict, Violation};
 use super::overwritten::{Target, as_read};
 use super::random::Random;
 use super::script::{Act, Script};
@@ -84,7 +84,7 @@ pub struct World {
     pub(super) random: Random,
     pub repaired: bool,
     leases: i64,
-    pub wrong: Option<Wrong>,
+    pub wrong: Option<Violation>,
     /// The trace, if requested.
     pub trace: Option<Vec<String>>,
 }
@@ -125,7 +125,7 @@ impl World {
         while let Some(((at, _), event)) = self.queue.pop_first() {
             self.now = at;
             if at > REPAIRED + REST {
-                self.wrong.get_or_insert_with(|| Wrong::new("the hosts do not come to rest"));
+                self.wrong.get_or_insert_with(|| Violation::new("the hosts do not come to rest"));
             }
             self.happen(event);
             if let Some(wrong) = self.wrong.take() {
@@ -133,7 +133,7 @@ impl World {
             }
         }
         self.judge_rest();
-        self.wrong.take().map_or(Verdict::Fine, Wrong::verdict)
+        self.wrong.take().map_or(Verdict::Fine, Violation::verdict)
     }
 
     fn at(&mut self, time: u64, event: Scheduled) {

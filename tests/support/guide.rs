@@ -20,7 +20,23 @@ const ELLIPSIS: &str = "…";
 const CODE: &str = "; echo $?";
 
 /// Words of commands that change something: what fails the first time has failed.
-const CHANGES: [&str; 5] = ["apply", "delete", "install", "mv", "rm"];
+const CHANGES: [&str; 15] = [
+    "--apply",
+    "-w",
+    ">",
+    "add",
+    "apply",
+    "delete",
+    "enable",
+    "grant-permission",
+    "grant-role",
+    "install",
+    "iptables-restore",
+    "mv",
+    "reserve",
+    "rm",
+    "uninstall",
+];
 
 /// The blocks of a guide that nobody has taken yet.
 pub struct Guide {
@@ -47,7 +63,7 @@ pub struct Step {
     pub command: String,
     output: Vec<String>,
     code: i32,
-    known: Rc<Known>,
+    known: Rc<GuideConstants>,
 }
 
 impl Guide {
@@ -67,7 +83,7 @@ impl Guide {
     /// As [`Guide::read`].
     pub fn parse(name: &str, text: &str) -> Guide {
         let (mut heading, mut blocks) = (String::new(), Vec::new());
-        let known = Rc::new(Known::of(text));
+        let known = Rc::new(GuideConstants::of(text));
         let mut lines = text.lines().zip(1..);
         while let Some((line, number)) = lines.next() {
             if line.starts_with('#') {
@@ -95,14 +111,29 @@ impl Guide {
     /// # Panics
     /// If something differs, or there is no such section.
     pub fn follow(&mut self, heading: &str, on: &Node, mut step: impl FnMut(&Step) -> bool) {
+        self.follow_on(heading, &[on], |it, _| step(it));
+    }
+
+    /// The same on one node after the other.
+    ///
+    /// # Panics
+    /// As [`Guide::follow`].
+    pub fn follow_on(
+        &mut self,
+        heading: &str,
+        nodes: &[&Node],
+        mut step: impl FnMut(&Step, &Node) -> bool,
+    ) {
         let is_here = |block: &mut Block| block.heading == heading;
         let taken: Vec<Block> = self.blocks.extract_if(.., is_here).collect();
         assert!(!taken.is_empty(), "{}: no blocks under {heading:?}", self.name);
-        for block in taken {
-            match block.content {
-                Content::File { path, text } => on.write(&absolute(&path), &text),
-                Content::Session(steps) => {
-                    steps.iter().filter(|it| !step(it)).for_each(|it| it.run(on));
+        for node in nodes {
+            for block in &taken {
+                match &block.content {
+                    Content::File { path, text } => write(node, path, text),
+                    Content::Session(steps) => {
+                        steps.iter().filter(|it| !step(it, node)).for_each(|it| it.run(node));
+                    }
                 }
             }
         }
@@ -173,11 +204,15 @@ impl Step {
     }
 }
 
-fn absolute(path: &str) -> String {
-    if path.starts_with('/') { path.to_owned() } else { format!("{FOLDER}/{path}") }
+/// Folders as packages make them are not the reader's work.
+fn write(node: &Node, path: &str, text: &str) {
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("{FOLDER}/{path}") };
+    let (folder, _) = path.rsplit_once('/').expect("it is absolute");
+    node.run(&format!("mkdir -p {folder}")).ok();
+    node.write(&path, text);
 }
 
-fn steps(name: &str, body: &[(&str, i32)], known: &Rc<Known>) -> Vec<Step> {
+fn steps(name: &str, body: &[(&str, i32)], known: &Rc<GuideConstants>) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for (line, number) in body {
         match (line.strip_prefix("# "), steps.last_mut()) {
@@ -204,11 +239,11 @@ fn steps(name: &str, body: &[(&str, i32)], known: &Rc<Known>) -> Vec<Step> {
 
 /// Addresses and ports that the files and commands of a guide have: they are no others in what is printed.
 #[derive(Debug)]
-pub struct Known(BTreeSet<String>);
+pub struct GuideConstants(BTreeSet<String>);
 
-impl Known {
+impl GuideConstants {
     /// Those of a guide.
-    pub fn of(text: &str) -> Known {
+    pub fn of(text: &str) -> GuideConstants {
         let mut known = BTreeSet::new();
         let mut block = None;
         for line in text.lines() {
@@ -227,7 +262,7 @@ impl Known {
         // Smaller numbers are counted, too.
         let is_port = |word: &str| word.len() > 2 && word.parse::<u16>().is_ok();
         let is_known = |word: &&str| word.parse::<std::net::IpAddr>().is_ok() || is_port(word);
-        Known(known.into_iter().filter(is_known).map(str::to_owned).collect())
+        GuideConstants(known.into_iter().filter(is_known).map(str::to_owned).collect())
     }
 
     /// The lines of `found` are those of `wanted`, where `…` may be any number of lines.

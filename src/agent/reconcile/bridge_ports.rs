@@ -74,7 +74,7 @@ fn leave_new(run: &Reconcile<'_>, ports: &mut Vec<SetPortUp>) -> anyhow::Result<
 }
 
 /// Plugs a pod in, as it was before: one that is no usual port not for a moment as if it were. All
-/// is sent at once, so that nobody who is killed leaves half of it.
+/// is sent at once, so that an agent killed meanwhile leaves no half of it.
 fn apply(rtnl: &Rtnl, plug: &Reattach) -> anyhow::Result<()> {
     let Some(bridge) = rtnl.link(&plug.bridge)? else {
         anyhow::bail!("bridge {} has just been deleted", plug.bridge);

@@ -15,6 +15,7 @@ use crate::agent::reconcile::bridge::BridgeOutcome;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::trigger::Scope;
+use crate::checks::routing::without_repeats;
 use crate::inspect::host_state::{self, HostState};
 use crate::lease::TunnelFault;
 use crate::net::{IfName, Object, Problem, ProblemKind};
@@ -109,6 +110,7 @@ pub fn run(
     let repaired = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     if start {
         let found = reconcile::host_checks::check(run, applier);
+        let found = without_repeats(found, problems.iter().flat_map(|(_, known)| known));
         problems.push((
             ProblemSource::Host,
             found.into_iter().chain(crowded).chain(unguarded).collect(),
@@ -148,7 +150,7 @@ fn widened_scope(run: &Reconcile<'_>, now: &HostState) -> Scope {
     if let Some(before) = run.previous {
         // A link that went took itself out of the flow table.
         scope.firewall |= scope.links && run.settings.flowtable;
-        // Who shares a segment with this host knows the way back to its pods.
+        // A host on a segment of this one knows the way back to its pods.
         scope.firewall |= before.connected != now.connected;
         scope.firewall |= before.all_addresses != now.all_addresses;
         scope.links |= before.own != now.own;

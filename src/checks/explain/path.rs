@@ -23,9 +23,9 @@ use crate::plan::guard::DropReason;
 /// Packets from one address to another, both of one family.
 #[derive(Debug)]
 pub struct Path {
-    /// Who sends.
+    /// The sender.
     pub from: PathEnd,
-    /// Who is sent to.
+    /// The receiver.
     pub to: PathEnd,
     /// Protocol (IANA's number) and port, if they are known.
     pub transport: Option<(u8, u16)>,
@@ -125,7 +125,7 @@ pub struct PathHost {
     pub bridge_name: IfName,
     /// The bridge.
     pub bridge: Option<Link>,
-    /// Who is behind which of its ports.
+    /// MAC addresses that the bridge has learned, with the index of the port.
     pub learned: Vec<(Mac, u32)>,
     /// This host's pod subnets.
     pub subnets: PerFamily<IpNetwork>,
@@ -195,7 +195,7 @@ pub struct PathTunnel {
 /// Echoes from one end to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EchoResult {
-    /// Who sent them.
+    /// The sending host.
     pub by: String,
     /// A small one: how long the answer took; `None` if there was none.
     pub small: Result<Option<Duration>, String>,

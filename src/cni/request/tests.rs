@@ -192,7 +192,7 @@ fn the_runtime_beats_args_which_beat_cni_args_which_beat_the_network() {
 }
 
 #[test]
-fn an_address_that_is_none_is_refused_whoever_says_it() {
+fn an_invalid_address_is_refused_from_every_source() {
     let subnet = |more: Value| {
         let mut keys = json!({ "subnet": "10.1.2.0/24" });
         keys.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

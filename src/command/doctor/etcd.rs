@@ -69,7 +69,7 @@ fn records(context: &DoctorContext<'_>, cluster: &ClusterView) -> Vec<Problem> {
     problems
 }
 
-/// Certificates, key and password, as the agent looks at them; and who may read what is secret.
+/// Certificates, key and password, as the agent looks at them; and the permissions of what is secret.
 fn files(server: &EtcdSettings) -> Vec<Problem> {
     let (faults, untimely) = etcd::check_files(server);
     let secrets = [("ETCD_KEY", &server.key), ("ETCD_PASSWORD_FILE", &server.password_file)];

@@ -173,7 +173,7 @@ fn pod(text: &str, host: &Host) -> Result<NamedEndpoint, Exit> {
     })
 }
 
-/// All pods of this host are known: who is not among them is none.
+/// All pods of this host are known: an address that is not among them is no pod.
 fn whole(text: &str, host: &Host) -> Result<(), Exit> {
     match host.unread_stores() {
         [] => Ok(()),

@@ -36,7 +36,7 @@ pub fn objects(network: &StoreNetwork, links: &BTreeSet<IfName>) -> Vec<Value> {
         .collect()
 }
 
-/// Who has an address, for people.
+/// The owner of an address, for people.
 pub fn owner(entry: &StoreEntry) -> String {
     entry.pod.clone().unwrap_or_else(|| entry.owner_text())
 }

@@ -15,7 +15,7 @@ use crate::netlink::connections::{self, Connection};
 use crate::policy::partial::Knowledge;
 use crate::policy::read::documents::Documents;
 use crate::policy::rule::{Origin, Tier};
-use crate::policy::running::{Fate, RuleChange};
+use crate::policy::running::{ConnectionOutcome, RuleChange};
 use crate::policy::view::View;
 use crate::policy::{Direction, Members, PolicySnapshot, Rule, Rules, Tuple, members};
 use crate::settings::exit::{self, Exit};
@@ -111,14 +111,14 @@ impl Live {
         };
         let mut affected = Affected::default();
         for connection in &self.connections {
-            let Some(fate) = change.fate(connection) else { continue };
+            let Some(outcome) = change.outcome(connection) else { continue };
             affected.away += usize::from(change.leads_away(connection));
-            match fate {
-                Fate::Lives => {}
-                Fate::Cut(direction, rule) => {
+            match outcome {
+                ConnectionOutcome::Lives => {}
+                ConnectionOutcome::Cut(direction, rule) => {
                     affected.cut.push(self.named(connection, direction, rule));
                 }
-                Fate::NotKnown(direction, rule) => {
+                ConnectionOutcome::NotKnown(direction, rule) => {
                     affected.not_known.push(self.named(connection, direction, rule));
                 }
             }

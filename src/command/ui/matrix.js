@@ -69,7 +69,7 @@ function grid(m) {
   const down = ill(m), all = times(m), slow = Math.max(0.001, 10 * (all[Math.floor(all.length / 2)] || 0));
   const table = make("table", null, "grid" + (names.length > 12 ? " small" : ""));
   table.append(heading(m, names), ...names.map((host) => line(m, names, host, slow, down)));
-  const legend = "Row: who asks; column: who is asked; milliseconds. Green: answers; yellow: ten times as slow as most, or " +
+  const legend = "Row: asking host; column: asked host; milliseconds. Green: answers; yellow: ten times as slow as most, or " +
     "packets of so many bytes are lost; red: silent.";
   return [make("p", legend, "faint"), table];
 }

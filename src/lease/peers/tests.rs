@@ -82,7 +82,7 @@ fn a_subnet_outside_the_pool_is_ignored() {
 }
 
 #[test]
-fn what_overlaps_this_host_is_ignored_whoever_claims_it() {
+fn a_subnet_that_overlaps_this_host_is_ignored_whichever_host_claims_it() {
     check(
         &[("/h/h2", "10.0.0.0/23"), ("/z/subnets/4/10.0.0.0-23", "h2")],
         &[],

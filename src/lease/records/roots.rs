@@ -25,7 +25,7 @@ pub enum Key {
     Config,
     /// The record of a host.
     Node(NodeName),
-    /// Who claims a subnet.
+    /// The host that claims a subnet.
     Claim(IpNetwork),
     /// A host whose agent runs.
     Alive(NodeName),

@@ -83,7 +83,7 @@ fn the_same_mark_and_a_later_revision_is_the_same_store() {
 }
 
 #[test]
-fn a_store_rebuilt_by_one_who_knew_more_needs_nothing() {
+fn a_store_rebuilt_by_a_host_that_knew_more_needs_nothing() {
     let (known, ancestor) =
         (store(Some(&config("a")), &[], 50), |revision| Ancestor { id: "a".into(), revision });
     let rebuilt = |revision| store(Some(&config("a").rebuilt("b", ancestor(revision))), &[], 3);
@@ -125,7 +125,7 @@ fn what_is_left_of_a_host_stays_and_the_rest_is_put_back() {
 }
 
 #[test]
-fn who_is_back_or_whose_subnet_is_taken_is_let_alone() {
+fn a_host_that_is_back_or_whose_subnet_is_taken_is_left_alone() {
     let known = store(Some(&config("a")), &HOSTS, 50);
     let found = store(
         None,

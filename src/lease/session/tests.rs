@@ -232,7 +232,7 @@ fn a_host_that_deletes_its_record_and_takes_a_subnet_later_is_none_of_the_python
 }
 
 #[test]
-fn a_restarted_host_remembers_who_lost_the_node_record() {
+fn a_restarted_host_remembers_which_host_lost_the_node_record() {
     let mut scene = Scene::new();
     scene.put_host("evil", "10.0.3.0/24");
     scene.run().unwrap();

@@ -1,4 +1,4 @@
-//! Pure. etcd was restored from an older snapshot: who serves keeps what it serves.
+//! Pure. etcd was restored from an older snapshot: a serving host keeps what it serves.
 //!
 //! The snapshot may give this host's subnet to one that was removed since. This host, which had the
 //! subnet at a later revision, takes it back.

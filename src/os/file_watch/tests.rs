@@ -8,17 +8,17 @@ use crate::os::file_watch::*;
 const SOON: Duration = Duration::from_secs(20);
 
 /// A folder `a/b` with a file `f` that is followed.
-struct Ground {
+struct WatchedFolders {
     folder: tempfile::TempDir,
     watch: FileWatch,
 }
 
-impl Ground {
-    fn new() -> Ground {
+impl WatchedFolders {
+    fn new() -> WatchedFolders {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("a/b")).unwrap();
         fs::write(folder.path().join("a/b/f"), "text").unwrap();
-        let ground = Ground { folder, watch: FileWatch::open().unwrap() };
+        let ground = WatchedFolders { folder, watch: FileWatch::open().unwrap() };
         ground.follow();
         ground
     }
@@ -50,7 +50,7 @@ impl Ground {
 
 #[test]
 fn whatever_is_done_to_a_file_is_heard() {
-    let ground = Ground::new();
+    let ground = WatchedFolders::new();
     let file = ground.path("a/b/f");
     fs::write(&file, "other").unwrap();
     ground.hears("written");
@@ -69,7 +69,7 @@ fn whatever_is_done_to_a_file_is_heard() {
 
 #[test]
 fn a_folder_that_goes_and_comes_is_heard_at_once() {
-    let ground = Ground::new();
+    let ground = WatchedFolders::new();
     fs::remove_dir_all(ground.path("a")).unwrap();
     ground.hears("removed");
     fs::create_dir(ground.path("a")).unwrap();
@@ -86,7 +86,7 @@ fn a_folder_that_goes_and_comes_is_heard_at_once() {
 
 #[test]
 fn what_is_beside_the_file_is_not_heard() {
-    let ground = Ground::new();
+    let ground = WatchedFolders::new();
     fs::write(ground.path("a/b/other"), "text").unwrap();
     fs::read(ground.path("a/b/f")).unwrap();
     fs::create_dir(ground.path("c")).unwrap();
@@ -97,7 +97,7 @@ fn what_is_beside_the_file_is_not_heard() {
 
 #[test]
 fn a_file_that_is_no_longer_followed_is_not_heard() {
-    let ground = Ground::new();
+    let ground = WatchedFolders::new();
     ground.watch.follow([ground.path("x/y").as_path()]).unwrap();
     fs::write(ground.path("a/b/f"), "other").unwrap();
     assert!(ground.watch.wait(Duration::from_millis(50)).unwrap().files.is_empty());
@@ -108,7 +108,7 @@ fn a_file_that_is_no_longer_followed_is_not_heard() {
 
 #[test]
 fn those_that_were_touched_are_named_and_no_others() {
-    let ground = Ground::new();
+    let ground = WatchedFolders::new();
     let [f, g, h] = ["a/b/f", "a/b/g", "a/f"].map(|below| ground.path(below));
     let named = |expected: &[&PathBuf]| {
         ground.watch.follow([&f, &g, &h].map(PathBuf::as_path)).unwrap();

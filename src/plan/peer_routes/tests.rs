@@ -132,7 +132,7 @@ fn a_host_with_a_bad_tunnel_loses_nothing_but_that() {
 }
 
 #[test]
-fn who_wants_tunnels_gets_them_if_the_other_has_some() {
+fn a_host_that_requires_tunnels_gets_them_if_the_other_has_some() {
     let wants = Peer { backend: records::Backend::Vxlan, ..peer(V4, &["192.0.2.2"]) };
     let tunnel = ["tunnel 10.1.2.0/24 to 192.0.2.2"];
     check(&host(LocalBackend::Auto), wants.clone(), &tunnel);

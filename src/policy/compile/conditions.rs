@@ -23,7 +23,7 @@ pub struct Reader<'a> {
 }
 
 /// Which connections of one end, whatever the service.
-struct End<'a> {
+struct PeerMatch<'a> {
     family: Option<Family>,
     matches: Vec<Match>,
     /// Where the connection may go, for ports by name; `None`: anywhere.
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn ends(&mut self) -> Vec<End<'a>> {
+    fn ends(&mut self) -> Vec<PeerMatch<'a>> {
         let rule = self.rule;
         let Some(peers) = &rule.peers else { return self.anywhere() };
         let mut ends = Vec::new();
@@ -64,8 +64,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Both families at once, unless ports by name are to be looked up with an address.
-    fn anywhere(&self) -> Vec<End<'a>> {
-        let end = |family| End { family, matches: Vec::new(), selector: None };
+    fn anywhere(&self) -> Vec<PeerMatch<'a>> {
+        let end = |family| PeerMatch { family, matches: Vec::new(), selector: None };
         match self.looks_up_names() {
             true => self.families.iter().map(|family| end(Some(*family))).collect(),
             false => vec![end(None)],
@@ -78,7 +78,7 @@ impl<'a> Reader<'a> {
         self.rule.direction == Direction::Egress && services.into_iter().any(by_name)
     }
 
-    fn end(&mut self, peer: &'a PolicyPeer, family: Family) -> Option<End<'a>> {
+    fn end(&mut self, peer: &'a PolicyPeer, family: Family) -> Option<PeerMatch<'a>> {
         let field = match self.rule.direction {
             Direction::Ingress => Field::ConnectionSource(family),
             Direction::Egress => Field::ConnectionDestination(family),
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
             PolicyPeer::Network { cidr, .. } if subnet::family(*cidr) != family => return None,
             PolicyPeer::Network { cidr, except } => (self.network(field, *cidr, except), None),
         };
-        Some(End { family: Some(family), matches: vec![condition], selector })
+        Some(PeerMatch { family: Some(family), matches: vec![condition], selector })
     }
 
     fn network(&mut self, field: Field, cidr: IpNetwork, except: &[IpNetwork]) -> Match {
@@ -100,7 +100,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn services(&mut self, end: &End<'_>) -> Vec<Vec<Match>> {
+    fn services(&mut self, end: &PeerMatch<'_>) -> Vec<Vec<Match>> {
         let rule = self.rule;
         let Some(services) = &rule.services else { return vec![Vec::new()] };
         let mut ports: BTreeMap<Protocol, Vec<PortRange>> = BTreeMap::new();
@@ -149,7 +149,7 @@ impl<'a> Reader<'a> {
     fn port_of_peers(
         &mut self,
         port: (Option<Protocol>, &ObjectName),
-        end: &End<'_>,
+        end: &PeerMatch<'_>,
     ) -> Option<Vec<Match>> {
         let family = end.family?;
         let every_pod = Selector::every_pod();

@@ -5,13 +5,13 @@ use std::process::Command;
 
 use crate::support::node::Node;
 
-pub struct Ground {
+pub struct Workspace {
     folder: tempfile::TempDir,
     /// Taking hundreds of namespaces down would disturb what is measured meanwhile.
     hosts: Vec<Node>,
 }
 
-impl Ground {
+impl Workspace {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         compile_floor(&folder.path().join("floor"));
