@@ -65,16 +65,7 @@ pub fn reserve<'s>(
     undo: &mut UndoStack<'s>,
 ) -> Result<StoreEntry, CniError> {
     host_ports::refuse_reserved(&add.conf)?;
-    let owner = Owner {
-        container_id: add.attachment.container_id.to_string(),
-        ifname: add.attachment.ifname.to_string(),
-        pod: add.args.pod(),
-        netns: Some(add.netns.path.clone()),
-        time_secs: since_1970.as_secs(),
-        time_nanos: since_1970.subsec_nanos(),
-        ports: ports(add),
-        words: add.words.clone(),
-    };
+    let owner = owner(add, since_1970);
     let requested: Vec<_> = add.requested.ips.iter().map(IpNetwork::ip).collect();
     let reserve = |locked: LockedStore<'s>| locked.reserve(&owner, sets, &requested);
     let reservation = match reserve(store.lock(LOCK_WAIT)?) {
@@ -103,6 +94,19 @@ pub fn reserve<'s>(
         closed
     });
     Ok(entry)
+}
+
+fn owner(add: &Add, since_1970: Duration) -> Owner {
+    Owner {
+        container_id: add.attachment.container_id.to_string(),
+        ifname: add.attachment.ifname.to_string(),
+        pod: add.args.pod(),
+        netns: Some(add.netns.path.clone()),
+        time_secs: since_1970.as_secs(),
+        time_nanos: since_1970.subsec_nanos(),
+        ports: ports(add),
+        words: add.words.clone(),
+    }
 }
 
 /// The store without the dead attachment.

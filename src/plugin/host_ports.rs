@@ -211,7 +211,7 @@ impl KernelTable {
         claims: &[PortClaim],
     ) -> Result<(), CniError> {
         let Some(first) = claims.first() else { return Ok(()) };
-        let bridge = PortChange::Bridge(first.bridge.clone());
+        let bridge = [PortChange::Bridge(first.bridge.clone())];
         let elements: Vec<PortElement> =
             claims.iter().map(|claim| element(claim, self.store)).collect();
         let mut adds: Vec<PortChange> = elements.iter().cloned().map(PortChange::Add).collect();
@@ -221,7 +221,7 @@ impl KernelTable {
                 self.restore(locked, rtnl)?;
             }
             let stale = self.stale_beside(rtnl, &elements)?;
-            match self.change(&[&[bridge.clone()], &stale[..], &adds[..]].concat()) {
+            match self.change(&[&bridge[..], &stale[..], &adds[..]].concat()) {
                 Err(error) if error.errno() == Some(Errno::EEXIST) => {
                     adds = self.resolve_conflicts(rtnl, &elements)?;
                 }
