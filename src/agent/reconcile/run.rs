@@ -16,6 +16,7 @@ use crate::agent::reconcile::policy::PolicyWork;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::trigger::Scope;
+use crate::checks::routing::without_repeats;
 use crate::inspect::host_state::{self, HostState};
 use crate::lease::TunnelFault;
 use crate::net::{IfName, Object, Problem, ProblemKind};
@@ -110,6 +111,7 @@ pub fn run(
     let repaired = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     if start {
         let found = reconcile::host_checks::check(run, applier);
+        let found = without_repeats(found, problems.iter().flat_map(|(_, known)| known));
         problems.push((
             ProblemSource::Host,
             found.into_iter().chain(crowded).chain(unguarded).collect(),
