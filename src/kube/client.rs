@@ -50,6 +50,9 @@ const EMPTY_PAGES: usize = 100;
 /// Largest page accepted, in bytes; fewer objects are requested if it is larger.
 const PAGE_LIMIT: usize = 8 * 1024 * 1024;
 
+/// Largest description of a group or a version read, in bytes.
+const DISCOVERY_LIMIT: usize = 1024 * 1024;
+
 /// Largest explanation of a refusal read, in bytes.
 const REFUSAL_LIMIT: usize = 16 * 1024;
 
@@ -146,6 +149,24 @@ impl Api {
             self.whole(what, &mut body, PAGE_LIMIT).await
         };
         timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(what))?
+    }
+
+    /// What `parse` makes of what the API says of itself at `path`; `None` if there is nothing.
+    pub async fn discover<T>(
+        &self,
+        path: &str,
+        parse: impl FnOnce(&[u8]) -> Result<T, String>,
+    ) -> Result<Option<T>, ApiError> {
+        let what = format!("read {path}");
+        let answer = async {
+            let mut body = self.send(&what, Method::GET, path, None).await?;
+            self.whole(&what, &mut body, DISCOVERY_LIMIT).await
+        };
+        match timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(&what))? {
+            Ok(bytes) => parse(&bytes).map(Some).map_err(|error| self.failed(&what, &error)),
+            Err(ApiError::Missing(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Follows the objects from `version` on.

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::kube::answer::ApiError;
 use crate::kube::client::Api;
+use crate::kube::discovery;
 use crate::kube::query::Query;
 use crate::kube::resource::{ObjectEvent, ObjectKey, Resource};
 use crate::kube::settings::KubeSettings;
@@ -123,7 +124,14 @@ impl<T> Follower<T> {
             }
             Err(ApiError::Missing(why)) if self.resource.is_optional() => {
                 self.listed = None;
-                return self.absent(why).await;
+                match self.served_version().await {
+                    Ok(Some(path)) if path != self.query.path => {
+                        log::debug!("{}: following {path}: {why}", self.query.name);
+                        self.query.path = path.into();
+                    }
+                    Ok(_) => return self.absent(why).await,
+                    Err(error) => self.disconnected(error.to_string()).await?,
+                }
             }
             Err(error) => self.disconnected(error.to_string()).await?,
         }
@@ -135,6 +143,26 @@ impl<T> Follower<T> {
             sleep(random::jittered(LONGEST_RETRY.min(longest))).await;
         }
         Ok(())
+    }
+
+    /// Where the API has the resource in another version, or this one, now.
+    async fn served_version(&self) -> Result<Option<String>, ApiError> {
+        let Some(group) = self.resource.versioned_group() else { return Ok(None) };
+        let api = Api::open(&self.api)?;
+        let Some(found) = api.discover(&format!("/apis/{group}"), discovery::versions).await?
+        else {
+            return Ok(None);
+        };
+        let mut served = Vec::new();
+        for version in found {
+            let path = format!("/apis/{group}/{version}");
+            let has = |bytes: &[u8]| discovery::has(bytes, self.query.name);
+            if api.discover(&path, has).await? == Some(true) {
+                served.push(version);
+            }
+        }
+        let best = discovery::preferred(served);
+        Ok(best.map(|version| format!("/apis/{group}/{version}/{}", self.query.name)))
     }
 
     /// The cluster has no such resource.
@@ -180,7 +208,7 @@ impl<T> Follower<T> {
     async fn list(&self, api: &Api) -> Result<(String, BTreeMap<ObjectKey, T>), ApiError> {
         let mut objects = BTreeMap::new();
         let take = |bytes: &[u8]| {
-            let (page, end) = self.resource.page(bytes)?;
+            let (page, end) = self.resource.page(&self.query, bytes)?;
             let parsed =
                 page.into_iter().map(|(key, one)| (key, (self.parse)(self.resource, &one)));
             objects.extend(parsed);
@@ -201,7 +229,7 @@ impl<T> Follower<T> {
             self.send(Heard::Connected).await?;
         }
         loop {
-            let heard = watch.next(|line| resource.event(line)).await;
+            let heard = watch.next(|line| resource.event(&query, line)).await;
             if begun.elapsed() > SHORT {
                 self.attempts = 0;
             }

@@ -7,11 +7,13 @@
 //! - `session`: lists and watches the nodes
 //! - `follow`: lists and watches other resources
 //! - `client`, `answer`, `watch`, `access`: API calls, address and credentials
+//! - `discovery`: which versions the API has of a resource, pure
 //! - `object`, `resource`, `query`, `nodes`, `own`, `kubeconfig`, `yaml`, `settings`: parsed values, pure
 
 mod access;
 mod answer;
 mod client;
+mod discovery;
 mod follow;
 pub mod kubeconfig;
 pub mod nodes;

@@ -24,7 +24,13 @@ pub struct Nodes {
 
 /// All nodes. One has about 10 kB in a real cluster, and up to 1.5 MB.
 pub fn query() -> Query {
-    Query { name: "nodes", path: "/api/v1/nodes", field_selector: None, page: 100, limit: 100_000 }
+    Query {
+        name: "nodes",
+        path: "/api/v1/nodes".into(),
+        field_selector: None,
+        page: 100,
+        limit: 100_000,
+    }
 }
 
 impl Nodes {

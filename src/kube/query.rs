@@ -1,11 +1,13 @@
 //! Pure. What is listed and watched in the Kubernetes API.
 
+use std::borrow::Cow;
+
 /// What is listed and watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// In the plural, for errors: `nodes`.
     pub name: &'static str,
-    pub path: &'static str,
+    pub path: Cow<'static, str>,
     /// Which of them, as `name=value`.
     pub field_selector: Option<String>,
     /// Objects in a page: they differ in size.
@@ -15,6 +17,12 @@ pub struct Query {
 }
 
 impl Query {
+    /// `apiVersion` of its objects: `v1`, `networking.k8s.io/v1`.
+    pub fn version(&self) -> &str {
+        let (version, _) = self.path.rsplit_once('/').unwrap_or_default();
+        version.trim_start_matches("/apis/").trim_start_matches("/api/")
+    }
+
     /// As further arguments of a path.
     pub fn selected(&self) -> String {
         let one = |selector| format!("&fieldSelector={}", escaped(selector));

@@ -51,28 +51,32 @@ impl Resource {
         Resource::BaselineAdminNetworkPolicies,
     ];
 
-    /// `apiVersion` and `kind` of its objects. Source: the API reference, and sigs.k8s.io/network-policy-api.
-    pub fn kind(self) -> (&'static str, &'static str) {
+    /// `kind` of its objects. Source: the API reference, and sigs.k8s.io/network-policy-api.
+    pub fn kind(self) -> &'static str {
         match self {
-            Resource::Namespaces => ("v1", "Namespace"),
-            Resource::Nodes => ("v1", "Node"),
-            Resource::Pods => ("v1", "Pod"),
-            Resource::NetworkPolicies => ("networking.k8s.io/v1", "NetworkPolicy"),
-            Resource::ClusterNetworkPolicies => {
-                ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy")
-            }
-            Resource::AdminNetworkPolicies => {
-                ("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy")
-            }
-            Resource::BaselineAdminNetworkPolicies => {
-                ("policy.networking.k8s.io/v1alpha1", "BaselineAdminNetworkPolicy")
-            }
+            Resource::Namespaces => "Namespace",
+            Resource::Nodes => "Node",
+            Resource::Pods => "Pod",
+            Resource::NetworkPolicies => "NetworkPolicy",
+            Resource::ClusterNetworkPolicies => "ClusterNetworkPolicy",
+            Resource::AdminNetworkPolicies => "AdminNetworkPolicy",
+            Resource::BaselineAdminNetworkPolicies => "BaselineAdminNetworkPolicy",
         }
     }
 
     /// Not every cluster has it: it comes with a CustomResourceDefinition.
     pub fn is_optional(self) -> bool {
-        self.kind().0.starts_with("policy.networking.k8s.io/")
+        matches!(
+            self,
+            Resource::ClusterNetworkPolicies
+                | Resource::AdminNetworkPolicies
+                | Resource::BaselineAdminNetworkPolicies
+        )
+    }
+
+    /// Its API group, if clusters have different versions of it.
+    pub fn versioned_group(self) -> Option<&'static str> {
+        (self == Resource::ClusterNetworkPolicies).then_some("policy.networking.k8s.io")
     }
 
     /// All of its objects.
@@ -103,7 +107,7 @@ impl Resource {
                 10_000,
             ),
         };
-        Query { name, path, field_selector: None, page, limit }
+        Query { name, path: path.into(), field_selector: None, page, limit }
     }
 
     /// The pods of the node `name`, or that node.
@@ -115,21 +119,26 @@ impl Resource {
         Query { field_selector: Some(format!("{field}={name}")), ..self.query() }
     }
 
-    /// The objects of a page of a list, each with the kind that servers leave out there.
+    /// The objects of a page of a list by `query`, each with version and kind, which servers leave out there.
     ///
     /// # Errors
     /// Not such a list, or an object without a name.
-    pub fn page(self, bytes: &[u8]) -> Result<(Vec<(ObjectKey, Value)>, PageEnd), String> {
-        let (items, end) = object::page_of(self.kind().1, bytes)?;
-        let objects = items.into_iter().map(|item| self.object(item)).collect::<Result<_, _>>()?;
+    pub fn page(
+        self,
+        query: &Query,
+        bytes: &[u8],
+    ) -> Result<(Vec<(ObjectKey, Value)>, PageEnd), String> {
+        let (items, end) = object::page_of(self.kind(), bytes)?;
+        let objects = items.into_iter().map(|item| self.object(query, item));
+        let objects = objects.collect::<Result<_, _>>()?;
         Ok((objects, end))
     }
 
-    /// One line of a watch.
+    /// One line of a watch of `query`.
     ///
     /// # Errors
     /// Not an event of such an object.
-    pub fn event(self, bytes: &[u8]) -> Result<Result<ObjectEvent, Ended>, String> {
+    pub fn event(self, query: &Query, bytes: &[u8]) -> Result<Result<ObjectEvent, Ended>, String> {
         let (kind, object, version) = match object::line(bytes)? {
             Ok(event) => event,
             Err(ended) => return Ok(Err(ended)),
@@ -137,24 +146,23 @@ impl Resource {
         Ok(Ok(match kind.as_str() {
             "BOOKMARK" => ObjectEvent::Bookmark(version),
             "ADDED" | "MODIFIED" => {
-                let (key, object) = self.object(object)?;
+                let (key, object) = self.object(query, object)?;
                 ObjectEvent::Put(key, object, version)
             }
-            "DELETED" => ObjectEvent::Gone(self.object(object)?.0, version),
+            "DELETED" => ObjectEvent::Gone(self.object(query, object)?.0, version),
             other => return Err(format!("{other:.40?} is not a type of event")),
         }))
     }
 
-    fn object(self, mut object: Value) -> Result<(ObjectKey, Value), String> {
+    fn object(self, query: &Query, mut object: Value) -> Result<(ObjectKey, Value), String> {
         let metadata = &object["metadata"];
         let text = |name: &str| {
             metadata[name].as_str().filter(|text| (1..=NAME_LIMIT).contains(&text.len()))
         };
         let name = text("name").ok_or("an object without a name")?.into();
         let key = ObjectKey { namespace: text("namespace").map(Into::into), name };
-        let (version, kind) = self.kind();
-        object["apiVersion"] = version.into();
-        object["kind"] = kind.into();
+        object["apiVersion"] = query.version().into();
+        object["kind"] = self.kind().into();
         Ok((key, object))
     }
 }

@@ -70,7 +70,7 @@ fn node(object: &Value) -> Result<HostNode, Fault> {
 
 fn problem(resource: Resource, object: &Value, fault: &Fault) -> Problem {
     let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
-    let (kind, namespace) = (resource.kind().1, text("namespace"));
+    let (kind, namespace) = (resource.kind(), text("namespace"));
     let slash = if namespace.is_empty() { "" } else { "/" };
     let name = quoted(&format!("{namespace}{slash}{}", text("name")));
     Problem::new(ProblemKind::Policy, Object::named(format!("{kind} {name}")), fault.to_string())

@@ -40,29 +40,34 @@ const DEFAULT_TENANT: &str = "default";
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
     pub name: &'static str,
-    version: &'static str,
+    /// Values of `apiVersion`, the first one preferred.
+    versions: &'static [&'static str],
     /// The field of `metadata` that its name is unique in.
     scope: Option<&'static str>,
 }
 
-const OWN: &str = "humanz.io/v1";
+const OWN: &[&str] = &["humanz.io/v1"];
 
 /// All of them. Pods are described by the host that they run on.
 pub const KINDS: [Kind; 8] = [
-    Kind { name: "Group", version: OWN, scope: Some("tenant") },
-    Kind { name: "GroupPolicy", version: OWN, scope: Some("tenant") },
-    Kind { name: "NamespaceRule", version: OWN, scope: None },
-    Kind { name: "Namespace", version: "v1", scope: None },
-    Kind { name: "NetworkPolicy", version: "networking.k8s.io/v1", scope: Some("namespace") },
+    Kind { name: "Group", versions: OWN, scope: Some("tenant") },
+    Kind { name: "GroupPolicy", versions: OWN, scope: Some("tenant") },
+    Kind { name: "NamespaceRule", versions: OWN, scope: None },
+    Kind { name: "Namespace", versions: &["v1"], scope: None },
+    Kind { name: "NetworkPolicy", versions: &["networking.k8s.io/v1"], scope: Some("namespace") },
     Kind {
         name: "ClusterNetworkPolicy",
-        version: "policy.networking.k8s.io/v1alpha2",
+        versions: &["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"],
         scope: None,
     },
-    Kind { name: "AdminNetworkPolicy", version: "policy.networking.k8s.io/v1alpha1", scope: None },
+    Kind {
+        name: "AdminNetworkPolicy",
+        versions: &["policy.networking.k8s.io/v1alpha1"],
+        scope: None,
+    },
     Kind {
         name: "BaselineAdminNetworkPolicy",
-        version: "policy.networking.k8s.io/v1alpha1",
+        versions: &["policy.networking.k8s.io/v1alpha1"],
         scope: None,
     },
 ];
@@ -96,7 +101,8 @@ impl StoredName {
         let text = |field: &Value| field.as_str().map(str::to_owned);
         let kind = text(&object["kind"]).unwrap_or_default();
         let version = text(&object["apiVersion"]).unwrap_or_default();
-        let found = KINDS.iter().find(|known| known.name == kind && known.version == version);
+        let is_it = |known: &&Kind| known.name == kind && known.versions.contains(&&*version);
+        let found = KINDS.iter().find(is_it);
         let Some(found) = found else {
             return Err(format!(
                 "kind {} of {} is not kept in etcd",
@@ -163,7 +169,7 @@ impl StoredName {
         if self.kind.name == "Namespace" {
             metadata["labels"] = json!("not understood");
         }
-        json!({"apiVersion": self.kind.version, "kind": self.kind.name,
+        json!({"apiVersion": self.kind.versions[0], "kind": self.kind.name,
             "metadata": metadata, "spec": spec})
     }
 }

@@ -159,8 +159,12 @@ impl Api {
 
     /// Serves the custom resource of `kind` from now on, or no longer.
     pub fn serve_custom(&self, kind: &str, serves: bool) {
+        self.serve_path(path_of(kind), serves);
+    }
+
+    /// The same for one version of a resource.
+    pub fn serve_path(&self, path: &'static str, serves: bool) {
         self.change(|state| {
-            let path = path_of(kind);
             if serves {
                 state.custom.insert(path);
             } else {
@@ -358,14 +362,22 @@ async fn answer(
         server.changed.send_modify(|count| *count += 1);
         return reply(&mut respond, 200, "{}");
     }
-    let verb = if query.contains_key("watch") { "watch" } else { "list" };
-    let (path, permitted) = {
-        let state = lock(&server.state);
-        (state.serves(head.uri.path()), state.permits(verb, head.uri.path()))
+    let is_resource = query.contains_key("limit");
+    let verb = match query.contains_key("watch") {
+        true => "watch",
+        false if is_resource => "list",
+        false => "get",
+    };
+    let (path, described, permitted) = {
+        let (state, path) = (lock(&server.state), head.uri.path());
+        (state.serves(path), state.describes(path), state.permits(verb, path))
     };
     if !permitted {
         let resource = head.uri.path().rsplit('/').next().unwrap_or_default();
         return reply(&mut respond, 403, forbidden(resource));
+    }
+    if let ("get", true, Some(said)) = (verb, permitted, described) {
+        return reply(&mut respond, 200, said.to_string());
     }
     let Some(path) = path else {
         return reply(&mut respond, 404, status(404, "NotFound", "not found").to_string());

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, Mode, TOKEN};
 use crate::rbac::role;
+use crate::state::{V1, V1BETA1};
 use crate::support::process::lock;
 use crate::support::wait::SOON;
 use crate::support::{Node, eventually, soon};
@@ -323,6 +324,58 @@ fn a_cluster_that_gets_the_custom_resource_later_and_loses_it() {
     eventually("its policies are gone with it", Duration::from_secs(240), || {
         if follower.rules() == rules { Ok(()) } else { Err(follower.rules().to_string()) }
     });
+}
+
+#[test]
+fn a_cluster_that_has_another_version_alone_is_read_in_that_one() {
+    let scene = shop();
+    let api = &scene.api;
+    api.enforce(role());
+    api.put(admin("all"));
+    // Admission and clusters change; what is enforced does not.
+    api.serve_path(V1BETA1, true);
+    let follower = Follower::start(api, scene.host(1), PodScope::All);
+    eventually("its rule is there", 3 * SOON, || {
+        if follower.rules() == 3 { Ok(()) } else { Err(format!("{:?}", follower.last())) }
+    });
+    assert_eq!(follower.problems(), []);
+    // One that is not known is read as well as can be, and is a problem.
+    api.serve_path(V1, true);
+    api.serve_path(V1BETA1, false);
+    let mut strange = admin("strange");
+    strange["spec"]["ingress"][0]["from"][0] = json!({"services": {}});
+    api.put(strange);
+    follower.wait_problem("version \"v1\" is not known");
+    follower.wait_problem("ClusterNetworkPolicy strange");
+    assert_eq!(follower.rules(), 4, "the unknown peer denies all");
+    // The preferred version is back, and the unknown one gone.
+    api.delete_of("ClusterNetworkPolicy", "strange");
+    api.serve_custom("ClusterNetworkPolicy", true);
+    api.serve_path(V1, false);
+    eventually("it is well again", 3 * SOON, || {
+        if follower.problems().is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{:?}", follower.problems()))
+        }
+    });
+    assert_eq!(follower.rules(), 3);
+    let asked = api.requests();
+    assert!(asked.iter().any(|line| line.contains("/v1alpha2/clusternetworkpolicies?watch=1")));
+}
+
+#[test]
+fn a_cluster_whose_versions_cannot_be_read_opens_nothing() {
+    let scene = shop();
+    let mut without = role();
+    without.retain(|rule| !rule.permits("get", "/apis/policy.networking.k8s.io"));
+    scene.api.enforce(without);
+    let follower = Follower::start(&scene.api, scene.host(1), PodScope::All);
+    follower.wait_problem("read /apis/policy.networking.k8s.io");
+    assert!(follower.snapshot().is_none(), "pods stay closed");
+    scene.api.enforce(role());
+    follower.members_become(WEB);
+    follower_is_well(&follower);
 }
 
 #[test]

@@ -4,10 +4,12 @@ const MANIFEST: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/daemonset-kubernetes.yaml"));
 
 /// One rule of a ClusterRole.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Rule {
     groups: Vec<String>,
     resources: Vec<String>,
+    /// Paths that are no resources; `*` at the end is any rest.
+    urls: Vec<String>,
     verbs: Vec<String>,
 }
 
@@ -20,9 +22,8 @@ pub fn role() -> Vec<Rule> {
         let list = list.strip_suffix(']').unwrap().split(", ");
         let words: Vec<String> = list.map(|word| word.trim_matches('"').to_owned()).collect();
         match field {
-            "apiGroups" => {
-                rules.push(Rule { groups: words, resources: Vec::new(), verbs: Vec::new() });
-            }
+            "apiGroups" => rules.push(Rule { groups: words, ..Rule::default() }),
+            "nonResourceURLs" => rules.push(Rule { urls: words, ..Rule::default() }),
             "resources" => rules.last_mut().unwrap().resources = words,
             "verbs" => rules.last_mut().unwrap().verbs = words,
             _ => {}
@@ -32,8 +33,15 @@ pub fn role() -> Vec<Rule> {
 }
 
 impl Rule {
-    /// `verb` on the resource at `path`: `/api/v1/pods`, `/apis/GROUP/VERSION/RESOURCE`.
+    /// `verb` on the resource at `path`: `/api/v1/pods`, `/apis/GROUP/VERSION/RESOURCE`, or on another path.
     pub fn permits(&self, verb: &str, path: &str) -> bool {
+        let is_it = |url: &String| match url.strip_suffix('*') {
+            Some(begin) => path.starts_with(begin),
+            None => path == url,
+        };
+        if verb == "get" {
+            return self.urls.iter().any(is_it);
+        }
         let parts: Vec<&str> = path.split('/').collect();
         let (group, resource) = match parts.as_slice() {
             ["", "api", _, resource] => ("", *resource),

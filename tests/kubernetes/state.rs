@@ -10,8 +10,12 @@ pub type Objects = BTreeMap<String, Value>;
 
 pub const NODES: &str = "/api/v1/nodes";
 
+/// Later versions of the resource at the path that comes first; the objects are the same.
+pub const V1BETA1: &str = "/apis/policy.networking.k8s.io/v1beta1/clusternetworkpolicies";
+pub const V1: &str = "/apis/policy.networking.k8s.io/v1/clusternetworkpolicies";
+
 /// Path, kind, and whether a CustomResourceDefinition brings it.
-const RESOURCES: [(&str, &str, bool); 7] = [
+const RESOURCES: [(&str, &str, bool); 9] = [
     (NODES, "Node", false),
     ("/api/v1/namespaces", "Namespace", false),
     ("/api/v1/pods", "Pod", false),
@@ -21,6 +25,8 @@ const RESOURCES: [(&str, &str, bool); 7] = [
         "ClusterNetworkPolicy",
         true,
     ),
+    (V1BETA1, "ClusterNetworkPolicy", true),
+    (V1, "ClusterNetworkPolicy", true),
     ("/apis/policy.networking.k8s.io/v1alpha1/adminnetworkpolicies", "AdminNetworkPolicy", true),
     (
         "/apis/policy.networking.k8s.io/v1alpha1/baselineadminnetworkpolicies",
@@ -119,6 +125,27 @@ impl State {
         found.map(|(one, ..)| *one)
     }
 
+    /// What it says of itself at `/apis/GROUP` or `/apis/GROUP/VERSION`, of custom resources.
+    pub fn describes(&self, path: &str) -> Option<Value> {
+        let served = self.custom.iter().filter_map(|one| one.strip_prefix(path)?.strip_prefix('/'));
+        let parts: BTreeSet<&str> = served.filter_map(|rest| rest.split('/').next()).collect();
+        if parts.is_empty() {
+            return None;
+        }
+        let named =
+            |field: &str| -> Vec<Value> { parts.iter().map(|part| json!({field: part})).collect() };
+        Some(match path.split('/').count() {
+            3 => json!({"kind": "APIGroup", "apiVersion": "v1", "versions": named("version")}),
+            4 => json!({"kind": "APIResourceList", "resources": named("name")}),
+            _ => return None,
+        })
+    }
+
+    /// The objects of ClusterNetworkPolicy are the same in all versions.
+    fn stored(path: &'static str) -> &'static str {
+        if kind_of(path) == "ClusterNetworkPolicy" { path_of("ClusterNetworkPolicy") } else { path }
+    }
+
     /// `verb` on the resource at `path`.
     pub fn permits(&self, verb: &str, path: &str) -> bool {
         self.rules.as_ref().is_none_or(|rules| rules.iter().any(|rule| rule.permits(verb, path)))
@@ -159,7 +186,7 @@ impl State {
         let limit: usize = query.get("limit").map_or(0, |limit| limit.parse().unwrap());
         let (version, from) = match query.get("continue") {
             None => {
-                let mut found = self.objects.get(path).cloned().unwrap_or_default();
+                let mut found = self.objects.get(Self::stored(path)).cloned().unwrap_or_default();
                 found.retain(|_, object| is_selected(query, object));
                 self.past.insert((self.version, path.to_owned()), found);
                 (self.version, String::new())
@@ -195,7 +222,13 @@ impl State {
     }
 
     /// The events of a watch after the version `from`.
-    pub fn events(&self, path: &str, query: &BTreeMap<String, String>, from: u64) -> Vec<Value> {
+    pub fn events(
+        &self,
+        path: &'static str,
+        query: &BTreeMap<String, String>,
+        from: u64,
+    ) -> Vec<Value> {
+        let path = Self::stored(path);
         let new = self.events.iter().filter(|event| event.version > from && event.path == path);
         let said = new.filter_map(|event| {
             let selected =

@@ -16,6 +16,7 @@ use crate::agent::reconcile::guard::CachedGuards;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::trigger::Scope;
+use crate::checks::routing::without_repeats;
 use crate::inspect::host_state::{self, HostState};
 use crate::lease::TunnelFault;
 use crate::net::{IfName, Object, Problem, ProblemKind};
@@ -105,6 +106,8 @@ impl ObservedHost<'_> {
         let repaired = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
         if self.scope == Scope::ALL {
             let found = reconcile::host_checks::check(self.run, applier);
+            let known = problems.iter().flat_map(|(_, known)| known);
+            let found = without_repeats(found, known);
             problems.push((ProblemSource::Host, found.into_iter().chain(of_ports).collect()));
         }
         (problems, repaired)

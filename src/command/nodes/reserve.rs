@@ -9,6 +9,7 @@ use ipnetwork::IpNetwork;
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
+use crate::command::nodes::network;
 use crate::command::nodes::node::{name, subnets};
 use crate::etcd;
 use crate::inspect::cluster;
@@ -37,6 +38,7 @@ const DRAWS: u32 = 1000;
     name = "reserve",
     example = "{command_name} h9",
     example = "{command_name} h9 10.244.9.0/24",
+    example = "{command_name} --new-network h1 10.244.1.0/24",
     error_code(1, "the host has a subnet already, or the requested subnet is not free"),
     error_code(69, "etcd cannot be reached"),
     error_code(75, "no subnet is free, or etcd keeps changing")
@@ -48,6 +50,11 @@ pub struct Reserve {
     /// the subnet it shall have, IPv4 and/or IPv6 with a comma (default: a free one)
     #[argh(positional)]
     wanted: Option<String>,
+    /// if etcd is empty: write the network settings of this host there first. The agents of a new
+    /// network then serve at once; otherwise they wait two seconds for hosts that put back what
+    /// etcd lost
+    #[argh(switch)]
+    new_network: bool,
     /// print one JSON object
     #[argh(switch)]
     json: bool,
@@ -57,6 +64,10 @@ pub fn run(call: &mut Call<'_>, options: &Reserve) -> Result<Outcome, Exit> {
     let host = name(&options.host)?;
     let wanted = options.wanted.as_deref().map_or(Ok(PerFamily::default()), wanted)?;
     let loaded = call.load()?;
+    if options.new_network {
+        let (server, roots) = cluster::etcd(&loaded.settings)?;
+        network::write(&loaded.settings, server, roots)?;
+    }
     let lease = reserve(&loaded.settings, &host, &wanted)?;
     let subnets: Vec<String> = lease.subnets.iter().map(ToString::to_string).collect();
     let text = format!(
@@ -160,8 +171,8 @@ fn refuse(found: &Snapshot, own: &Claimant, wanted: &PerFamily<IpNetwork>) -> Re
     if found.config.is_none() {
         let key = own.network.key(&Key::Config);
         let why = format!(
-            "etcd holds no network of humanz (there is no key {key}): start an agent first, or look at \
-             ETCD_HOST and HUMANZ_PREFIX"
+            "etcd holds no network of humanz (there is no key {key}): start an agent first, or add \
+             --new-network if this is one, or look at ETCD_HOST and HUMANZ_PREFIX"
         );
         return Err(Exit::new(exit::FAILURE, why));
     }

@@ -1,4 +1,4 @@
-//! Pure. ClusterNetworkPolicy of `policy.networking.k8s.io/v1alpha2`, and what came before it:
+//! Pure. ClusterNetworkPolicy of `policy.networking.k8s.io/v1alpha2` and `v1beta1`, and what came before:
 //! AdminNetworkPolicy and BaselineAdminNetworkPolicy of `v1alpha1`.
 //!
 //! A rule that is not understood fails closed as the standard says: one that accepts matches nothing,

@@ -25,6 +25,9 @@ pub use parsed::Parsed;
 /// The API group of policies for the whole cluster.
 const POLICY_GROUP: &str = "policy.networking.k8s.io";
 
+/// Versions of ClusterNetworkPolicy, which have the same fields. Source: sigs.k8s.io/network-policy-api.
+pub const CLUSTER_VERSIONS: [&str; 2] = ["v1alpha2", "v1beta1"];
+
 /// The rules of a policy of a kind that the Kubernetes API has; `None` for other objects. A policy of a
 /// version that is not known is a problem.
 pub fn policy(object: &Value) -> Option<Parsed> {
@@ -32,8 +35,10 @@ pub fn policy(object: &Value) -> Option<Parsed> {
     let (group, version) = text("apiVersion").split_once('/')?;
     match (group, version, text("kind")) {
         ("networking.k8s.io", "v1", "NetworkPolicy") => Some(network_policy::read(object)),
-        (POLICY_GROUP, "v1alpha2", "ClusterNetworkPolicy") => {
-            Some(cluster_network_policy::read(ClusterPolicyKind::Cluster, object))
+        (POLICY_GROUP, version, "ClusterNetworkPolicy") => {
+            let read = cluster_network_policy::read(ClusterPolicyKind::Cluster, object);
+            let is_known = CLUSTER_VERSIONS.contains(&version);
+            Some(if is_known { read } else { guessed(object, version, read) })
         }
         (POLICY_GROUP, "v1alpha1", "AdminNetworkPolicy") => {
             Some(cluster_network_policy::read(ClusterPolicyKind::Admin, object))
@@ -48,4 +53,15 @@ pub fn policy(object: &Value) -> Option<Parsed> {
         }
         _ => None,
     }
+}
+
+/// `read` as a version that is known: what differs closes, and that its version is not known is a problem.
+fn guessed(object: &Value, version: &str, mut read: Parsed) -> Parsed {
+    if read.problems.is_empty() {
+        let what = format!("version {} is not known; it is read as v1beta1", quoted(version));
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let subject = format!("ClusterNetworkPolicy {}", quoted(name));
+        read.problems = Parsed::nameless(&subject, ObjectField::root(object).fault(what)).problems;
+    }
+    read
 }
