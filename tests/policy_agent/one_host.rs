@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::support::wait::patience;
-use crate::support::{Agent, Place, Pod, eventually, local, soon};
+use crate::support::{Place, Pod, local, soon};
 use crate::traffic::{Flood, Server};
-use crate::{STANDALONE, add, alone, counters, only_from, serve, write_policies};
+use crate::{add, alone, counters, only_from, serve, write_policies};
 
 fn addresses(pod: &Pod) -> [IpAddr; 2] {
     [pod.v4(), pod.v6()]
