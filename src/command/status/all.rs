@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::api::reachability::{HostReport, Reachability};
 use crate::command::json;
 use crate::command::nodes::node::{NodeState, names, object};
-use crate::command::status::Answer;
+use crate::command::status::status_answer::StatusAnswer;
 use crate::command::table::{Cell, Style, Table, Tone, printable};
 use crate::inspect::agent_socket;
 use crate::inspect::cluster::{self, ClusterView};
@@ -19,7 +19,7 @@ use crate::settings::exit::Exit;
 const SHOWN: usize = 64;
 
 /// One host.
-struct Line<'a> {
+struct HostLine<'a> {
     host: &'a NodeName,
     state: NodeState,
     report: Option<&'a HostReport>,
@@ -31,16 +31,16 @@ struct Line<'a> {
 ///
 /// # Errors
 /// There is no list of hosts.
-pub fn found(settings: &Settings, style: Style) -> Result<Answer, Exit> {
+pub fn found(settings: &Settings, style: Style) -> Result<StatusAnswer, Exit> {
     let cluster = cluster::read(settings)?;
     let (reports, mut remarks) = reports(settings);
     remarks.extend(cluster.stale.as_ref().map(json::stale));
-    let lines: Vec<Line<'_>> =
+    let lines: Vec<HostLine<'_>> =
         names(&cluster.snapshot).into_iter().map(|host| line(&cluster, &reports, host)).collect();
     let fine = remarks.is_empty() && lines.iter().all(is_well);
     let hosts: Vec<Value> = lines.iter().map(|line| value(&cluster, line)).collect();
     let value = json!({ "hosts": hosts, "origin": json::origin(&cluster), "remarks": remarks });
-    Ok(Answer { fine, value, text: text(&cluster, &lines, &remarks, style) })
+    Ok(StatusAnswer { fine, value, text: text(&cluster, &lines, &remarks, style) })
 }
 
 /// The reports of all hosts, and why some are missing.
@@ -61,9 +61,9 @@ fn reports(settings: &Settings) -> (Reachability, Vec<String>) {
     }
 }
 
-fn line<'a>(cluster: &ClusterView, reports: &'a Reachability, host: &'a NodeName) -> Line<'a> {
+fn line<'a>(cluster: &ClusterView, reports: &'a Reachability, host: &'a NodeName) -> HostLine<'a> {
     let why = reports.silent.iter().find(|silent| silent.host == host.as_str());
-    Line {
+    HostLine {
         host,
         state: NodeState::of(cluster, host),
         report: reports.rows.iter().find(|report| report.host == host.as_str()),
@@ -72,7 +72,7 @@ fn line<'a>(cluster: &ClusterView, reports: &'a Reachability, host: &'a NodeName
 }
 
 /// As far as is known; a host that runs the Python agent, or is not there yet, says nothing of itself.
-fn is_well(line: &Line<'_>) -> bool {
+fn is_well(line: &HostLine<'_>) -> bool {
     match (line.state, line.report) {
         (NodeState::Alive, Some(report)) => {
             report.problems.is_empty() && report.faults.is_empty() && report.more_faults == 0
@@ -83,7 +83,7 @@ fn is_well(line: &Line<'_>) -> bool {
     }
 }
 
-fn value(cluster: &ClusterView, line: &Line<'_>) -> Value {
+fn value(cluster: &ClusterView, line: &HostLine<'_>) -> Value {
     let mut value = object(cluster, line.host);
     value["well"] = json!(is_well(line));
     value["report"] = json!(line.report);
@@ -91,7 +91,7 @@ fn value(cluster: &ClusterView, line: &Line<'_>) -> Value {
     value
 }
 
-fn text(cluster: &ClusterView, lines: &[Line<'_>], remarks: &[String], style: Style) -> String {
+fn text(cluster: &ClusterView, lines: &[HostLine<'_>], remarks: &[String], style: Style) -> String {
     let mut table = Table::new(&["HOST", "STATE", "VERSION", "MTU", "REACHES", "PROBLEMS"]);
     let shown = lines.iter().filter(|line| lines.len() <= SHOWN || !is_well(line));
     shown.take(SHOWN).for_each(|line| table.row(cells(cluster, line)));
@@ -108,7 +108,7 @@ fn text(cluster: &ClusterView, lines: &[Line<'_>], remarks: &[String], style: St
     text + &style.paint(tone, &format!("{well} of {} hosts are well{more}", lines.len()))
 }
 
-fn cells(cluster: &ClusterView, line: &Line<'_>) -> [Cell; 6] {
+fn cells(cluster: &ClusterView, line: &HostLine<'_>) -> [Cell; 6] {
     let node = cluster.snapshot.nodes.get(line.host).map(|node| &node.value);
     let own = if *line.host == cluster.own { "*" } else { "" };
     let reaches = line.report.map(|report| format!("{} of {}", report.answer, report.asked));

@@ -3,18 +3,19 @@
 mod all;
 mod screen;
 mod shown;
+mod status_answer;
 mod without_agent;
 
 use std::time::{Duration, Instant};
 
 use argh::{ArgsInfo, FromArgs};
-use serde_json::Value;
 
 use crate::api::status::{Problems, Status};
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
 use crate::command::silent_agent::silent_agent;
 use crate::command::status::shown::{PodCounts, PodNetwork, Shown, ShownAgent};
+use crate::command::status::status_answer::StatusAnswer;
 use crate::command::table::Style;
 use crate::inspect::agent_socket;
 use crate::inspect::pods::{self, StoreNetwork};
@@ -75,14 +76,7 @@ pub fn run(call: &mut Call<'_>, options: &StatusOptions) -> Result<Outcome, Exit
     }
 }
 
-/// What is answered.
-struct Answer {
-    fine: bool,
-    value: Value,
-    text: String,
-}
-
-fn found(settings: &Settings, style: Style) -> Result<Answer, Exit> {
+fn found(settings: &Settings, style: Style) -> Result<StatusAnswer, Exit> {
     let mut shown = match agent_socket::of(settings)
         .and_then(|path| agent_socket::get(path, "/v1/status"))
         .and_then(Status::read)
@@ -103,7 +97,7 @@ fn found(settings: &Settings, style: Style) -> Result<Answer, Exit> {
     shown.status.problems = Problems(Some(problems));
     let text = screen::screen(&shown, style);
     let value = serde_json::to_value(&shown).map_err(anyhow::Error::from)?;
-    Ok(Answer { fine, value, text })
+    Ok(StatusAnswer { fine, value, text })
 }
 
 /// What can be known without the agent.

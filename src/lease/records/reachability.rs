@@ -206,7 +206,8 @@ mod tests {
             let each =
                 (0..count).map(|n| (long(n).parse().unwrap(), path(Some(u32::MAX), fault(n))));
             let report = ReachabilityReport::new(&each.collect(), u64::MAX).unwrap();
-            let all = ProblemKind::ALL.iter().map(|kind| Problem::new(*kind, Object::named("x"), ""));
+            let all =
+                ProblemKind::ALL.iter().map(|kind| Problem::new(*kind, Object::named("x"), ""));
             let report = report.with_problems(&all.collect::<Vec<_>>());
             let text = report.to_json();
             assert!(text.len() <= LIMIT, "{}", text.len());
