@@ -28,6 +28,19 @@ pub fn routes_in_the_way(wanted: &Routes, found: &[ForeignRoute]) -> Vec<Problem
     main.filter_map(|route| Some(route_problem(route, taken(route)?))).take(SHOWN).collect()
 }
 
+/// `found` without the routes that are known to be in the way: one fault is one problem.
+pub fn without_repeats<'a>(
+    found: Vec<Problem>,
+    known: impl Iterator<Item = &'a Problem>,
+) -> Vec<Problem> {
+    let in_the_way = known.filter(|problem| problem.kind == ProblemKind::RouteInTheWay);
+    let said: Vec<&Object> = in_the_way.map(|problem| &problem.subject).collect();
+    let repeats = |problem: &Problem| {
+        problem.kind == ProblemKind::RouteConflict && said.contains(&&problem.subject)
+    };
+    found.into_iter().filter(|problem| !repeats(problem)).collect()
+}
+
 fn wins(route: &ForeignRoute, subnet: IpNetwork) -> bool {
     let ours = match subnet::family(subnet) {
         Family::V4 => 0,

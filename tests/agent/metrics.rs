@@ -101,13 +101,11 @@ fn alerts_are_valid_and_fire_on_their_problem_only() {
 #[test]
 fn the_guides_scrape_configuration_finds_the_metrics() {
     let guide = std::fs::read_to_string("packaging/operations.md").unwrap();
-    let block = guide.split("  ```yaml\n  scrape_configs:").nth(1).unwrap();
-    let block = format!("  scrape_configs:{}", block.split("  ```").next().unwrap());
-    let lines = block.lines().map(|line| line.strip_prefix("  ").unwrap_or(line));
-    let config = lines.collect::<Vec<_>>().join("\n") + "\n";
+    let block = guide.split("```yaml prometheus.yml\n").nth(1).unwrap();
+    let config = block.split("```").next().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("prometheus.yml");
-    std::fs::write(&path, &config).unwrap();
+    std::fs::write(&path, config).unwrap();
     promtool(&["check", "config", path.to_str().unwrap()], "");
     assert!(
         shipped("alerts.yml").contains("up{job=\"humanz\"}") && config.contains("job_name: humanz")

@@ -11,6 +11,7 @@ mod clones;
 mod disputed;
 mod etcd_users;
 mod firewall;
+mod guides;
 mod hostile;
 mod leases;
 mod live;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::cni::{Attachment, Network};
+use crate::support::guide::{Guide, Step};
 use crate::support::pod::make_netns;
 use crate::support::wait::SOON;
 use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts, ping};
@@ -69,15 +70,6 @@ fn old_pod(host: &Node, network: &Network, name: &str) -> Pod {
     Pod::connect(host, network, Attachment::new(name)).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The keys that keep each host its subnet.
-fn reserve(cluster: &Cluster, numbers: &[u8]) {
-    for (host, number) in cluster.hosts.iter().zip(numbers) {
-        cluster
-            .etcd
-            .put(&format!("/humanz/hosts/{}", host.name()), format!("10.244.{number}.0/24"));
-    }
-}
-
 const KEPT: &[(&str, &str)] = &[("BRIDGE_NAME", "cni0"), ("CNI_NAME", "cbr0")];
 
 #[test]
@@ -98,26 +90,21 @@ fn hosts_of_flannel_keep_their_subnets_and_pods() {
         .map(|((host, _), network)| old_pod(host, network, "old"))
         .collect();
     let pinger = Pinger::start(&old[0], old[1].v4());
-    reserve(&cluster, &numbers);
-
+    let mut guide = Guide::read("migration.md");
+    let both: Vec<&Node> = cluster.hosts.iter().collect();
+    guide.follow_on("Configure the hosts of flannel", &both, |_, _| false);
+    guide.follow("Keep the subnets of flannel", both[0], |_| false);
+    guide.follow("Look before the switch", both[0], |_| false);
+    let dry = Agent::run(both[0], "--dry-run", &[]).ok();
+    let route = dry.lines().filter(|line| line.starts_with('!') && line.contains("10.244.7.0/24"));
+    assert_eq!(route.count(), 1, "one fault, one problem: {dry}");
     // While flannel's device is there, its address lies inside the pool: the start says so.
-    let refused = Agent::run(&cluster.hosts[0], "check-config", KEPT);
+    let refused = Agent::run(both[0], "check-config", &[]);
     assert!(refused.stderr.contains("remove flannel.1"), "{refused}");
-    // A dry run shows the whole, and that among it.
-    let dry = Agent::run(&cluster.hosts[0], "--dry-run", KEPT).ok();
-    for line in
-        ["! flannel.1 has the address 10.244.0.0/32", "ip link delete flannel.1", "~ bridge cni0"]
-    {
-        assert!(dry.contains(line), "{line:?} is not in:\n{dry}");
-    }
-    for (host, _) in &hosts {
-        // The bridge gets a MAC that it always has; pods shall hear of it at once.
-        let notify = "echo 1 > /proc/sys/net/ipv4/conf/cni0/arp_notify";
-        host.shell(&format!("{notify}; ip link del flannel.1; rm {BEFORE}")).ok();
-    }
-    let agents: Vec<Agent> = cluster.hosts.iter().map(|host| Agent::start(host, KEPT)).collect();
+    let mut agents = Vec::new();
+    guide.follow_on("Switch from flannel", &both, |step, host| starts(step, host, &mut agents));
     for agent in &agents {
-        agent.wait_ready();
+        println!("{}: ready after {:?}", agent.host.name(), agent.wait_ready());
     }
     for ((host, _), far) in hosts.iter().zip([7, 0]) {
         eventually("the route to the other host", SOON, || {
@@ -138,9 +125,25 @@ fn hosts_of_flannel_keep_their_subnets_and_pods() {
     println!("{report}, for {:?}", report.longest_gap());
     let gaps = report.lost.windows(2).filter(|two| two[0] + 1 < two[1]).count();
     assert!(gaps == 0 && !report.lost.contains(&report.sent), "lost but once: {:?}", report.lost);
+    for host in &both {
+        host.shell(
+            "iptables -t nat -N FLANNEL-POSTRTG; iptables -t nat -A POSTROUTING -j FLANNEL-POSTRTG",
+        )
+        .ok();
+    }
+    guide.follow("After flannel", both[0], |_| false);
     for (pod, (host, _)) in old.iter().zip(&hosts) {
         goes(host, pod);
     }
+}
+
+/// The guide's `systemctl enable --now humanz-agent`.
+fn starts(step: &Step, host: &Node, agents: &mut Vec<Agent>) -> bool {
+    let is_start = step.command == "systemctl enable --now humanz-agent";
+    if is_start {
+        agents.push(Agent::start(host, &[]));
+    }
+    is_start
 }
 
 /// The runtime ends a pod of before, by the plugin that is there now: the interface, which is not
@@ -155,21 +158,22 @@ fn goes(host: &Node, pod: &Pod) {
 fn a_bridge_with_host_local_is_taken_over_with_its_pods() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
-    let network = bridge_and_host_local(host, 3);
+    let network = bridge_with(host, &json!({ "ipMasq": false }), "10.4.0.0/24");
+    host.run(&format!("mv {BEFORE} /etc/cni/net.d/10-bridge.conflist")).ok();
     let old = [old_pod(host, &network, "one"), old_pod(host, &network, "two")];
     let pinger = Pinger::start(&old[0], old[1].v4());
-    host.shell(&format!("echo 1 > /proc/sys/net/ipv4/conf/cni0/arp_notify; rm {BEFORE}")).ok();
-    let alone = [("SUBNET_SOURCE", "static"), ("SUBNET", "10.244.3.0/24"), ("ETCD_HOST", "")];
-    let agent = Agent::start(host, &[KEPT, &alone].concat());
-    agent.wait_ready();
+    let mut guide = Guide::read("migration.md");
+    let mut agents = Vec::new();
+    guide.follow("From bridge and host-local", host, |step| starts(step, host, &mut agents));
+    agents[0].wait_ready();
     pinger.report().assert_nothing_lost();
     // Known before any ADD.
     for (pod, name) in old.iter().zip(["one", "two"]) {
-        let listed = Agent::run(host, "ipam ls", &[KEPT, &alone].concat()).ok();
+        let listed = Agent::run(host, "ipam ls", &[]).ok();
         let line = listed.lines().find(|line| line.contains(&pod.v4().to_string()));
         assert!(line.is_some_and(|line| line.contains(name)), "{listed}");
         let explain = format!("explain {name} {} --quiet", old[1].v4());
-        let explained = Agent::run(host, &explain, &[KEPT, &alone].concat());
+        let explained = Agent::run(host, &explain, &[]);
         assert_ne!(explained.status.code(), Some(2), "an end is not known: {explained}");
     }
     // The first host port: the kernel stops each port of the bridge for a moment while it gets a filter.
@@ -188,6 +192,24 @@ fn a_bridge_with_host_local_is_taken_over_with_its_pods() {
     let kept = host.list("/run/humanz/ipam/cbr0");
     assert!(!kept.contains(&old[0].v4().to_string()), "its address is free: {kept:?}");
     assert!(kept.contains(&new.v4().to_string()), "{kept:?}");
+    Network::of(host).del(host, &new.attachment, &new.result).unwrap_or_else(|e| panic!("{e}"));
+    guide.follow("Back to the former network", host, |step| {
+        let stops = step.command == "systemctl disable --now humanz-agent";
+        if stops {
+            agents[0].stop();
+        }
+        stops
+    });
+    without_agent(host, &mut guide);
+}
+
+/// The guide's configuration for a host that has no agent.
+fn without_agent(host: &Node, guide: &mut Guide) {
+    guide.follow("Without the agent", host, |_| false);
+    host.shell("mkdir -p /opt/cni/bin && cp /opt/humanz/humanz-agent /opt/cni/bin/humanz").ok();
+    let network = Network::parse(&host.read("/etc/cni/net.d/10-bridge.conflist").unwrap());
+    let [one, two] = ["one", "two"].map(|name| old_pod(host, &network, &format!("alone-{name}")));
+    ping::all_reach(&[&one, &two], &[one.v4(), two.v4()]);
 }
 
 /// As podman and nerdctl have them, masqueraded by iptables.

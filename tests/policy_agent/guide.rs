@@ -11,7 +11,6 @@ use crate::support::{Agent, Cluster, Place, Pod};
 fn the_guide_of_policies_does_what_it_shows() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
-    host.run("mkdir -p /etc/humanz").ok();
     let mut guide = Guide::read("policy.md");
     let agent = Agent::start(host, &[]);
     agent.wait_ready();

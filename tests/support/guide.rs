@@ -20,7 +20,23 @@ const ELLIPSIS: &str = "…";
 const CODE: &str = "; echo $?";
 
 /// Words of commands that change something: what fails the first time has failed.
-const CHANGES: [&str; 5] = ["apply", "delete", "install", "mv", "rm"];
+const CHANGES: [&str; 15] = [
+    "--apply",
+    "-w",
+    ">",
+    "add",
+    "apply",
+    "delete",
+    "enable",
+    "grant-permission",
+    "grant-role",
+    "install",
+    "iptables-restore",
+    "mv",
+    "reserve",
+    "rm",
+    "uninstall",
+];
 
 /// The blocks of a guide that nobody has taken yet.
 pub struct Guide {
@@ -95,14 +111,29 @@ impl Guide {
     /// # Panics
     /// If something differs, or there is no such section.
     pub fn follow(&mut self, heading: &str, on: &Node, mut step: impl FnMut(&Step) -> bool) {
+        self.follow_on(heading, &[on], |it, _| step(it));
+    }
+
+    /// The same on one node after the other.
+    ///
+    /// # Panics
+    /// As [`Guide::follow`].
+    pub fn follow_on(
+        &mut self,
+        heading: &str,
+        nodes: &[&Node],
+        mut step: impl FnMut(&Step, &Node) -> bool,
+    ) {
         let is_here = |block: &mut Block| block.heading == heading;
         let taken: Vec<Block> = self.blocks.extract_if(.., is_here).collect();
         assert!(!taken.is_empty(), "{}: no blocks under {heading:?}", self.name);
-        for block in taken {
-            match block.content {
-                Content::File { path, text } => on.write(&absolute(&path), &text),
-                Content::Session(steps) => {
-                    steps.iter().filter(|it| !step(it)).for_each(|it| it.run(on));
+        for node in nodes {
+            for block in &taken {
+                match &block.content {
+                    Content::File { path, text } => write(node, path, text),
+                    Content::Session(steps) => {
+                        steps.iter().filter(|it| !step(it, node)).for_each(|it| it.run(node));
+                    }
                 }
             }
         }
@@ -173,8 +204,12 @@ impl Step {
     }
 }
 
-fn absolute(path: &str) -> String {
-    if path.starts_with('/') { path.to_owned() } else { format!("{FOLDER}/{path}") }
+/// Folders as packages make them are not the reader's work.
+fn write(node: &Node, path: &str, text: &str) {
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("{FOLDER}/{path}") };
+    let (folder, _) = path.rsplit_once('/').expect("it is absolute");
+    node.run(&format!("mkdir -p {folder}")).ok();
+    node.write(&path, text);
 }
 
 fn steps(name: &str, body: &[(&str, i32)], known: &Rc<GuideConstants>) -> Vec<Step> {

@@ -1,6 +1,7 @@
 //! `nodes`: the hosts of the network.
 
 mod list;
+mod network;
 mod node;
 mod remove;
 mod reserve;

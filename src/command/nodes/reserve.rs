@@ -9,6 +9,7 @@ use ipnetwork::IpNetwork;
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
+use crate::command::nodes::network;
 use crate::command::nodes::node::{name, subnets};
 use crate::etcd;
 use crate::inspect::cluster;
@@ -16,7 +17,7 @@ use crate::lease::claim::{self, Step, leave, python};
 use crate::lease::records::{Alive, Key, NodeName};
 use crate::lease::snapshot::Stored;
 use crate::lease::transaction::Transaction;
-use crate::lease::{Claimant, Identity, Lease, Snapshot, growth};
+use crate::lease::{Claimant, Identity, Lease, LeaseError, Network, Snapshot, growth};
 use crate::net::PerFamily;
 use crate::net::subnet::{self, Pool};
 use crate::settings::Settings;
@@ -37,6 +38,7 @@ const DRAWS: u32 = 1000;
     name = "reserve",
     example = "{command_name} h9",
     example = "{command_name} h9 10.244.9.0/24",
+    example = "{command_name} --new-network h1 10.244.1.0/24",
     error_code(1, "the host has a subnet already, or the requested subnet is not free"),
     error_code(69, "etcd cannot be reached"),
     error_code(75, "no subnet is free, or etcd keeps changing")
@@ -48,6 +50,11 @@ pub struct Reserve {
     /// the subnet it shall have, IPv4 and/or IPv6 with a comma (default: a free one)
     #[argh(positional)]
     wanted: Option<String>,
+    /// if etcd is empty: write the network settings of this host there first. The agents of a new
+    /// network then serve at once; otherwise they wait two seconds for hosts that put back what
+    /// etcd lost
+    #[argh(switch)]
+    new_network: bool,
     /// print one JSON object
     #[argh(switch)]
     json: bool,
@@ -57,6 +64,10 @@ pub fn run(call: &mut Call<'_>, options: &Reserve) -> Result<Outcome, Exit> {
     let host = name(&options.host)?;
     let wanted = options.wanted.as_deref().map_or(Ok(PerFamily::default()), wanted)?;
     let loaded = call.load()?;
+    if options.new_network {
+        let (server, roots) = cluster::etcd(&loaded.settings)?;
+        network::write(&loaded.settings, server, roots)?;
+    }
     let lease = reserve(&loaded.settings, &host, &wanted)?;
     let subnets: Vec<String> = lease.subnets.iter().map(ToString::to_string).collect();
     let text = format!(
@@ -80,20 +91,7 @@ pub fn reserve(
     let (server, roots) = cluster::etcd(settings)?;
     let unreachable =
         |error| Exit::new(exit::UNAVAILABLE, format!("reserve a subnet for {host}: {error}"));
-    let mut own = Claimant {
-        identity: nobody_yet(host),
-        attributes: Default::default(),
-        network: settings.network(roots),
-        keep: PerFamily::default(),
-        remembered: *wanted,
-        vacated: *wanted,
-        without_record: BTreeSet::new(),
-        leaves_claims: false,
-        ticket: None,
-        has_raced: false,
-        instance: String::new(),
-        alive: true,
-    };
+    let mut own = claimant(settings.network(roots), host, wanted);
     let (mut tries, mut draws) = (0, 0);
     while tries < TRIES && draws < DRAWS {
         let found = etcd::read(server, roots).map_err(unreachable)?;
@@ -114,19 +112,43 @@ pub fn reserve(
                     return Ok(lease);
                 }
             }
-            Step::Refused(why) => {
-                let full = matches!(why, crate::lease::LeaseError::Exhausted { .. });
-                let code = if full { exit::TEMPORARY } else { exit::FAILURE };
-                return Err(Exit::new(code, why.with_fix()));
-            }
-            Step::Grow(_) | Step::PutAlive | Step::Held(_) => {
-                let why = "the pool of this host's settings is wider than the network's: restart or \
-                           reload an agent with it first";
-                return Err(Exit::new(exit::FAILURE, why));
-            }
+            step => return Err(refused(&step)),
         }
     }
     Err(Exit::new(exit::TEMPORARY, "the hosts in etcd keep changing: try again"))
+}
+
+/// Asks for a subnet, or for the `wanted` one, as an agent of `host` would.
+fn claimant(network: Network, host: &NodeName, wanted: &PerFamily<IpNetwork>) -> Claimant {
+    Claimant {
+        identity: nobody_yet(host),
+        attributes: Default::default(),
+        network,
+        keep: PerFamily::default(),
+        remembered: *wanted,
+        vacated: *wanted,
+        without_record: BTreeSet::new(),
+        leaves_claims: false,
+        ticket: None,
+        has_raced: false,
+        instance: String::new(),
+        alive: true,
+    }
+}
+
+/// A step that only an agent can take.
+fn refused(step: &Step) -> Exit {
+    match step {
+        Step::Refused(why) => {
+            let full = matches!(why, LeaseError::Exhausted { .. });
+            Exit::new(if full { exit::TEMPORARY } else { exit::FAILURE }, why.with_fix())
+        }
+        _ => Exit::new(
+            exit::FAILURE,
+            "the pool of this host's settings is wider than the network's: restart or reload an \
+             agent with it first",
+        ),
+    }
 }
 
 /// A machine that is none that there is.
@@ -149,8 +171,8 @@ fn refuse(found: &Snapshot, own: &Claimant, wanted: &PerFamily<IpNetwork>) -> Re
     if found.config.is_none() {
         let key = own.network.key(&Key::Config);
         let why = format!(
-            "etcd holds no network of humanz (there is no key {key}): start an agent first, or look at \
-             ETCD_HOST and HUMANZ_PREFIX"
+            "etcd holds no network of humanz (there is no key {key}): start an agent first, or add \
+             --new-network if this is one, or look at ETCD_HOST and HUMANZ_PREFIX"
         );
         return Err(Exit::new(exit::FAILURE, why));
     }

@@ -8,13 +8,12 @@ use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::nodes::node::name;
-use crate::command::nodes::reserve;
+use crate::command::nodes::{network, reserve};
 use crate::etcd::{self, EtcdSettings, WantedRole};
 use crate::inspect::cluster;
-use crate::lease::records::{Key, NodeName, Roots};
+use crate::lease::Snapshot;
+use crate::lease::records::{NodeName, Roots};
 use crate::lease::roles::{self, FoundRoles};
-use crate::lease::transaction::Transaction;
-use crate::lease::{Snapshot, growth};
 use crate::net::PerFamily;
 use crate::os::{files, identity};
 use crate::settings::Settings;
@@ -63,7 +62,7 @@ pub fn run(call: &mut Call<'_>, options: &Roles) -> Result<Outcome, Exit> {
     let loaded = call.load()?;
     let (server, roots) = cluster::etcd(&loaded.settings)?;
     if options.apply {
-        write_config(&loaded.settings, server, roots)?;
+        network::write(&loaded.settings, server, roots)?;
     }
     let found = etcd::read(server, roots).map_err(unreachable)?;
     let hosts = if given.is_empty() { known(&found) } else { given };
@@ -165,25 +164,6 @@ fn password(folder: &str, host: &NodeName) -> Result<String, Exit> {
 
 /// Writes the network settings if there are none, or widens their pools: hosts with a role of their own
 /// may not.
-fn write_config(settings: &Settings, server: &EtcdSettings, roots: &Roots) -> Result<(), Exit> {
-    let network = settings.network(roots);
-    let found = etcd::read(server, roots).map_err(unreachable)?;
-    let transaction = if found.modified(roots, &Key::Config) == 0 {
-        let id = identity::random_id().map_err(|error| unreachable(error.to_string()))?;
-        let key = network.key(&Key::Config);
-        let mut transaction = Transaction::default();
-        transaction.unchanged(&key, 0);
-        transaction.put(key, network.config(&id.replace('-', "")).to_json());
-        Some(transaction)
-    } else {
-        growth::of(&found, &network).map_err(|why| Exit::new(exit::FAILURE, why.with_fix()))?
-    };
-    let Some(transaction) = transaction else { return Ok(()) };
-    etcd::commit(server, roots, "write the network settings", &transaction)
-        .map(drop)
-        .map_err(refused)
-}
-
 fn answer(
     call: &mut Call<'_>,
     options: &Roles,

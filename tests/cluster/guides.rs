@@ -1,0 +1,81 @@
+//! packaging/operations.md does what it says.
+
+use crate::support::cni::{Attachment, Network};
+use crate::support::guide::Guide;
+use crate::support::pod::make_netns;
+use crate::support::{Agent, Cluster, Node, Place, Pod, ping};
+
+/// What the API server and the kubelet do with the commands of the guide: the container of the DaemonSet has
+/// the node's network, and its PATH leads to the executable.
+const KUBECTL: &str = r#"#!/bin/sh
+set -eu
+[ "$1 $2" = "-n kube-system" ]
+shift 2
+case "$1" in
+get) [ "$*" = "get pods -l app=humanz --field-selector spec.nodeName=h1 -o name" ]; echo pod/humanz-x2x7q ;;
+exec) [ "$2 $3" = "humanz-x2x7q --" ]; shift 3; exec "$@" ;;
+logs) [ "$2" = humanz-x2x7q ]; cat /root/log ;;
+*) exit 1 ;;
+esac
+"#;
+
+#[test]
+fn the_guide_of_operation_does_what_it_shows() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = &cluster.hosts[..] else { panic!("two hosts") };
+    let mut guide = Guide::read("operations.md");
+    roles(&mut guide, &cluster);
+    let agents = [start(h1, "humanz"), start(h2, "h2")];
+    for agent in &agents {
+        agent.wait_ready();
+    }
+
+    let manifest = include_str!("../../packaging/daemonset-kubernetes.yaml");
+    assert!(manifest.contains("app: humanz") && manifest.contains("namespace: kube-system"));
+    let _pods = ["web", "db"].map(|name| Pod::add(h1, name));
+    h1.write("/opt/humanz/kubectl", KUBECTL);
+    h1.run("chmod +x /opt/humanz/kubectl").ok();
+    h1.write("/root/log", &agents[0].log());
+    guide.follow("On Kubernetes: look, reload, remove", h1, |_| false);
+    // Its content is that of a test of metrics.
+    guide.follow("Monitoring", h1, |_| false);
+    agents.iter().for_each(Agent::stop);
+
+    let alone = Cluster::new(1);
+    without_agent(&alone.hosts[0], &mut guide);
+    guide.finish();
+}
+
+/// Authentication, a role for both hosts, and one for each.
+fn roles(guide: &mut Guide, cluster: &Cluster) {
+    let [h1, h2] = &cluster.hosts[..] else { panic!("two hosts") };
+    let member = &cluster.etcd.node;
+    guide.follow("etcd: members and roles", member, |_| false);
+    guide.follow("One role for all hosts", member, |_| false);
+    let give = |from: &Node, path: &str, to: &Node, as_path: &str| {
+        to.run("mkdir -p /etc/humanz").ok();
+        to.write(as_path, &from.read(path).unwrap_or_else(|| panic!("no {path}")));
+        to.run(&format!("chmod 0600 {as_path}")).ok();
+    };
+    give(member, "/root/humanz", h1, "/etc/humanz/password");
+    give(member, "/root/etcd", h1, "/root/etcd");
+    h1.write("/etc/humanz/agent.env", "ETCD_HOST=192.0.2.2\n");
+    guide.follow("A role for each host", h1, |_| false);
+    give(h1, "/root/hosts/h2", h2, "/etc/humanz/password");
+}
+
+fn start(host: &Node, user: &str) -> Agent {
+    Agent::start(host, &[("ETCD_USER", user), ("ETCD_PASSWORD_FILE", "/etc/humanz/password")])
+}
+
+/// The guide's configuration for a host that has no agent.
+fn without_agent(host: &Node, guide: &mut Guide) {
+    guide.follow("Install", host, |_| false);
+    host.shell("mkdir -p /opt/cni/bin && cp /opt/humanz/humanz-agent /opt/cni/bin/humanz").ok();
+    let network = Network::parse(&host.read("/etc/cni/net.d/10-pods.conf").unwrap());
+    let pods = ["one", "two"].map(|name| {
+        make_netns(host, name);
+        Pod::connect(host, &network, Attachment::new(name)).unwrap_or_else(|e| panic!("{e}"))
+    });
+    ping::all_reach(&[&pods[0], &pods[1]], &pods.each_ref().map(Pod::v4));
+}
