@@ -23,7 +23,7 @@ const PACKET_PATH: [&str; 11] =
 
 /// Lines of code of [`PACKET_PATH`], without blank lines, comments and tests. May only shrink, but for what
 /// is new: policies in force need their part in loop and plugin (1,800).
-const PACKET_PATH_LINES: usize = 31_300;
+const PACKET_PATH_LINES: usize = 31_450;
 
 /// Clock, environment, files, sockets, streams and log.
 const WORLD: &[&str] = &[

@@ -11,12 +11,24 @@ pub enum ServiceManager {
     Kubernetes,
 }
 
+/// Shows whether an agent runs, for who cannot know what runs it: the runtime's plugin.
+pub const LOOK: &str = "systemctl status humanz-agent; on Kubernetes: \
+     kubectl -n kube-system get pods -l app=humanz -o wide";
+
 impl ServiceManager {
     /// Restarts the agent; that of each host in turn on Kubernetes.
     pub fn restart(self) -> &'static str {
         match self {
             ServiceManager::Systemd => "systemctl restart humanz-agent",
             ServiceManager::Kubernetes => "kubectl -n kube-system rollout restart ds/humanz",
+        }
+    }
+
+    /// Stops it; that of each host on Kubernetes.
+    pub fn stop(self) -> &'static str {
+        match self {
+            ServiceManager::Systemd => "systemctl disable --now humanz-agent",
+            ServiceManager::Kubernetes => "kubectl -n kube-system delete ds/humanz",
         }
     }
 

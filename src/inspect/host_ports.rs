@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::net::{HostPort, IfName};
+use crate::net::{Family, HostPort, IfName};
 use crate::netlink::NetlinkError;
+use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::plan::host_ports::{PortElement, PortMap, TABLE, bridge_names, bridges};
+use crate::plan::ownership::is_of_pod;
+use crate::plan::pod::first_name;
 
 /// Everything that the maps hold; nothing if they are not there.
 ///
@@ -28,6 +31,50 @@ pub fn one(nft: &Nft, port: &HostPort) -> Result<Option<PortElement>, NetlinkErr
     let map = PortMap::of(port);
     let element = nft.element(TABLE, &map.set(), &PortMap::key(port))?;
     Ok(element.and_then(|element| map.read(&element)))
+}
+
+/// The elements of other ports that get packets of `ports`, or lose packets to them: a port of one address
+/// takes precedence over that of all.
+///
+/// # Errors
+/// [`NetlinkError`].
+pub fn beside(nft: &Nft, ports: &BTreeSet<HostPort>) -> Result<Vec<PortElement>, NetlinkError> {
+    let (of_all, of_one): (Vec<&HostPort>, Vec<&HostPort>) =
+        ports.iter().partition(|port| port.address.is_unspecified());
+    let families: BTreeSet<Family> = of_all.iter().map(|port| port.family()).collect();
+    let mut beside = Vec::new();
+    for map in families.into_iter().map(PortMap::At) {
+        let found = nft.elements(TABLE, &map.set())?;
+        let found = found.iter().filter_map(|element| map.read(element));
+        beside.extend(found.filter(|found| ports.contains(&found.forward.from.of_all())));
+    }
+    for port in of_one {
+        beside.extend(one(nft, &port.of_all())?);
+    }
+    beside.retain(|found| !ports.contains(&found.forward.from));
+    Ok(beside)
+}
+
+/// Ports of another store than that with the fingerprint `own` lead to IPv4 addresses of pods at the bridge.
+///
+/// # Errors
+/// [`NetlinkError`].
+pub fn others_lead_to(
+    nft: &Nft,
+    rtnl: &Rtnl,
+    own: u64,
+    bridge: &IfName,
+) -> Result<bool, NetlinkError> {
+    let v4 = all(nft)?.into_iter().filter(|found| found.forward.from.family() == Family::V4);
+    let marks = v4.filter_map(|found| found.mark).filter(|mark| mark.store != own);
+    let links: BTreeSet<IfName> = marks.map(|mark| mark.link).collect();
+    if links.is_empty() {
+        return Ok(false);
+    }
+    let Some(bridge) = rtnl.link(bridge)? else { return Ok(false) };
+    let pods = rtnl.links(Some(bridge.index))?.into_iter().filter(is_of_pod);
+    let mut named = pods.filter_map(|link| first_name(link.alias.as_deref()?));
+    Ok(named.any(|name| links.contains(&name)))
 }
 
 /// The bridges of pods with host ports.

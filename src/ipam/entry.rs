@@ -21,6 +21,8 @@ pub struct Owner {
     pub netns: Option<String>,
     /// Seconds since 1970.
     pub time_secs: u64,
+    /// The nanoseconds of that second.
+    pub time_nanos: u32,
     /// The requested host ports.
     pub ports: Option<RequestedPorts>,
     /// For policies.
@@ -61,6 +63,9 @@ pub struct StoreEntry {
     /// Seconds since 1970.
     #[serde(rename = "time")]
     pub time_secs: u64,
+    /// The nanoseconds of that second, which tell an ADD from a later one; 0 in older entries.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub time_nanos: u32,
     /// The host ports. An unknown format of a later release is ignored, so that the pod keeps its
     /// addresses.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "tolerant")]
@@ -88,6 +93,7 @@ impl StoreEntry {
             netns: owner.netns.clone(),
             boot_id: boot_id.to_owned(),
             time_secs: owner.time_secs,
+            time_nanos: owner.time_nanos,
             ports: owner.ports.clone(),
             early: false,
             words: owner.words.clone(),
@@ -125,7 +131,8 @@ impl StoreEntry {
     /// Both were written by the same ADD.
     pub fn is_same(&self, other: &StoreEntry) -> bool {
         self.is_of(&other.container_id, &other.ifname)
-            && (self.time_secs, &self.addresses) == (other.time_secs, &other.addresses)
+            && (self.time_secs, self.time_nanos, &self.addresses)
+                == (other.time_secs, other.time_nanos, &other.addresses)
     }
 
     /// The requested port forwards.
@@ -155,6 +162,10 @@ impl StoreEntry {
         }
         text
     }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 fn tolerant<'de, D: Deserializer<'de>>(value: D) -> Result<Option<RequestedPorts>, D::Error> {
@@ -200,6 +211,13 @@ mod tests {
         let wanted = r#"{"schema":1,"containerID":"c1","ifname":"eth0","addresses":["10.1.2.2","fd00::2"],"pod":"default/web","netns":"/run/netns/a","bootId":"b","time":7}"#;
         assert_eq!(text, format!("{wanted}\n"));
         assert_eq!(StoreEntry::parse(text.as_bytes()), Ok(entry()));
+    }
+
+    #[test]
+    fn two_adds_of_one_second_are_not_the_same() {
+        let later = StoreEntry { time_nanos: 1, ..entry() };
+        assert!(!later.is_same(&entry()) && entry().is_same(&entry()));
+        assert_eq!(StoreEntry::parse(&later.to_bytes()), Ok(later));
     }
 
     #[test]

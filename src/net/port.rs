@@ -162,6 +162,15 @@ impl HostPort {
         Family::of(self.address)
     }
 
+    /// The same port on every address of its family.
+    pub fn of_all(&self) -> HostPort {
+        let address = match self.address {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        HostPort { address, ..*self }
+    }
+
     /// A packet could be for both.
     pub fn overlaps(&self, other: &HostPort) -> bool {
         let same_port = (self.protocol, self.port) == (other.protocol, other.port);

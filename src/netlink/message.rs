@@ -7,7 +7,7 @@ use neli::{FromBytesWithInput, ToBytes};
 use nix::errno::Errno;
 
 use crate::netlink::attributes::{AttributeList, Attributes};
-use crate::netlink::error::NetlinkError;
+use crate::netlink::error::{NetlinkError, Refused};
 
 /// Bytes of `struct nlmsghdr`.
 const HEADER: usize = 16;
@@ -131,12 +131,17 @@ impl<'a> Reply<'a> {
         self.flags & NlmF::DUMP_INTR.bits() != 0
     }
 
+    /// It ends a list, well or not.
+    pub(super) fn is_end_of_list(&self) -> bool {
+        self.kind == u16::from(Nlmsg::Done)
+    }
+
     /// What the message says about its request.
     ///
     /// # Errors
     /// [`NetlinkError::Malformed`] if it is an error without its code.
     pub fn verdict(&self) -> Result<ReplyState, NetlinkError> {
-        let done = self.kind == u16::from(Nlmsg::Done);
+        let done = self.is_end_of_list();
         if !done && self.kind != u16::from(Nlmsg::Error) {
             return Ok(ReplyState::Content);
         }
@@ -181,6 +186,16 @@ pub enum ReplyState {
     Refused(Errno, Option<String>),
 }
 
+/// How `message`, the one of that place, was refused.
+pub(super) fn refusal(
+    message: &Message,
+    index: usize,
+    errno: Errno,
+    text: Option<String>,
+) -> Refused {
+    Refused { what: message.what.clone(), errno, message: text, index }
+}
+
 /// The messages in one datagram.
 ///
 /// Sliced here by their length field and not by the codec: its parser loses the rest of the
@@ -223,11 +238,11 @@ fn aligned(length: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// A datagram of one message: type, flags, number 5, body.
-    fn datagram(kind: u16, flags: NlmF, body: &[u8]) -> Vec<u8> {
+    pub fn datagram(kind: u16, flags: NlmF, body: &[u8]) -> Vec<u8> {
         let mut bytes = ((HEADER + body.len()) as u32).to_ne_bytes().to_vec();
         bytes.extend_from_slice(&kind.to_ne_bytes());
         bytes.extend_from_slice(&flags.bits().to_ne_bytes());

@@ -21,6 +21,7 @@ pub mod vxlan_info;
 pub mod wire;
 
 mod attributes;
+mod dump;
 mod error;
 mod message;
 mod monitor;

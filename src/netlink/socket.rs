@@ -13,12 +13,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use neli::consts::nl::NlmF;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use netlink_sys::{Socket, SocketAddr};
-use nix::errno::Errno;
 use nix::libc::{MSG_DONTWAIT, MSG_TRUNC};
 use nix::sys::socket::{NetlinkAddr, bind, getsockname, setsockopt, sockopt};
 
+use crate::netlink::dump::DumpReader;
 use crate::netlink::error::{NetlinkError, Refused};
-use crate::netlink::message::{Message, Replies, Reply, ReplyState};
+use crate::netlink::message::{Message, Replies, Reply, ReplyState, refusal};
 
 /// Room for one datagram: the kernel makes lists in pieces of at most 32 KiB.
 pub(super) const DATAGRAM_BYTES: usize = 64 * 1024;
@@ -212,24 +212,19 @@ impl NetlinkSocket {
         let sequence = self.number(1);
         self.send_one(request, sequence, NlmF::DUMP)?;
         let mut buffer = ReceiveBuffer::take();
-        let mut found = Vec::new();
-        let mut steady = true;
-        loop {
-            for reply in self.receive(&mut buffer.0)? {
-                let reply = reply?;
-                if reply.sequence != sequence {
-                    continue;
-                }
-                steady &= !reply.interrupted();
-                match reply.verdict()? {
-                    ReplyState::Content => found.extend(parse(&reply)?),
-                    ReplyState::Done => return Ok(steady.then_some(found)),
-                    ReplyState::Refused(errno, text) => {
-                        return Err(refusal(request, 0, errno, text).into());
-                    }
+        let mut list = DumpReader::new(request, sequence);
+        // To the end, whatever comes: the kernel starts no other list on this socket before.
+        while !list.is_ended() {
+            match self.receive(&mut buffer.0) {
+                Ok(replies) => list.read(replies, &parse),
+                Err(error @ NetlinkError::Malformed(_)) => list.fail(error),
+                Err(error) => {
+                    list.fail(error);
+                    break;
                 }
             }
         }
+        list.found()
     }
 
     /// Sends the messages and gives the refusals, as they come.
@@ -330,8 +325,4 @@ impl AsFd for NetlinkSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-fn refusal(message: &Message, index: usize, errno: Errno, text: Option<String>) -> Refused {
-    Refused { what: message.what.clone(), errno, message: text, index }
 }

@@ -26,8 +26,8 @@ impl FileError {
             io::ErrorKind::IsADirectory => "a directory is in the way: remove it",
             io::ErrorKind::StorageFull => "make room on that file system",
             io::ErrorKind::ReadOnlyFilesystem => {
-                "let the unit write there (systemctl edit humanz-agent: ReadWritePaths=), or mount that \
-                 file system read-write"
+                "let the agent write there (its unit's ReadWritePaths=, or a mount of its pod that is not \
+                 read-only), or mount that file system read-write"
             }
             _ => return None,
         })

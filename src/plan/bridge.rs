@@ -36,6 +36,15 @@ pub struct FoundBridge {
     pub addresses: Vec<IpNetwork>,
 }
 
+/// A bridge of another name that bears the mark of humanz and the MAC of the wanted one: it was renamed, or
+/// copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkedBridge {
+    pub name: IfName,
+    /// How many pods are plugged into it.
+    pub pods: usize,
+}
+
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BridgeChange {
@@ -53,6 +62,35 @@ pub enum BridgeChange {
     RemoveAddress(IfName, IpNetwork),
     /// A missing gateway address.
     AddAddress(IfName, IpNetwork),
+}
+
+/// Which of the `marked` is the wanted bridge, where none has its name: the only one, or the only one with
+/// pods. The others are problems, and are left alone.
+pub fn renamed(
+    wanted: &Bridge,
+    is_named: bool,
+    marked: &[MarkedBridge],
+) -> (Option<IfName>, Vec<Problem>) {
+    let mut used = marked.iter().filter(|bridge| bridge.pods > 0);
+    let only = match (marked, used.next(), used.next()) {
+        ([only], ..) | (_, Some(only), None) if !is_named => Some(only),
+        _ => None,
+    };
+    let own = &wanted.name;
+    let fix = |name: &IfName| match is_named || only.is_some() {
+        true => format!("start its pods anew, then remove it: ip link del {name}"),
+        false => format!(
+            "give the right one its name (ip link set {name} down; ip link set {name} name {own}) and \
+             remove the others (ip link del)"
+        ),
+    };
+    let others = marked.iter().filter(|bridge| Some(*bridge) != only);
+    let problem = |MarkedBridge { name, pods }: &MarkedBridge| {
+        let what = format!("bridge {name} has the mark and the MAC of {own}, too, and {pods} pods");
+        let subject = Object::Bridge(name.clone());
+        Problem::new(ProblemKind::ForeignLink, subject, what).with_fix(fix(name))
+    };
+    (only.map(|bridge| bridge.name.clone()), others.map(problem).collect())
 }
 
 /// The steps that turn `found` into `wanted`, in the order to take them.
@@ -145,6 +183,24 @@ mod tests {
                 "fd00::1/64".parse().unwrap(),
             ],
         }
+    }
+
+    #[test]
+    fn of_several_bridges_with_our_mark_the_one_with_pods_is_ours_or_none() {
+        let marked = |name: &str, pods| MarkedBridge { name: name.parse().unwrap(), pods };
+        let check = |is_named, found: &[MarkedBridge], ours: &str, others: &[&str]| {
+            let (renamed, problems) = renamed(&wanted(), is_named, found);
+            assert_eq!(renamed.map_or(String::new(), |name| name.to_string()), ours);
+            let subjects: Vec<String> =
+                problems.iter().map(|problem| problem.subject.to_string()).collect();
+            assert_eq!(subjects, others);
+        };
+        check(false, &[], "", &[]);
+        check(false, &[marked("a", 0)], "a", &[]);
+        check(false, &[marked("a", 0), marked("b", 2)], "b", &["bridge a"]);
+        check(false, &[marked("a", 0), marked("b", 0)], "", &["bridge a", "bridge b"]);
+        check(false, &[marked("a", 1), marked("b", 2)], "", &["bridge a", "bridge b"]);
+        check(true, &[marked("a", 1)], "", &["bridge a"]);
     }
 
     fn check(found: Option<&FoundBridge>, expected: &[&str]) {

@@ -44,8 +44,7 @@ pub struct SetPortUp {
 }
 
 /// The ports of the bridge with that index among `found` that belong to pods of `network` and are down,
-/// to be set up. One that the plugin is just making may be among them: it is complete before the pod's
-/// end is up, and nothing passes before that.
+/// to be set up. One that the plugin is just making may be among them.
 pub fn down(network: &str, bridge: u32, found: &[Link]) -> Vec<SetPortUp> {
     let is_down = |link: &&Link| {
         let of_pod = is_of_network(link.alias.as_deref(), network);

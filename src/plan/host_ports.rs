@@ -8,7 +8,7 @@ mod maps;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ipam::PortClaim;
-use crate::net::{HostPort, IfName, PortForward, ReservedPort};
+use crate::net::{HostPort, IfName, PortForward, Protocol, ReservedPort};
 use crate::nft::{
     Action, Base, Chain, ChainPolicy, Field, Fingerprints, Hook, Match, NftRule, Ruleset, Verdict,
 };
@@ -152,7 +152,8 @@ pub enum HostPortChange {
 }
 
 /// The changes that turn the elements and bridges found into those of `claims`, all of them of the
-/// store with the fingerprint `store`. Elements of other stores, and foreign ones, stay.
+/// store with the fingerprint `store`. Elements of other stores, and foreign ones, stay and keep their
+/// packets.
 pub fn changes(
     claims: &[PortClaim],
     store: u64,
@@ -162,6 +163,7 @@ pub fn changes(
     let own = |found: &&PortElement| found.mark.as_ref().is_some_and(|mark| mark.store == store);
     let by_port: BTreeMap<HostPort, &PortElement> =
         found.iter().map(|found| (found.forward.from, found)).collect();
+    let others = Others::of(found.iter().filter(|found| !own(found)));
     let wanted: BTreeMap<HostPort, PortElement> =
         claims.iter().map(|claim| (claim.forward.from, element(claim, store))).collect();
     let needed = claims.iter().map(|claim| &claim.bridge);
@@ -170,6 +172,7 @@ pub fn changes(
         needed.into_iter().cloned().map(HostPortChange::Bridge).collect();
     for (port, element) in &wanted {
         match by_port.get(port) {
+            None if others.overlap(port) => {}
             None => changes.push(HostPortChange::Add(element.clone())),
             Some(found) if is_same(element, found) || !own(found) => {}
             Some(_) => changes.push(HostPortChange::Replace(element.clone())),
@@ -178,6 +181,25 @@ pub fn changes(
     let gone = found.iter().filter(own).filter(|found| !wanted.contains_key(&found.forward.from));
     changes.extend(gone.cloned().map(HostPortChange::Remove));
     changes
+}
+
+/// The ports of elements that are not this store's.
+struct Others(BTreeMap<(Protocol, u16), Vec<HostPort>>);
+
+impl Others {
+    fn of<'a>(found: impl Iterator<Item = &'a PortElement>) -> Others {
+        let mut others: BTreeMap<_, Vec<HostPort>> = BTreeMap::new();
+        for port in found.map(|found| found.forward.from) {
+            others.entry((port.protocol, port.port)).or_default().push(port);
+        }
+        Others(others)
+    }
+
+    /// One of them gets packets of `port`, or would lose packets to it.
+    fn overlap(&self, port: &HostPort) -> bool {
+        let same = self.0.get(&(port.protocol, port.port)).into_iter().flatten();
+        same.into_iter().any(|other| other.overlaps(port))
+    }
 }
 
 /// The removal of those of `found` that have a reserved port, whoever made them.

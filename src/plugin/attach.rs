@@ -204,6 +204,10 @@ fn pin(context: &AttachContext<'_>, wanted: &PodInterface, port: u32) -> Result<
         Err(error) if error.errno() == Some(Errno::EEXIST) => {}
         outcome => return outcome.or_internal(what),
     }
+    // An agent may have pinned it here, which found the port with its guard and down.
+    if rtnl.port_of(bridge, mac).or_internal(&what)? == Some((port, true)) {
+        return Ok(());
+    }
     let Some(pod) = holders::pinned(rtnl, bridge, mac).or_internal(&what)? else {
         // The bridge has only seen it.
         return rtnl.apply(&[neighbour::pin(port, mac)]).or_internal(what);

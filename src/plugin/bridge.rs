@@ -5,6 +5,7 @@ use std::fs;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
+use crate::checks::service_manager::LOOK;
 use crate::cni::config::NetConf;
 use crate::cni::error::CniError;
 use crate::net::{Family, IfName, Mac, subnet};
@@ -106,7 +107,7 @@ fn of_agent(
     match (found, reason) {
         (Some(found), None) => Ok(found),
         (_, reason) => Err(CniError::try_again(format!(
-            "{}: is humanz-agent running on this host? (systemctl status humanz-agent)",
+            "{}: is humanz-agent running on this host? ({LOOK})",
             reason.unwrap_or_default()
         ))),
     }

@@ -12,7 +12,9 @@ use crate::cni::error::{CniError, code};
 use crate::cni::request::Add;
 use crate::inspect::holders;
 use crate::ipam::pool::range_sets;
-use crate::ipam::{Owner, RangeSet, RequestedPorts, Reservation, Store, StoreEntry, StoreError};
+use crate::ipam::{
+    LockedStore, Owner, RangeSet, RequestedPorts, Reservation, Store, StoreEntry, StoreError,
+};
 use crate::net::subnet;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns;
@@ -63,23 +65,13 @@ pub fn reserve<'s>(
     undo: &mut UndoStack<'s>,
 ) -> Result<StoreEntry, CniError> {
     host_ports::refuse_reserved(&add.conf)?;
-    let owner = Owner {
-        container_id: add.attachment.container_id.to_string(),
-        ifname: add.attachment.ifname.to_string(),
-        pod: add.args.pod(),
-        netns: Some(add.netns.path.clone()),
-        time_secs: since_1970.as_secs(),
-        ports: ports(add),
-        words: add.words.clone(),
-    };
+    let owner = owner(add, since_1970);
     let requested: Vec<_> = add.requested.ips.iter().map(IpNetwork::ip).collect();
-    let reservation = match store.lock(LOCK_WAIT)?.reserve(&owner, sets, &requested) {
+    let reserve = |locked: LockedStore<'s>| locked.reserve(&owner, sets, &requested);
+    let reservation = match reserve(store.lock(LOCK_WAIT)?) {
         Err(StoreError::Duplicate(former)) if is_dead(&former, host.link_exists) => {
             cleanup_stale(&former)?;
-            let locked = store.lock(LOCK_WAIT)?;
-            locked.release(&owner.container_id, &owner.ifname)?;
-            log::info!("replaced the dead attachment of {}", former.owner_text());
-            locked.reserve(&owner, sets, &requested)?
+            reserve(without_dead(store, &former)?)?
         }
         // An interface without a reservation: it may be in use.
         Ok(_undone) if host.link_exists => {
@@ -91,7 +83,7 @@ pub fn reserve<'s>(
         outcome => outcome?,
     };
     let reservation = host.without_others(reservation, &requested, |others| {
-        store.lock(LOCK_WAIT)?.without(others).reserve(&owner, sets, &requested)
+        reserve(store.lock(LOCK_WAIT)?.without(others))
     })?;
     reservation.claim_ports(LOCK_WAIT, namespace_is_gone)?;
     let entry = reservation.commit();
@@ -102,6 +94,27 @@ pub fn reserve<'s>(
         closed
     });
     Ok(entry)
+}
+
+fn owner(add: &Add, since_1970: Duration) -> Owner {
+    Owner {
+        container_id: add.attachment.container_id.to_string(),
+        ifname: add.attachment.ifname.to_string(),
+        pod: add.args.pod(),
+        netns: Some(add.netns.path.clone()),
+        time_secs: since_1970.as_secs(),
+        time_nanos: since_1970.subsec_nanos(),
+        ports: ports(add),
+        words: add.words.clone(),
+    }
+}
+
+/// The store without the dead attachment.
+fn without_dead<'s>(store: &'s Store, former: &StoreEntry) -> Result<LockedStore<'s>, StoreError> {
+    let locked = store.lock(LOCK_WAIT)?;
+    locked.release(&former.container_id, &former.ifname)?;
+    log::info!("replaced the dead attachment of {}", former.owner_text());
+    Ok(locked)
 }
 
 /// What ADD found of the host, before it claims.

@@ -51,7 +51,7 @@ pub fn gc(gc: &Gc, call: &mut CallContext<'_>) -> Result<(), CniError> {
     if released > 0 {
         call.line.fact("reservations", released);
     }
-    failures.note(host_ports::restore(&store));
+    failures.note(host_ports::restore(&store, &rtnl));
     let restored = failures.note(guard::restore(&rtnl, &gc.conf, &store)).unwrap_or_default();
     if restored > 0 {
         call.line.fact("guards restored", restored);

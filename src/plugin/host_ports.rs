@@ -5,6 +5,7 @@
 //! call restores it.
 
 use std::collections::BTreeSet;
+use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 
 use nix::errno::Errno;
@@ -62,7 +63,7 @@ pub fn open(
 ) -> Result<(), CniError> {
     if entry.ports.is_none() {
         let restores = conf.create_bridge && store.ports().exist();
-        return if restores { restore_lost(store.ports()) } else { Ok(()) };
+        return if restores { restore_lost(store.ports(), rtnl) } else { Ok(()) };
     }
     let locked = store.ports().lock(LOCK_WAIT)?;
     let claims = locked.own(entry)?;
@@ -91,12 +92,10 @@ pub fn close(store: &Store, entries: &[&StoreEntry]) -> Result<(), CniError> {
     for entry in entries {
         claims.extend(locked.own(entry)?);
     }
-    let table = KernelTable::open(store.ports())?;
-    let removed = table.remove(&claims);
     // Closing a netfilter socket waits until the kernel has freed what was removed, 15 ms. That
     // happens while the caller goes on; the end of the process closes the socket.
-    std::mem::forget(table);
-    removed?;
+    let table = ManuallyDrop::new(KernelTable::open(store.ports())?);
+    table.remove(&claims)?;
     for entry in entries {
         // Not later with the addresses: whoever restores the table would open them again.
         locked.release(entry)?;
@@ -108,20 +107,10 @@ pub fn close(store: &Store, entries: &[&StoreEntry]) -> Result<(), CniError> {
             claim.bridge == *bridge && claim.forward.from.family() == Family::V4
         };
         if !locked.holds(is_of)? {
-            forbid_loopback(bridge);
+            table.forbid_loopback(bridge)?;
         }
     }
     Ok(())
-}
-
-/// Only ports of the host need the way from 127.0.0.1 to pods.
-fn forbid_loopback(bridge: &IfName) {
-    let key = format!("net/ipv4/conf/{bridge}/route_localnet");
-    if sysctl::read(&key).is_ok_and(|value| value == "1")
-        && let Err(error) = sysctl::write(&key, "0")
-    {
-        log::warn!("{error}");
-    }
 }
 
 /// The host ports that `entry` requests, open or not.
@@ -133,7 +122,7 @@ pub fn requested(entry: &StoreEntry) -> Vec<HostPort> {
 ///
 /// # Errors
 /// As for [`close`].
-pub fn restore(store: &Store) -> Result<(), CniError> {
+pub fn restore(store: &Store, rtnl: &Rtnl) -> Result<(), CniError> {
     if !store.ports().exist() {
         return Ok(());
     }
@@ -141,7 +130,7 @@ pub fn restore(store: &Store) -> Result<(), CniError> {
     locked.sweep()?;
     let table = KernelTable::open(store.ports())?;
     table.ensure()?;
-    table.restore(&locked)
+    table.restore(&locked, rtnl)
 }
 
 /// Why the requested ports do not lead to the pod's `addresses`. (Those that another interface of
@@ -175,14 +164,14 @@ pub fn mismatches(check: &Check, addresses: &[IpAddr]) -> Result<Vec<String>, Cn
     Ok(mismatches)
 }
 
-fn restore_lost(claims: &PortClaims) -> Result<(), CniError> {
+fn restore_lost(claims: &PortClaims, rtnl: &Rtnl) -> Result<(), CniError> {
     let table = KernelTable::open(claims)?;
     if table.is_intact()? {
         return Ok(());
     }
     let locked = claims.lock(LOCK_WAIT)?;
     table.ensure()?;
-    table.restore(&locked)
+    table.restore(&locked, rtnl)
 }
 
 /// The table in the kernel. It is changed only while the claims are locked.
@@ -213,7 +202,8 @@ impl KernelTable {
         Ok(())
     }
 
-    /// Adds the elements of `claims` in one transaction, unless ports are taken.
+    /// Adds the elements of `claims` in one transaction, unless ports are taken. What another store adds at
+    /// the same time is seen by one of both, or by both, which then both refuse.
     fn put(
         &self,
         locked: &LockedClaims<'_>,
@@ -221,24 +211,24 @@ impl KernelTable {
         claims: &[PortClaim],
     ) -> Result<(), CniError> {
         let Some(first) = claims.first() else { return Ok(()) };
-        let bridge = PortChange::Bridge(first.bridge.clone());
+        let bridge = [PortChange::Bridge(first.bridge.clone())];
         let elements: Vec<PortElement> =
             claims.iter().map(|claim| element(claim, self.store)).collect();
-        let mut steps = vec![bridge.clone()];
-        steps.extend(elements.iter().cloned().map(PortChange::Add));
+        let mut adds: Vec<PortChange> = elements.iter().cloned().map(PortChange::Add).collect();
         for _ in 0..TRIES {
             if !self.is_intact()? {
                 self.ensure()?;
-                self.restore(locked)?;
+                self.restore(locked, rtnl)?;
             }
-            match self.change(&steps) {
+            let stale = self.stale_beside(rtnl, &elements)?;
+            match self.change(&[&bridge[..], &stale[..], &adds[..]].concat()) {
                 Err(error) if error.errno() == Some(Errno::EEXIST) => {
-                    steps = vec![bridge.clone()];
-                    steps.extend(self.resolve_conflicts(rtnl, &elements)?);
+                    adds = self.resolve_conflicts(rtnl, &elements)?;
                 }
                 // Removed since the check above.
                 Err(error) if error.errno() == Some(Errno::ENOENT) => {}
-                outcome => return outcome.map_err(failed),
+                Ok(()) => return self.stale_beside(rtnl, &elements).map(drop),
+                refused => return refused.map_err(failed),
             }
         }
         Err(CniError::try_again(format!("nftables table inet {TABLE} is changed all the time")))
@@ -259,16 +249,32 @@ impl KernelTable {
                 Some(found) if self.is_stale(rtnl, &found)? => {
                     steps.extend(HostPortChange::Replace(element.clone()).steps());
                 }
-                Some(found) => {
-                    let owner = found.comment.unwrap_or_else(|| "a foreign element".to_owned());
-                    let text = format!(
-                        "host port {port} is taken by {owner} (nftables table inet {TABLE})"
-                    );
-                    return Err(CniError::new(code::PORT_TAKEN, text));
-                }
+                Some(found) => return Err(taken(found)),
             }
         }
         Ok(steps)
+    }
+
+    /// The steps that remove stale elements whose packets `elements` would get or take: of one address and
+    /// of all, where the other is asked for.
+    ///
+    /// # Errors
+    /// Code 104: one of them is not stale.
+    fn stale_beside(
+        &self,
+        rtnl: &Rtnl,
+        elements: &[PortElement],
+    ) -> Result<Vec<PortChange>, CniError> {
+        let ports: BTreeSet<HostPort> =
+            elements.iter().map(|element| element.forward.from).collect();
+        let mut stale = Vec::new();
+        for found in inspect::beside(&self.nft, &ports).map_err(failed)? {
+            if !self.is_stale(rtnl, &found)? {
+                return Err(taken(found));
+            }
+            stale.push(PortChange::Remove(found.forward.from));
+        }
+        Ok(stale)
     }
 
     /// The element has no owner: in our store its claim would be ours now; of another store the pod
@@ -289,7 +295,7 @@ impl KernelTable {
     }
 
     /// Makes the elements what all claims request.
-    fn restore(&self, locked: &LockedClaims<'_>) -> Result<(), CniError> {
+    fn restore(&self, locked: &LockedClaims<'_>, rtnl: &Rtnl) -> Result<(), CniError> {
         let claims = locked.held()?;
         let found = inspect::all(&self.nft).map_err(failed)?;
         let bridges = inspect::bridge_set(&self.nft).map_err(failed)?;
@@ -298,6 +304,32 @@ impl KernelTable {
         self.change(&steps).map_err(failed)?;
         for change in &changes {
             log::info!("{}", change.line().past());
+        }
+        let v4 = claims.iter().filter(|claim| claim.forward.from.family() == Family::V4);
+        for bridge in v4.map(|claim| &claim.bridge).collect::<BTreeSet<_>>() {
+            allow_loopback(rtnl, bridge);
+        }
+        Ok(())
+    }
+
+    /// Only ports of the host need the way from 127.0.0.1 to pods; those of other stores do, too.
+    fn forbid_loopback(&self, bridge: &IfName) -> Result<(), CniError> {
+        let key = format!("net/ipv4/conf/{bridge}/route_localnet");
+        if !sysctl::read(&key).is_ok_and(|value| value == "1") {
+            return Ok(());
+        }
+        let rtnl = Rtnl::open().map_err(failed)?;
+        let is_needed =
+            || inspect::others_lead_to(&self.nft, &rtnl, self.store, bridge).map_err(failed);
+        if is_needed()? {
+            return Ok(());
+        }
+        if let Err(error) = sysctl::write(&key, "0") {
+            log::warn!("{error}");
+        }
+        // One that came between found it allowed.
+        if is_needed()? {
+            allow_loopback(&rtnl, bridge);
         }
         Ok(())
     }
@@ -346,6 +378,13 @@ fn allow_loopback(rtnl: &Rtnl, bridge: &IfName) {
     if let Err(error) = allow() {
         log::warn!("host ports do not answer on 127.0.0.1: {error:#}");
     }
+}
+
+fn taken(found: PortElement) -> CniError {
+    let owner = found.comment.unwrap_or_else(|| "a foreign element".to_owned());
+    let port = found.forward.from;
+    let text = format!("host port {port} is taken by {owner} (nftables table inet {TABLE})");
+    CniError::new(code::PORT_TAKEN, text)
 }
 
 fn failed(error: NetlinkError) -> CniError {

@@ -4,6 +4,7 @@
 use std::fs;
 use std::net::IpAddr;
 
+use crate::checks::service_manager::LOOK;
 use crate::cni::config::AgentDown;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Add;
@@ -31,49 +32,66 @@ pub fn put_in_force(
     if matches!(answered, Ok(PolicyAnswer { in_force: true, .. })) {
         return Ok("in force".to_owned());
     }
-    let again = |what: String| {
-        let fix = "is humanz-agent running on this host? (systemctl status humanz-agent)";
-        CniError::new(code::TRY_AGAIN, format!("policies: {what}; {fix}"))
-    };
     if let (Err(why), AgentDown::Fail) = (&answered, on_agent_down) {
         return Err(again(format!("the agent does not answer: {why} (POLICY_ON_AGENT_DOWN=fail)")));
     }
-    let nft = Nft::open().or_internal("open the table of policies")?;
-    let tables = nft.tables().or_internal("look for the table of policies")?;
-    let is_there = tables.iter().any(|table| table == POLICY_TABLE);
-    let no_table = |why: &str| again(format!("no table inet {POLICY_TABLE}: {why}"));
-    let why = match answered {
+    let table = TableInForce::open()?;
+    match answered {
         // Without the table nothing would keep the pod in quarantine.
-        Ok(PolicyAnswer { why, .. }) if !is_there => return Err(no_table(&why)),
+        Ok(PolicyAnswer { why, .. }) if !table.is_there => Err(no_table(&why)),
         Ok(PolicyAnswer { judged: false, why, .. }) if is_outside(add, entry) => {
-            return Err(again(not_judged(&why)));
+            Err(again(not_judged(&why)))
         }
         Ok(PolicyAnswer { why, .. }) => {
             // The agent may not have come to the address yet.
-            forget(&nft, &entry.addresses).or_internal("remove a former pod's policies")?;
-            return Ok(format!("quarantine: {why}"));
+            table.forget(&entry.addresses)?;
+            Ok(format!("quarantine: {why}"))
         }
-        Err(why) => why,
-    };
-    let is_unconcerned = is_unconcerned(add, entry);
-    if is_there {
-        forget(&nft, &entry.addresses).or_internal("remove a former pod's policies")?;
+        Err(why) => {
+            let became = without_agent(add, entry, on_agent_down, &table, &why)?;
+            log::warn!("policies: the agent does not answer: {why}; {became}");
+            Ok(format!("{became}: the agent does not answer: {why}"))
+        }
     }
-    let became = match on_agent_down {
-        AgentDown::Open if !is_there => on_agent_down.name(),
-        _ if !is_there => return Err(no_table(&why)),
+}
+
+/// What becomes of a pod whose agent does not answer.
+fn without_agent(
+    add: &Add,
+    entry: &StoreEntry,
+    on_agent_down: AgentDown,
+    table: &TableInForce,
+    why: &str,
+) -> Result<&'static str, CniError> {
+    let is_unconcerned = is_unconcerned(add, entry);
+    if !table.is_there {
+        return match on_agent_down {
+            AgentDown::Open => Ok(on_agent_down.name()),
+            _ => Err(no_table(why)),
+        };
+    }
+    table.forget(&entry.addresses)?;
+    match on_agent_down {
         AgentDown::Quarantine if !is_unconcerned && is_outside(add, entry) => {
-            return Err(again(not_judged(&format!("the agent does not answer: {why}"))));
+            Err(again(not_judged(&format!("the agent does not answer: {why}"))))
         }
-        AgentDown::Quarantine if !is_unconcerned => on_agent_down.name(),
+        AgentDown::Quarantine if !is_unconcerned => Ok(on_agent_down.name()),
         _ => {
-            let opened = nft.change_elements(POLICY_TABLE, &opened(&entry.addresses));
+            let opened = table.nft.change_elements(POLICY_TABLE, &opened(&entry.addresses));
             opened.or_internal("open the pod")?;
-            if is_unconcerned { "no policy concerns its namespace" } else { on_agent_down.name() }
+            let unconcerned = "no policy concerns its namespace";
+            Ok(if is_unconcerned { unconcerned } else { on_agent_down.name() })
         }
-    };
-    log::warn!("policies: the agent does not answer: {why}; {became}");
-    Ok(format!("{became}: the agent does not answer: {why}"))
+    }
+}
+
+fn again(what: String) -> CniError {
+    let fix = format!("is humanz-agent running on this host? ({LOOK})");
+    CniError::new(code::TRY_AGAIN, format!("policies: {what}; {fix}"))
+}
+
+fn no_table(why: &str) -> CniError {
+    again(format!("no table inet {POLICY_TABLE}: {why}"))
 }
 
 /// The pod has an address that is not judged without the agent: it is in no range of the network.
@@ -99,6 +117,25 @@ fn answer(add: &Add, entry: &StoreEntry) -> Result<PolicyAnswer, String> {
     let answer = local_socket::ask(&socket, &question, ask::LIMIT, ask::DEADLINE);
     let answer = answer.map_err(|error| format!("{}: {error}", socket.display()))?;
     serde_json::from_slice(&answer).map_err(|error| error.to_string())
+}
+
+/// The table of policies.
+struct TableInForce {
+    nft: Nft,
+    is_there: bool,
+}
+
+impl TableInForce {
+    fn open() -> Result<TableInForce, CniError> {
+        let nft = Nft::open().or_internal("open the table of policies")?;
+        let tables = nft.tables().or_internal("look for the table of policies")?;
+        let is_there = tables.iter().any(|table| table == POLICY_TABLE);
+        Ok(TableInForce { nft, is_there })
+    }
+
+    fn forget(&self, addresses: &[IpAddr]) -> Result<(), CniError> {
+        forget(&self.nft, addresses).or_internal("remove a former pod's policies")
+    }
 }
 
 /// Removes what the table has of these addresses. If it has anything, connections of the former pod

@@ -14,6 +14,7 @@ use nix::fcntl::Flock;
 use crate::agent::applier::Applier;
 use crate::agent::{self, lock, logger, reconcile};
 use crate::inspect::Kernel;
+use crate::inspect::service_manager::service_manager;
 use crate::net::Problem;
 use crate::plan::Line;
 use crate::settings::exit::{self, Exit};
@@ -22,7 +23,9 @@ use crate::settings::loader::SettingsLoader;
 use crate::settings::{Settings, values_only};
 
 /// What to do about an agent that runs.
-const STOP: &str = "stop it first: systemctl disable --now humanz-agent";
+fn stop() -> String {
+    format!("stop it first: {}", service_manager().stop())
+}
 
 /// What was taken off a host, or would be.
 #[derive(Debug)]
@@ -119,7 +122,7 @@ fn in_the_way(
     options: &Uninstall,
 ) -> Result<Vec<String>, Exit> {
     let running = lock::is_held(&settings.state_dir)
-        .then(|| format!("another humanz-agent serves this host; {STOP}"));
+        .then(|| format!("another humanz-agent serves this host; {}", stop()));
     let pods = with_pods(kernel, options)?;
     Ok(running.into_iter().chain(pods).collect())
 }
@@ -127,7 +130,7 @@ fn in_the_way(
 /// An agent that runs would put everything back.
 fn hold(settings: &Settings) -> Result<Flock<File>, Exit> {
     lock::take(&settings.state_dir).map_err(|exit| match lock::is_held(&settings.state_dir) {
-        true => Exit::new(exit.code, format!("{}; {STOP}", exit.why)),
+        true => Exit::new(exit.code, format!("{}; {}", exit.why, stop())),
         false => exit,
     })
 }

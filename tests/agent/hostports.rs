@@ -116,6 +116,33 @@ fn a_recreated_bridge_accepts_connections_from_127_0_0_1_again() {
     agent.stop();
 }
 
+/// A network of its own on the agent's bridge, as an administrator may write it.
+#[test]
+fn a_port_of_another_store_answers_on_127_0_0_1_beside_an_agent() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[]);
+    let mut network = Network::of(host);
+    network.plugins[0]["dataDir"] = json!("/run/elsewhere");
+    make_netns(host, "web");
+    let mut attachment = Attachment::new("web");
+    attachment.runtime = json!({ "portMappings": mappings() });
+    let pod = Pod::connect(host, &network, attachment).unwrap();
+    let _echo = Echo::serve(&pod, 80);
+    let local: SocketAddr = "127.0.0.1:8080".parse().unwrap();
+    assert!(ask_tcp(host, local).is_ok());
+    // The store of the agent has no port any more then.
+    make_netns(host, "own");
+    let mut attachment = Attachment::new("own");
+    let mapping = json!({ "hostPort": 8081, "containerPort": 80, "protocol": "tcp" });
+    attachment.runtime = json!({ "portMappings": [mapping] });
+    Pod::connect(host, &Network::of(host), attachment).unwrap().delete();
+    agent.stop();
+    let agent = serve(host, &[]);
+    assert!(ask_tcp(host, local).is_ok());
+    agent.stop();
+}
+
 #[test]
 fn a_pod_is_reached_although_the_hosts_own_rules_drop_what_is_forwarded() {
     let alone = alone();

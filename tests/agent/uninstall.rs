@@ -124,6 +124,11 @@ fn attached_pods_are_disconnected_only_on_request() {
     let pod = Pod::add(host, "a");
     let running = uninstall(host, "--force");
     assert!(running.stderr.contains("systemctl disable --now humanz-agent"), "{running}");
+    // Each pod of Kubernetes has this variable.
+    let in_pod = [STANDALONE, &[("KUBERNETES_SERVICE_HOST", "10.96.0.1")]].concat();
+    let running = Agent::run(host, "uninstall --force", &in_pod);
+    assert!(running.stderr.contains("kubectl -n kube-system delete ds/humanz"), "{running}");
+    assert!(!running.stderr.contains("systemctl"), "{running}");
     let planned = uninstall(host, "--dry-run").ok();
     assert!(planned.contains("\n! another humanz-agent serves this host"), "{planned}");
     agent.stop();

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::cluster::Alone;
 use crate::support::cni::Network;
 use crate::support::echo::{Echo, ask_tcp};
-use crate::support::local::get;
+use crate::support::local::{get, status_when};
 use crate::support::node::command;
 use crate::support::wait::SOON;
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
@@ -230,6 +230,41 @@ fn running_pods_are_guarded_in_place() {
 }
 
 #[test]
+fn what_a_guard_drops_is_explained_and_counted_by_pod_and_reason() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let _agent = serve(host, &[]);
+    let pods = [Pod::add(host, "a"), Pod::add(host, "b")];
+    let counted = |pod: &str, reason: &str| {
+        let page = get(host, "/metrics").1;
+        let ours = |line: &&str| {
+            line.starts_with("humanz_guard_dropped_frames_total{")
+                && line.contains(&format!("{pod}\""))
+                && line.contains(&format!("reason=\"{reason}\""))
+        };
+        page.lines()
+            .find(ours)
+            .map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+    };
+    let explained = || Agent::run(host, "explain --json a b", STANDALONE).stdout;
+    assert_eq!(["source", "mac"].map(|reason| counted("a", reason)), [0.0, 0.0]);
+    // Else ARP for the gateway is what is dropped.
+    reaches(&pods[0], &pods[1]);
+    assert!(!explained().contains("source "));
+    assert!(!lies(&pods[0], &pods[1]));
+    assert!(counted("a", "source") > 0.0);
+    let text = explained();
+    assert!(text.contains("pod-guard") && text.contains("source "), "{text}");
+    assert_eq!(counted("a", "mac"), 0.0);
+    pods[0].run("ip link set eth0 address 02:00:00:00:00:01").ok();
+    assert!(!pods[0].run(&format!("ping -n -c 1 -W 1 {}", pods[1].v4())).succeeded());
+    assert!(counted("a", "mac") > 0.0);
+    let text = explained();
+    assert!(text.contains("(its guard) for the pod's MAC 02:00:00:00:00:01"), "{text}");
+    assert_eq!(["source", "mac"].map(|reason| counted("b", reason)), [0.0, 0.0], "b is not a");
+}
+
+#[test]
 fn allowed_addresses_reach_running_pods() {
     let alone = Alone::new();
     let host = &alone.host;
@@ -312,4 +347,68 @@ fn a_pods_link_that_somebody_sets_down_is_set_up() {
     host.run("ip link set humanz0 down").ok();
     reaches(&pods[0], &pods[1]);
     reaches(&pods[1], &late);
+}
+
+/// The plugin sets it up once its guard is there; who is in the pod may have set the other end up before.
+#[test]
+fn a_port_that_the_plugin_is_just_making_is_not_set_up_before_its_guard() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = serve(host, &[("RESYNC_INTERVAL", "1s")]);
+    let pods = [Pod::add(host, "a"), Pod::add(host, "b")];
+    let port = host.shell("ls /sys/class/net | grep '^hz' | head -1").ok();
+    let port = port.trim();
+    host.shell(
+        "ip netns add new; ip link add hznew type veth peer name eth0 netns new
+         ip link set hznew alias 'humanz humanz new eth0 default/new'; ip link set hznew master humanz0
+         ip -n new link set eth0 up",
+    )
+    .ok();
+    // The last digit has IFF_UP.
+    let flags = |link: &str| host.read(&format!("/sys/class/net/{link}/flags")).unwrap();
+    let is_up = |link: &str| flags(link).trim().ends_with('3');
+    // A full reconcile has been since: it found the other one.
+    host.run(&format!("ip link set {port} down")).ok();
+    soon("the other is set up", || is_up(port));
+    assert!(!is_up("hznew"));
+    reaches(&pods[0], &pods[1]);
+    // A running pod whose guard went while nobody looked.
+    agent.stop();
+    let aged = "cd /run/humanz/ipam/humanz; sed -i 's/\"time\":[0-9]*/\"time\":1700000000/' owners/* 10.* fd*";
+    host.shell(&format!("nft flush ruleset; ip link set {port} down; {aged}")).ok();
+    let _agent = serve(host, &[]);
+    soon("it is set up", || is_up(port));
+    assert!(!is_up("hznew"));
+    reaches(&pods[0], &pods[1]);
+    assert_eq!(chains(host), 2);
+}
+
+/// A copy of the bridge, which a tool that saves and restores links may leave.
+#[test]
+fn of_two_bridges_with_the_same_mark_the_one_with_the_pods_is_kept_and_the_other_reported() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    // Made first, so that it is first in the kernel's list.
+    host.run("ip link add twin type bridge").ok();
+    let _agent = serve(host, &[]);
+    let pods = [Pod::add(host, "a"), Pod::add(host, "b")];
+    reaches(&pods[0], &pods[1]);
+    let mac = host.read("/sys/class/net/humanz0/address").unwrap();
+    host.shell(&format!(
+        "ip link set twin address {}; ip link set twin alias 'humanz bridge'
+         for try in $(seq 100); do
+             ip link set humanz0 down && ip link set humanz0 name other && exit
+         done; exit 1",
+        mac.trim()
+    ))
+    .ok();
+    reaches(&pods[0], &pods[1]);
+    soon("its name is back", || !host.run("ip link show other").succeeded());
+    host.run("ip link show twin").ok();
+    let is_reported = |status: &serde_json::Value| status["problems"].to_string().contains("twin");
+    let status = status_when(host, "the other one is reported", is_reported);
+    assert!(status["problems"].to_string().contains("ip link del twin"), "{status:#}");
+    is_whole(&pods[0]);
+    host.run("ip link del twin").ok();
+    status_when(host, "it is gone", |status| !is_reported(status));
 }

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use humanz::net::Mac;
-use humanz::netlink::NetlinkError;
 use humanz::netlink::route::{self, Route};
 use humanz::netlink::rtnl::Rtnl;
-use humanz::netlink::{address, neighbour};
+use humanz::netlink::{NetlinkError, NetlinkProtocol, NetlinkSocket, Reply};
+use humanz::netlink::{address, link, neighbour};
 use nix::errno::Errno;
 
 use super::{bridge, errno, in_namespace, ip, net};
@@ -201,4 +201,19 @@ fn two_next_hops(to: &str, first: &str, second: &str) {
 /// The gateways of our routes.
 fn gateways(rtnl: &Rtnl) -> Vec<Option<IpAddr>> {
     rtnl.routes(route::PROTOCOL).unwrap().iter().map(|route| route.gateway).collect()
+}
+
+/// More than one datagram of the kernel's: the rest of it must not be in the way of the next request.
+#[test]
+fn a_list_that_could_not_be_read_is_in_nobodys_way() {
+    in_namespace(|rtnl| {
+        (0..60).for_each(|number| drop(bridge(rtnl, &format!("br{number}"))));
+        let socket = NetlinkSocket::open(NetlinkProtocol::Route).unwrap();
+        let list = link::list_kind("bridge");
+        let wrong =
+            |_: &Reply<'_>| Err::<Option<u32>, _>(NetlinkError::Malformed("odd".to_owned()));
+        let error = socket.dump(&list, wrong).unwrap_err().to_string();
+        assert!(error.contains("odd"), "{error}");
+        assert_eq!(socket.dump(&list, link::parse).unwrap().len(), 60);
+    });
 }

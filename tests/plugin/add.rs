@@ -286,7 +286,9 @@ fn with_an_agent_a_bridge_that_is_not_ready_is_code_11() {
         let answer = Call::new("ADD", &conf, "c1").run(&host);
         assert_eq!(answer.code(), 11);
         assert!(answer.error().contains(wanted), "{}", answer.error());
-        assert!(answer.error().contains("systemctl status humanz-agent"), "{}", answer.error());
+        for command in ["systemctl status humanz-agent", "kubectl -n kube-system get pods"] {
+            assert!(answer.error().contains(command), "{}", answer.error());
+        }
     };
     refused("bridge hz0 not found: is humanz-agent running on this host?");
     host.shell("ip link add hz0 type bridge").ok();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::hostports::{add, call, dual, elements, mapping};
+use crate::support::echo::{Echo, ask_tcp};
 use crate::support::facts::veths;
 use crate::support::node::command;
 use crate::support::plugin_host::{Call, PluginHost, STORE};
@@ -32,6 +33,11 @@ fn assert_closed(host: &PluginHost, when: &str) {
 fn gc(valid: Value) -> Call {
     let call = Call::new("GC", &dual(), "").with("CNI_CONTAINERID", "").with("CNI_NETNS", "");
     call.with("CNI_IFNAME", "").key("cni.dev/valid-attachments", valid)
+}
+
+/// A call for a network with a store of its own, and that network's name.
+fn elsewhere(verb: &str, name: &str, mappings: &Value) -> Call {
+    call(verb, name, mappings).key("dataDir", json!("/run/elsewhere")).key("name", json!("other"))
 }
 
 #[test]
@@ -237,16 +243,62 @@ fn elements_of_a_lost_store_block_no_port() {
     add(&host, "second", &wish);
     assert!(elements(&host)[0].ends_with("10.1.2.3 . 80"), "{:?}", elements(&host));
     // A network with a store of its own: refused while that pod is there, and not for ever.
-    let elsewhere = |name: &str| {
-        call("ADD", name, &wish).key("dataDir", json!("/run/elsewhere")).key("name", json!("other"))
-    };
+    let elsewhere = || elsewhere("ADD", "third", &wish).with("CNI_ARGS", "IP=10.1.2.9");
     host.netns("third");
-    let answer = elsewhere("third").with("CNI_ARGS", "IP=10.1.2.9").run(&host);
+    let answer = elsewhere().run(&host);
     assert_eq!(answer.code(), 104, "{answer:?}");
     assert!(answer.error().contains("humanz net second eth0"), "{}", answer.error());
     host.run("ip netns del second").ok();
     soon("its link is deleted too", || veths(&host).len() == 1);
-    elsewhere("third").with("CNI_ARGS", "IP=10.1.2.9").run(&host).ok();
+    elsewhere().run(&host).ok();
+}
+
+#[test]
+fn a_port_of_one_address_and_that_of_all_conflict_across_stores() {
+    let host = PluginHost::new();
+    let (one, all) = (json!([mapping("tcp", 80, "192.0.2.11")]), json!([mapping("tcp", 80, "")]));
+    for (number, (first, second)) in [(&one, &all), (&all, &one)].into_iter().enumerate() {
+        let [a, b] = ["a", "b"].map(|name| format!("{name}{number}"));
+        add(&host, &a, first);
+        let before = elements(&host);
+        host.netns(&b);
+        let answer = elsewhere("ADD", &b, second).run(&host);
+        assert_eq!(answer.code(), 104, "{answer:?}");
+        assert!(answer.error().contains(&format!("humanz net {a} eth0")), "{}", answer.error());
+        assert_eq!(elements(&host), before);
+        // Not that of a pod that died without a DEL.
+        host.run(&format!("ip netns del {a}")).ok();
+        soon("its link is deleted too", || veths(&host).is_empty());
+        elsewhere("ADD", &b, second).run(&host).ok();
+        // In the other family there is no conflict.
+        let left = elements(&host);
+        let mut conflicting = before.iter().filter(|element| !element.starts_with("any6"));
+        assert!(conflicting.all(|element| !left.contains(element)), "{left:?}");
+        elsewhere("DEL", &b, second).run(&host).ok();
+        call("DEL", &a, first).run(&host).ok();
+        assert_eq!(elements(&host), [""; 0]);
+    }
+}
+
+/// Without ports nobody needs it, and pods shall not have it.
+#[test]
+fn the_way_from_127_0_0_1_is_there_while_any_store_has_a_port() {
+    let host = PluginHost::new();
+    let [one, two] = [8080, 8081].map(|port| json!([mapping("tcp", port, "")]));
+    let is_there =
+        || host.read("/proc/sys/net/ipv4/conf/hz0/route_localnet").unwrap().trim() == "1";
+    add(&host, "a", &one);
+    host.netns("b");
+    elsewhere("ADD", "b", &two).run(&host).ok();
+    let _echo = Echo::serve(&host.container("b"), 80);
+    call("DEL", "a", &one).run(&host).ok();
+    assert!(is_there(), "the other store has a port");
+    assert!(ask_tcp(&*host, "127.0.0.1:8081".parse().unwrap()).is_ok());
+    add(&host, "c", &one);
+    elsewhere("DEL", "b", &two).run(&host).ok();
+    assert!(is_there(), "the first store has a port");
+    call("DEL", "c", &one).run(&host).ok();
+    assert!(!is_there());
 }
 
 #[test]
@@ -257,17 +309,13 @@ fn a_late_del_closes_no_port_that_another_store_has_now() {
     host.run("ip netns del dead").ok();
     soon("its link is deleted too", || veths(&host).is_empty());
     let wish = json!([mapping("tcp", 80, "")]);
-    let elsewhere = |verb: &str| {
-        let call = call(verb, "second", &wish).key("dataDir", json!("/run/elsewhere"));
-        call.key("name", json!("other"))
-    };
     host.netns("second");
-    elsewhere("ADD").run(&host).ok();
+    elsewhere("ADD", "second", &wish).run(&host).ok();
     assert_eq!(elements(&host).len(), 3);
     call("DEL", "dead", &json!([])).run(&host).ok();
     assert_eq!(claims(&host), [""; 0]);
     assert_eq!(elements(&host), ["any4 tcp . 80 : 10.1.2.2 . 80", "any6 tcp . 80 : fd00::2 . 80"]);
-    elsewhere("DEL").run(&host).ok();
+    elsewhere("DEL", "second", &wish).run(&host).ok();
     assert_eq!(elements(&host), [""; 0]);
 }
 
@@ -279,8 +327,7 @@ fn a_port_of_a_pod_whose_link_was_renamed_is_taken() {
     let link = result["interfaces"][1]["name"].as_str().unwrap();
     host.shell(&format!("ip link set {link} down; ip link set {link} name other0 up")).ok();
     host.netns("second");
-    let elsewhere = call("ADD", "second", &wish).key("dataDir", json!("/run/elsewhere"));
-    let answer = elsewhere.key("name", json!("other")).run(&host);
+    let answer = elsewhere("ADD", "second", &wish).run(&host);
     assert_eq!(answer.code(), 104, "{answer:?}");
     assert!(answer.error().contains("humanz net first eth0"), "{}", answer.error());
     assert_eq!(elements(&host).len(), 2);

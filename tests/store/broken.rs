@@ -183,11 +183,14 @@ fn a_lock_whose_file_was_deleted_meanwhile_is_taken_at_the_new_file() {
 fn an_undo_leaves_alone_what_a_later_add_of_the_same_interface_reserved() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"])]);
-    for requested in [&[][..], &ips(&["10.1.2.9"])] {
+    let one = ips(&["10.1.2.9"]);
+    // The last one: the same address in the same second.
+    for (requested, secs, nanos) in [(&[][..], 9, 0), (&one[..], 9, 0), (&one[..], 0, 1)] {
         let slow = store.lock(WAIT).unwrap();
         let slow = slow.reserve(&owner("a", "eth0"), &sets, requested).unwrap();
         del(&store, "a");
-        let later = Owner { time_secs: 1_700_000_009, ..owner("a", "eth0") };
+        let time_secs = 1_700_000_000 + secs;
+        let later = Owner { time_secs, time_nanos: nanos, ..owner("a", "eth0") };
         let locked = store.lock(WAIT).unwrap();
         let later = locked.reserve(&later, &sets, requested).unwrap().commit();
         drop(slow);

@@ -11,7 +11,10 @@ use crate::net::{IfName, Mac, Object};
 use crate::netlink::address;
 use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::rtnl::Rtnl;
-use crate::plan::bridge::{Bridge, BridgeChange, FoundBridge, changes, gateway};
+use crate::plan::bridge::{
+    Bridge, BridgeChange, FoundBridge, MarkedBridge, changes, gateway, renamed,
+};
+use crate::plan::ownership::is_of_pod;
 
 /// The mark of a bridge that humanz made, as its alias.
 const ALIAS: &str = "humanz bridge";
@@ -37,9 +40,15 @@ pub fn reconcile(
 ) -> BridgeOutcome {
     let wanted = wanted(run, host_state);
     let rtnl = &run.kernel.rtnl;
-    let before = applier.failures().len();
+    let found = match choose(rtnl, &wanted, applier) {
+        Ok(Chosen::Unclear) => return BridgeOutcome::Broken,
+        Ok(Chosen::Missing) => Ok(None),
+        Ok(Chosen::Link(link)) => look(rtnl, *link).map(Some),
+        Err(error) => Err(error),
+    };
     let mut kept = BridgeOutcome::Whole;
-    match found(rtnl, &wanted).map(|found| changes(&wanted, found.as_ref())) {
+    let before = applier.failures().len();
+    match found.map(|found| changes(&wanted, found.as_ref())) {
         Ok(Ok(changes)) => {
             for change in changes {
                 match change {
@@ -87,24 +96,53 @@ fn mac(machine_id: &str, bridge: &IfName) -> Mac {
     Mac::derived(BRIDGE, &[machine_id, bridge.as_str()])
 }
 
-fn found(rtnl: &Rtnl, wanted: &Bridge) -> anyhow::Result<Option<FoundBridge>> {
-    let reading = || format!("read bridge {}", wanted.name);
-    let named = rtnl.link(&wanted.name).with_context(reading)?;
-    let Some(link) = named.map_or_else(|| renamed(rtnl, wanted), |link| Ok(Some(link)))? else {
-        return Ok(None);
-    };
-    let addresses = rtnl.addresses(Some(link.index)).with_context(reading)?;
-    let Link { name, kind, mac, mtu, up, delays_ports, .. } = link;
-    let addresses = addresses.iter().map(|found| found.address).collect();
-    Ok(Some(FoundBridge { name, kind, mac, mtu, up, delays_ports, addresses }))
+enum Chosen {
+    Link(Box<Link>),
+    /// There is none.
+    Missing,
+    /// It is one of several, which were reported.
+    Unclear,
 }
 
-/// The bridge under the name that somebody gave it: it bears the mark, and its MAC is that of no other
-/// bridge.
-fn renamed(rtnl: &Rtnl, wanted: &Bridge) -> anyhow::Result<Option<Link>> {
-    let is_ours =
-        |link: &Link| link.alias.as_deref() == Some(ALIAS) && link.mac == Some(wanted.mac);
-    Ok(rtnl.bridges().context("read bridges")?.into_iter().find(is_ours))
+/// The link of the bridge's name, or the bridge under the name that somebody gave it. Reports others with
+/// the mark.
+fn choose(rtnl: &Rtnl, wanted: &Bridge, applier: &mut Applier) -> anyhow::Result<Chosen> {
+    let reading = || format!("read bridge {}", wanted.name);
+    let named = rtnl.link(&wanted.name).with_context(reading)?;
+    let marked = marked(rtnl, wanted)?;
+    let bridges: Vec<MarkedBridge> = marked.iter().map(|(_, bridge)| bridge.clone()).collect();
+    let (renamed, others) = renamed(wanted, named.is_some(), &bridges);
+    others.into_iter().for_each(|other| applier.failed(other));
+    let mut links = marked.into_iter().map(|(link, _)| link);
+    let link = named.or(links.find(|link| Some(&link.name) == renamed.as_ref()));
+    Ok(match link {
+        Some(link) => Chosen::Link(Box::new(link)),
+        None if bridges.is_empty() => Chosen::Missing,
+        None => Chosen::Unclear,
+    })
+}
+
+fn look(rtnl: &Rtnl, link: Link) -> anyhow::Result<FoundBridge> {
+    let addresses = rtnl.addresses(Some(link.index));
+    let addresses = addresses.with_context(|| format!("read addresses of {}", link.name))?;
+    let Link { name, kind, mac, mtu, up, delays_ports, .. } = link;
+    let addresses = addresses.iter().map(|found| found.address).collect();
+    Ok(FoundBridge { name, kind, mac, mtu, up, delays_ports, addresses })
+}
+
+/// The bridges of other names with our mark, whose MAC is that of no other network's.
+fn marked(rtnl: &Rtnl, wanted: &Bridge) -> anyhow::Result<Vec<(Link, MarkedBridge)>> {
+    let mut marked = Vec::new();
+    for link in rtnl.bridges().context("read bridges")? {
+        let is_marked = link.alias.as_deref() == Some(ALIAS) && link.mac == Some(wanted.mac);
+        if is_marked && link.name != wanted.name {
+            let ports = rtnl.links(Some(link.index)).context("read ports of a bridge")?;
+            let pods = ports.iter().filter(|port| is_of_pod(port)).count();
+            let bridge = MarkedBridge { name: link.name.clone(), pods };
+            marked.push((link, bridge));
+        }
+    }
+    Ok(marked)
 }
 
 fn apply(rtnl: &Rtnl, change: &BridgeChange) -> anyhow::Result<()> {

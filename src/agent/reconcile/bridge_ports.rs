@@ -1,15 +1,22 @@
 //! Keeps pods plugged into the bridge.
 
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
 use nix::errno::Errno;
 
 use crate::agent::applier::{Applier, Hint};
-use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
+use crate::inspect::pods;
+use crate::ipam::StoreEntry;
 use crate::net::{IfName, Object, Problem};
 use crate::netlink::link::{self, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError, neighbour};
-use crate::plan::bridge_ports::{Reattach, changes, crowded, down};
-use crate::plan::pod::BridgePort;
+use crate::plan::bridge_ports::{Reattach, SetPortUp, changes, crowded, down};
+use crate::plan::guard::TABLE;
+use crate::plan::pod::{BridgePort, LinkIdentity};
 
 /// Plugs pods in again that lost the bridge, and sets their links up that somebody set down; says if it can hardly take more.
 pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Option<Problem> {
@@ -26,12 +33,44 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Option<Problem> 
         applier.apply(&plug, || apply(rtnl, &plug));
     }
     let own = found.iter().find(|link| link.name == *bridge)?;
-    for port in down(network, own.index, &found) {
+    let mut ports = down(network, own.index, &found);
+    if !ports.is_empty()
+        && run.settings.guard.is_on
+        && let Err(error) = leave_new(run, &mut ports)
+    {
+        applier.inspection_failed(Object::named("ports of the bridge"), &error);
+        ports.clear();
+    }
+    for port in ports {
         let up = link::LinkChange { up: true, ..link::LinkChange::default() };
         let up = link::change(LinkRef::Index(port.index), &up).tolerating(Errno::ENODEV);
         applier.apply(&port, || rtnl.apply(&[up]));
     }
     crowded(bridge, found.iter().filter(|link| link.master == Some(own.index)).count())
+}
+
+/// Leaves those to the plugin that it is just making: they have no guard yet, and somebody in the pod may have
+/// set its end up. Who lost its guard while it was down has been attached for a while.
+fn leave_new(run: &Reconcile<'_>, ports: &mut Vec<SetPortUp>) -> anyhow::Result<()> {
+    const ATTACHING: Duration = Duration::from_secs(10);
+    let guarded = run.kernel.nft.device_chain_names(TABLE)?;
+    if ports.iter().all(|port| guarded.contains(port.link.as_str())) {
+        return Ok(());
+    }
+    let network = &run.settings.cni.name;
+    let store = pods::store(run.settings, network).map_err(|exit| anyhow::anyhow!(exit.why))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let entries = store.contents().with_context(|| ipam_dir_hint(run.settings))?.entries;
+    let old = entries.iter().filter(|entry| {
+        Duration::from_secs(entry.time_secs) + ATTACHING < now || entry.time_secs == 0
+    });
+    let name = |entry: &StoreEntry| {
+        let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
+        LinkIdentity { network, container_id, ifname }.host_ifname()
+    };
+    let old: BTreeSet<IfName> = old.map(name).collect();
+    ports.retain(|port| guarded.contains(port.link.as_str()) || old.contains(&port.link));
+    Ok(())
 }
 
 /// Plugs a pod in, as it was before: one that is no usual port not for a moment as if it were. All

@@ -140,7 +140,8 @@ fn keep_loopback(run: &Reconcile<'_>, held: &[PortClaim], applier: &mut Applier)
     let bridges: BTreeSet<&IfName> = v4.map(|claim| &claim.bridge).collect();
     let own = &run.settings.bridge;
     let key = format!("net/ipv4/conf/{own}/route_localnet");
-    if !bridges.contains(own) && sysctl::read(&key).is_ok_and(|value| value == "1") {
+    let is_on = sysctl::read(&key).is_ok_and(|value| value == "1");
+    if !bridges.contains(own) && is_on && !is_of_others(run, own, applier) {
         let line = Line::changed(Object::Loopback(own.clone())).with(" = 0");
         applier.apply(&line, || sysctl::write(&key, "0"));
     }
@@ -163,6 +164,16 @@ fn keep_loopback(run: &Reconcile<'_>, held: &[PortClaim], applier: &mut Applier)
             Err(error) => applier.inspect_failed(Object::Sysctl(key), error),
         }
     }
+}
+
+/// Ports of another store lead to pods at the bridge, or nobody knows.
+fn is_of_others(run: &Reconcile<'_>, bridge: &IfName, applier: &mut Applier) -> bool {
+    let Some(claims) = claims(run.settings, applier) else { return true };
+    let (nft, rtnl) = (&run.kernel.nft, &run.kernel.rtnl);
+    host_ports::others_lead_to(nft, rtnl, claims.fingerprint(), bridge).unwrap_or_else(|error| {
+        inspect_failed(&error.into(), applier);
+        true
+    })
 }
 
 /// Pods shall not reach 127.0.0.0/8 of the host by it, whoever flushes nftables.
