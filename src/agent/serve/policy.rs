@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
 use crate::agent::new_pods;
-use crate::agent::reconcile::{self, Reconcile};
+use crate::agent::reconcile;
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
 use crate::inspect::{Kernel, last_policies, policy_file};
@@ -200,36 +200,23 @@ impl Agent {
             return;
         }
         let asked = std::mem::take(&mut self.state.asked);
-        let quarantine =
-            |why: &str| PolicyAnswer { in_force: false, judged: false, why: why.to_owned() };
+        let starts =
+            PolicyAnswer { in_force: false, judged: false, why: "the agent starts".to_owned() };
         let Some(subnets) = self.state.subnets.filter(|_| self.settings.policy.is_some()) else {
-            let why = quarantine("the agent starts");
-            return asked.into_iter().for_each(|asked| asked.answer(&why));
+            return asked.into_iter().for_each(|asked| asked.answer(&starts));
         };
         let policies = self.policy_input();
         let Some(pods) = &mut self.state.cache.policy.pods else {
-            let why = quarantine("the agent starts");
-            return asked.into_iter().for_each(|asked| asked.answer(&why));
+            return asked.into_iter().for_each(|asked| asked.answer(&starts));
         };
         for asked in asked.iter().filter(|asked| asked.pod.network == self.settings.cni.name) {
             pods.add(asked.pod.clone());
         }
-        let run = Reconcile {
-            settings: &self.settings,
-            kernel: &self.kernel,
-            subnets: &subnets,
-            peers: None,
-            in_sync: self.state.in_sync,
-            resolved: &self.state.resolved,
-            policies: Some(&policies),
-            previous: None,
-            was_ready: self.state.ready,
-            scope: Scope::default(),
-            own_writes: None,
-        };
         let mut applier = Applier::new(false);
-        let cache = &mut self.state.cache.policy;
-        let is_in_force = reconcile::policy::reconcile(&run, false, cache, &mut applier);
+        let mut cache = std::mem::take(&mut self.state.cache.policy);
+        let run = self.input(&subnets, Some(&policies), Scope::default());
+        let is_in_force = reconcile::policy::reconcile(&run, false, &mut cache, &mut applier);
+        self.state.cache.policy = cache;
         let mut why = TriggerReason::default();
         why.and(TriggerReason::PODS);
         self.record_changes(&applier, &why, true);
@@ -239,24 +226,32 @@ impl Agent {
         let held = pods.map(|pods| policies.held(pods, &released)).unwrap_or_default();
         for asked in asked {
             let container = &asked.pod.container_id;
-            let is_known = asked.pod.addresses.iter().all(|it| released.get(it) == Some(container));
-            let answer = match (is_in_force, is_known) {
-                (true, true) => PolicyAnswer { in_force: true, judged: true, why: String::new() },
-                (true, false) => match held.get(container) {
-                    Some(reason) => quarantine(&reason.to_string()),
-                    None => quarantine("the source of policies does not know the pod yet"),
-                },
-                (false, _) if policies.known.is_none() => {
-                    quarantine("no policies have been read yet")
-                }
-                (false, _) => quarantine("the table of policies cannot be changed"),
+            let is_released =
+                asked.pod.addresses.iter().all(|it| released.get(it) == Some(container));
+            let held = match (held.get(container), is_released) {
+                (_, true) => None,
+                (Some(reason), _) => Some(reason.to_string()),
+                (None, _) => Some("the source of policies does not know the pod yet".to_owned()),
             };
-            let judged = is_in_force && policies.known.is_some();
-            asked.answer(&PolicyAnswer { judged, ..answer });
+            asked.answer(&answer(is_in_force, policies.known.is_some(), held));
         }
         if !is_in_force {
             self.state.scope = self.state.scope.and(Scope::POLICY);
         }
+    }
+}
+
+/// The answer to a new pod's plugin. `held`: why the pod stays in quarantine, although the table is in force.
+fn answer(is_in_force: bool, has_policies: bool, held: Option<String>) -> PolicyAnswer {
+    let why = match (is_in_force, held) {
+        (true, held) => held,
+        (false, _) if !has_policies => Some("no policies have been read yet".to_owned()),
+        (false, _) => Some("the table of policies cannot be changed".to_owned()),
+    };
+    PolicyAnswer {
+        in_force: why.is_none(),
+        judged: is_in_force && has_policies,
+        why: why.unwrap_or_default(),
     }
 }
 
