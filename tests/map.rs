@@ -22,8 +22,9 @@ const PACKET_PATH: [&str; 11] =
     ["agent", "plugin", "ipam", "lease", "etcd", "netlink", "nft", "plan", "net", "cni", "os"];
 
 /// Lines of code of [`PACKET_PATH`], without blank lines, comments and tests. May only shrink, but for what
-/// is new: policies in force need their part in loop and plugin (1,800).
-const PACKET_PATH_LINES: usize = 31_450;
+/// is new: policies in force need their part in loop and plugin (1,800), two stores and two bridges on a host
+/// theirs (250), functions that fit on a screen their signatures (100).
+const PACKET_PATH_LINES: usize = 31_650;
 
 /// Clock, environment, files, sockets, streams and log.
 const WORLD: &[&str] = &[
