@@ -26,6 +26,11 @@ pub enum Selector {
         namespaces: Namespaces,
         labels: LabelSelector,
     },
+    /// Pods that [`Selector::Pods`] of such namespaces may find: their namespaces' labels are not known.
+    Doubtful {
+        namespaces: LabelSelector,
+        labels: LabelSelector,
+    },
     /// The pods of a group.
     Group(Scoped),
     /// The pods of a network.
@@ -56,22 +61,31 @@ impl Selector {
             }
             Selector::Group(group) => pod.group.as_ref() == Some(group),
             Selector::Network(network) => pod.network.as_ref() == Some(network),
-            Selector::Nodes(_) => false,
+            Selector::Nodes(_) | Selector::Doubtful { .. } => false,
         }
     }
 
-    /// The same for a pod of whose namespace only the name is known. `closing`: the selector is one of rules
-    /// that deny, which must not miss it; the others must not find it.
-    pub fn matches_pod_of_unknown(&self, pod: &Endpoint, closing: bool) -> bool {
+    /// The same for a pod of whose namespace only the name is known; `None`: its labels would decide.
+    pub fn matches_pod_of_unknown(&self, pod: &Endpoint) -> Option<bool> {
         match self {
-            Selector::Pods { namespaces: Namespaces::Labelled(asked), labels } => {
-                let is_met = |one: &Requirement| match one.key() == Namespace::NAME_LABEL {
-                    true => one.matches(pod.namespace.labels()),
-                    false => closing,
-                };
-                asked.requirements().all(is_met) && labels.matches(&pod.labels)
+            Selector::Pods { namespaces: Namespaces::Labelled(namespaces), labels } => {
+                may_match(namespaces, labels, pod)
             }
-            _ => self.matches_pod(pod),
+            Selector::Doubtful { namespaces, labels } => {
+                Some(may_match(namespaces, labels, pod).is_none())
+            }
+            _ => Some(self.matches_pod(pod)),
+        }
+    }
+
+    /// Finds the pods for which [`Selector::matches_pod_of_unknown`] of this one is `None`.
+    pub fn doubtful(&self) -> Option<Selector> {
+        match self {
+            Selector::Pods { namespaces: Namespaces::Labelled(namespaces), labels } => {
+                let (namespaces, labels) = (namespaces.clone(), labels.clone());
+                Some(Selector::Doubtful { namespaces, labels })
+            }
+            _ => None,
         }
     }
 
@@ -80,7 +94,7 @@ impl Selector {
         match self {
             Selector::Pods { namespaces, .. } => namespaces.matches(namespace),
             Selector::Group(_) | Selector::Network(_) => true,
-            Selector::Nodes(_) => false,
+            Selector::Nodes(_) | Selector::Doubtful { .. } => false,
         }
     }
 
@@ -102,6 +116,17 @@ impl Selector {
     }
 }
 
+/// As far as that is certain without the labels of the pod's namespace, but for its name.
+fn may_match(namespaces: &LabelSelector, labels: &LabelSelector, pod: &Endpoint) -> Option<bool> {
+    let is_of_name = |one: &&Requirement| one.key() == Namespace::NAME_LABEL;
+    let names = namespaces.requirements().filter(is_of_name);
+    let is_other = |one: &Requirement| !one.matches(pod.namespace.labels());
+    if !labels.matches(&pod.labels) || names.into_iter().any(is_other) {
+        return Some(false);
+    }
+    namespaces.requirements().all(|one| is_of_name(&one)).then_some(true)
+}
+
 impl fmt::Display for Selector {
     /// `pods app=web of namespace shop`, `pods of all namespaces`, `group blue/web`, `nodes`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,6 +144,10 @@ impl fmt::Display for Selector {
                     }
                     Namespaces::Labelled(labels) => write!(f, "namespaces {labels}"),
                 }
+            }
+            Selector::Doubtful { namespaces, labels } => {
+                let pods = with(labels);
+                write!(f, "pods{pods} of namespaces {namespaces} whose labels are not known")
             }
             Selector::Group(group) => write!(f, "group {group}"),
             Selector::Network(network) => write!(f, "network {network}"),

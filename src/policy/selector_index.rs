@@ -96,6 +96,6 @@ fn asked(selector: &Selector) -> Vec<IndexKey<'_>> {
         }
         Selector::Group(group) => vec![IndexKey::Group(group)],
         Selector::Network(network) => vec![IndexKey::Network(network)],
-        Selector::Nodes(_) => Vec::new(),
+        Selector::Nodes(_) | Selector::Doubtful { .. } => Vec::new(),
     }
 }

@@ -11,8 +11,8 @@ use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::read::Parsed;
 use crate::policy::read::cluster::Cluster;
 use crate::policy::read::pod::Pod;
-use crate::policy::sources::denied;
 use crate::policy::{PolicySnapshot, Provider, Rules, SourceUpdate};
+use crate::sources::doubtful::with_denials;
 use crate::sources::find::{ClusterPods, find, needed};
 use crate::sources::item::{HostNode, Item};
 
@@ -128,7 +128,8 @@ impl ClusterState {
             }
         }
         let nodes = self.nodes().map(|node| &node.node);
-        let members = find(&needed(rules.iter(), &own), &denied(&rules).collect(), &pods, nodes);
+        let rules = with_denials(rules, &pods);
+        let members = find(&needed(rules.iter(), &own), &pods, nodes);
         PolicySnapshot { rules, pods: own, members, standalone: None }
     }
 
@@ -218,6 +219,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::policy::{PolicyVerdict, members};
 
     fn put(state: &mut ClusterState, resource: Resource, name: &str, object: &Value) {
         let key = ObjectKey { namespace: None, name: name.into() };
@@ -242,15 +244,20 @@ mod tests {
         let expression = |key: &str, operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
         let rule = |action: &str, namespaces: Value, app: Value| json!({"action": action, "from": [{"pods": {"namespaceSelector": namespaces, "podSelector": app}}]});
         let name_label = "kubernetes.io/metadata.name";
-        let members = |state: &mut ClusterState, rule: Value| {
+        let found = |state: &mut ClusterState, rules: &[Value], verdict: PolicyVerdict| {
             let policy = json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
                 "kind": "ClusterNetworkPolicy", "metadata": {"name": "p"},
-                "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "ingress": [rule]}});
+                "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "ingress": rules}});
             put(state, Resource::ClusterNetworkPolicies, "p", &policy);
             let snapshot = state.update().snapshot.unwrap();
-            assert_eq!(snapshot.rules.iter().len(), 1, "{policy}");
-            snapshot.members.values().flat_map(|found| &**found).count()
+            let of_verdict = snapshot.rules.iter().filter(|rule| rule.verdict == verdict);
+            let peers = of_verdict.flat_map(|rule| members::peers([rule]));
+            peers.map(|peer| snapshot.members[&peer].len()).sum::<usize>()
         };
+        let allowed =
+            |state: &mut ClusterState, rule: Value| found(state, &[rule], PolicyVerdict::Allow);
+        let denied =
+            |state: &mut ClusterState, rule: Value| found(state, &[rule], PolicyVerdict::Deny);
         for (asked, by_name) in [
             (expression("tier", "In", &["back"]), false),
             (expression("tier", "NotIn", &["front"]), false),
@@ -260,20 +267,29 @@ mod tests {
             (json!({}), true),
         ] {
             let web = || json!({"matchLabels": {"app": "web"}});
-            let allowed = members(&mut state, rule("Accept", asked.clone(), web()));
-            assert_eq!(allowed, usize::from(by_name), "{asked}");
-            assert_eq!(members(&mut state, rule("Deny", asked.clone(), web())), 1, "{asked}");
+            let accepted = allowed(&mut state, rule("Accept", asked.clone(), web()));
+            assert_eq!(accepted, usize::from(by_name), "{asked}");
+            assert_eq!(denied(&mut state, rule("Deny", asked.clone(), web())), 1, "{asked}");
+            // The same selector twice: what one rule denies in doubt another one does not allow.
+            let both = ["Deny", "Accept"].map(|action| rule(action, asked.clone(), web()));
+            assert_eq!(found(&mut state, &both, PolicyVerdict::Allow), accepted, "{asked}");
+            assert_eq!(found(&mut state, &both, PolicyVerdict::Deny), 1, "{asked}");
+            // Nor is left to the next tier in doubt what the rest of its own may deny.
+            let pass = [rule("Pass", asked.clone(), web())];
+            let passed = found(&mut state, &pass, PolicyVerdict::Pass);
+            assert_eq!(passed, usize::from(by_name), "{asked}");
+            assert_eq!(found(&mut state, &pass, PolicyVerdict::Deny), 1 - passed, "{asked}");
             let other = json!({"matchLabels": {"app": "other"}});
-            assert_eq!(members(&mut state, rule("Deny", asked.clone(), other)), 0, "{asked}");
+            assert_eq!(denied(&mut state, rule("Deny", asked.clone(), other)), 0, "{asked}");
         }
         let not_late = expression(name_label, "NotIn", &["late"]);
-        assert_eq!(members(&mut state, rule("Deny", not_late, json!({}))), 1, "db alone");
+        assert_eq!(denied(&mut state, rule("Deny", not_late, json!({}))), 1, "db alone");
         // Once it is known, its labels decide.
         put(&mut state, Resource::Namespaces, "late", &namespace("late", json!({"tier": "front"})));
         let front = |operator| expression("tier", operator, &["front"]);
-        assert_eq!(members(&mut state, rule("Accept", front("In"), json!({}))), 1);
+        assert_eq!(allowed(&mut state, rule("Accept", front("In"), json!({}))), 1);
         assert_eq!(
-            members(
+            denied(
                 &mut state,
                 rule("Deny", front("NotIn"), json!({"matchLabels": {"app": "web"}}))
             ),

@@ -23,10 +23,9 @@ pub struct ClusterPods<'a> {
     pub unknown: BTreeSet<&'a ObjectName>,
 }
 
-/// What `selectors` find among pods and nodes. `denied`: those of rules that deny.
+/// What `selectors` find among pods and nodes.
 pub fn find<'a>(
     selectors: &BTreeSet<Selector>,
-    denied: &BTreeSet<Selector>,
     pods: &ClusterPods<'_>,
     nodes: impl Iterator<Item = &'a Node> + Clone,
 ) -> Members {
@@ -39,7 +38,6 @@ pub fn find<'a>(
             );
             return found;
         }
-        let closing = denied.contains(selector);
         for (name, of_namespace) in &pods.by_namespace {
             // All have the same namespace.
             let Some(first) = of_namespace.first() else { continue };
@@ -48,7 +46,7 @@ pub fn find<'a>(
                 continue;
             }
             let is_found = |pod: &&&Endpoint| match is_unknown {
-                true => selector.matches_pod_of_unknown(pod, closing),
+                true => selector.matches_pod_of_unknown(pod) == Some(true),
                 false => selector.matches_pod(pod),
             };
             let member = |pod: &&Endpoint| Member {

@@ -8,12 +8,13 @@
 //! - `exchange`, `exchanged`, `ranges`: members of groups on other hosts, through etcd
 //! - `own_members`, `published`: those of this host, and what is noted of that
 //! - `following`: starts and ends them
-//! - `item`, `cluster_state`, `find`: what is kept of objects of the API, and what they say, pure
+//! - `item`, `cluster_state`, `find`, `doubtful`: what is kept of objects of the API, and what they say, pure
 //! - `stored`, `change`, `references`: keys and values of policies in etcd, pure
 //! - `publication`, `shared`, `inputs`: keys and values of members, and what a host says and needs, pure
 
 mod change;
 mod cluster_state;
+mod doubtful;
 mod exchange;
 mod exchanged;
 mod find;
