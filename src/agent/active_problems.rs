@@ -115,7 +115,7 @@ fn dated(found: impl IntoIterator<Item = Problem>, before: &FoundProblems) -> Fo
         let number = (0..).find(|number| !dated.contains_key(&key(*number))).unwrap_or_default();
         let known = before.get(&key(number)).and_then(|problem| problem.since);
         let since = problem.since.or(known).unwrap_or(now);
-        dated.insert(key(number), problem.with_since(since));
+        dated.insert(key(number), problem.with_since(since).with_usual_fix());
     }
     dated
 }
@@ -172,6 +172,16 @@ mod tests {
         let found = times(&active);
         assert_eq!(found[0], ("1".to_owned(), *first));
         assert!(found[1].1 > *first && found[1].0 == "three");
+    }
+
+    #[test]
+    fn a_problem_without_a_fix_gets_that_of_its_kind() {
+        let active = ActiveProblems::default();
+        let found = |what| Problem::new(ProblemKind::Policy, Object::named(what), what);
+        active.set(ProblemSource::Policies, [found("a"), found("b").with_fix("that")]);
+        let fixes: Vec<_> = active.all().into_iter().map(|problem| problem.fix.unwrap()).collect();
+        assert!(fixes[0].contains("policy ls"), "{fixes:?}");
+        assert_eq!(fixes[1], "that");
     }
 
     #[test]

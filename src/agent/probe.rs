@@ -147,6 +147,7 @@ impl Prober {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let paths = self.peers.as_deref().map(|peers| paths(peers, &self.shared.probes.all()));
         let report = paths.and_then(|paths| ReachabilityReport::new(&paths, at));
+        let report = report.map(|report| report.with_problems(&self.shared.problems.all()));
         if self.publish_at.is_none() {
             let first = now + SETTLE + publish::offset(&self.shared.name, hosts);
             self.publish_at = report.map(|_| first);

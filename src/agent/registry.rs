@@ -1,5 +1,6 @@
 //! The registry that gives this host its subnets and lists the other hosts: etcd, Kubernetes, or the settings.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -112,25 +113,17 @@ impl Registry {
                 let (etcd, network) = (server.clone(), settings.network(roots));
                 let (identity, saved) = (identity.clone(), saved.clone());
                 let start = EtcdStart { etcd, network, identity, attributes, saved };
-                let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
-                let beat = shared.expect("etcd", shared_state::LIMIT + server.timeout * tries);
-                let contact = Arc::new(Contact::new(beat));
-                let handle =
-                    etcd::spawn(start, Arc::clone(&contact), Arc::clone(&shared.reports), publish);
-                (handle.map(RegistryConnection::Etcd), contact)
+                etcd_connection(start, shared, publish)
             }
             Wanted::Kubernetes(api) => {
                 let setup = kube::Setup { api: api.clone(), pools: settings.pools };
                 let (identity, has_served) = (identity.clone(), saved.is_some());
                 let start = kube::Start { setup, identity, attributes, has_served };
-                let contact = Contact::new(shared.expect("kubernetes", shared_state::LIMIT));
-                let contact = Arc::new(contact);
-                let handle = kube::spawn(start, Arc::clone(&contact), publish);
-                (handle.map(RegistryConnection::Kubernetes), contact)
+                kubernetes_connection(start, shared, publish)
             }
             Wanted::Static(_) => unreachable!("it needs no connection"),
-        };
-        let connection = connection.context("start the thread of etcd or the Kubernetes API")?;
+        }
+        .context("start the thread of etcd or the Kubernetes API")?;
         let started = Instant::now();
         let remembered = saved.as_ref().map(|saved| saved.lease.subnets);
         Ok(Registry::Leased(Box::new(Leased {
@@ -364,4 +357,26 @@ pub fn refused(error: &LeaseError) -> Exit {
         _ => exit::FAILURE,
     };
     Exit::new(code, error.with_fix())
+}
+
+fn etcd_connection(
+    start: EtcdStart,
+    shared: &SharedState,
+    publish: impl Fn(Update) + Send + 'static,
+) -> io::Result<(RegistryConnection, Arc<Contact>)> {
+    let tries = 2 * u32::try_from(start.etcd.endpoints.len()).unwrap_or(1);
+    let beat = shared.expect("etcd", shared_state::LIMIT + start.etcd.timeout * tries);
+    let contact = Arc::new(Contact::new(beat));
+    let handle = etcd::spawn(start, Arc::clone(&contact), Arc::clone(&shared.reports), publish)?;
+    Ok((RegistryConnection::Etcd(handle), contact))
+}
+
+fn kubernetes_connection(
+    start: kube::Start,
+    shared: &SharedState,
+    publish: impl Fn(Update) + Send + 'static,
+) -> io::Result<(RegistryConnection, Arc<Contact>)> {
+    let contact = Arc::new(Contact::new(shared.expect("kubernetes", shared_state::LIMIT)));
+    let handle = kube::spawn(start, Arc::clone(&contact), publish)?;
+    Ok((RegistryConnection::Kubernetes(handle), contact))
 }

@@ -7,6 +7,7 @@ mod announcement;
 mod closed_subnets;
 mod disputed;
 mod files;
+mod flows;
 mod folders;
 mod members;
 mod pod_answers;
@@ -62,6 +63,7 @@ impl Agent {
             let reconciled = self.reconcile().is_some();
             self.exchange_members();
             self.publish();
+            self.record_flows();
             self.announce();
             if reconciled && let Some(lost) = self.lost_folder() {
                 self.registry.save();

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::checks::probe::ProbeStats;
 use crate::etcd::Reports;
+use crate::flows::store::FlowStore;
 use crate::os::heartbeat::Heartbeat;
 use crate::settings::{Settings, Texts};
 
@@ -35,6 +36,8 @@ pub struct SharedState {
     pub journal: Journal,
     counters: Mutex<Counters>,
     pub probes: Probes,
+    /// Who talks to whom.
+    pub flows: Arc<FlowStore>,
     /// The reachability reports of all hosts.
     pub reports: Arc<Reports>,
     known: Mutex<Option<Arc<AgentSnapshot>>>,
@@ -52,6 +55,7 @@ impl SharedState {
             journal: Journal::default(),
             counters: Mutex::default(),
             probes: Probes::default(),
+            flows: Arc::default(),
             reports: Arc::default(),
             known: Mutex::default(),
             heartbeats: Mutex::default(),

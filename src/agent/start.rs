@@ -4,7 +4,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -21,6 +21,7 @@ use crate::inspect::Kernel;
 use crate::inspect::identity::{node_name, own_machine_id};
 use crate::ipam::Store;
 use crate::ipam::import::Sources;
+use crate::net::node_name::NodeName;
 use crate::os::identity::boot_id;
 use crate::os::{files, identity};
 use crate::settings::Settings;
@@ -58,19 +59,11 @@ pub fn serve(
     let on_update = triggers.clone();
     let publish = move |update| trigger::send(&on_update, Trigger::Registry(update));
     let registry = Registry::connect(&settings, &name, &kernel, &shared, publish)?;
-    let heartbeat = shared.expect("names", names::LIMIT);
-    let (on_names, on_pods, on_members) = (triggers.clone(), triggers.clone(), triggers.clone());
-    let on_names = move |names| trigger::send(&on_names, Trigger::Names(names));
-    let names = Names::spawn(heartbeat, registry.resolved(), on_names).context("start a thread")?;
+    let names = resolve_names(&registry, &shared, &triggers)?;
     if let Err(error) = import_pods(&settings) {
         log::warn!("pods of another plugin are not known before the first new one: {error:#}");
     }
-    let mut state = AgentState::new(registry.fixed(), registry.resolved());
-    shared
-        .problems
-        .set(ProblemSource::Settings, refused.iter().flat_map(RefusedSettings::problems));
-    state.refused = refused;
-    (state.policies, state.published) = serve::kept_policies(&settings, &name, &kernel);
+    let state = state(&registry, &settings, &name, &kernel, refused, &shared);
     if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");
     }
@@ -91,13 +84,47 @@ pub fn serve(
         files,
         state,
         own_writes,
-        on_pods,
-        policies: Following::new(
-            move |update| trigger::send(&triggers, Trigger::Policy(update)),
-            move |members| trigger::send(&on_members, Trigger::Members(members)),
-        ),
+        on_pods: triggers.clone(),
+        policies: following(triggers),
     };
     if once { agent.once() } else { agent.serve() }
+}
+
+/// Starts to resolve the names of hosts that publish no address.
+fn resolve_names(
+    registry: &Registry,
+    shared: &SharedState,
+    triggers: &Sender<Trigger>,
+) -> Result<Names, Exit> {
+    let heartbeat = shared.expect("names", names::LIMIT);
+    let triggers = triggers.clone();
+    let publish = move |names| trigger::send(&triggers, Trigger::Names(names));
+    Ok(Names::spawn(heartbeat, registry.resolved(), publish).context("start a thread")?)
+}
+
+fn following(triggers: Sender<Trigger>) -> Following {
+    let on_members = triggers.clone();
+    Following::new(
+        move |update| trigger::send(&triggers, Trigger::Policy(update)),
+        move |members| trigger::send(&on_members, Trigger::Members(members)),
+    )
+}
+
+/// What the agent has before its first reconcile.
+fn state(
+    registry: &Registry,
+    settings: &Settings,
+    name: &NodeName,
+    kernel: &Kernel,
+    refused: Option<RefusedSettings>,
+    shared: &SharedState,
+) -> AgentState {
+    let mut state = AgentState::new(registry.fixed(), registry.resolved());
+    let problems = refused.iter().flat_map(RefusedSettings::problems);
+    shared.problems.set(ProblemSource::Settings, problems);
+    state.refused = refused;
+    (state.policies, state.published) = serve::kept_policies(settings, name, kernel);
+    state
 }
 
 /// Makes the state directory, and stores the machine id of a machine without /etc/machine-id.

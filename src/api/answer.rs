@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::{Value, json as object};
+use tokio::sync::broadcast::Receiver;
 
 use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
@@ -11,6 +12,7 @@ use crate::api::http::{HttpRequest, JSON, Response, TEXT};
 use crate::api::metrics::metrics;
 use crate::api::metrics::page::MEDIA;
 use crate::api::status;
+use crate::netlink::nflog::LoggedPacket;
 use crate::policy::view::View;
 
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub enum Answer {
     Whole(Response),
     /// A stream of every change from now on.
     Changes,
+    /// A stream of every denied packet from now on.
+    Drops(Receiver<LoggedPacket>),
     /// The reachability reports of all hosts, read from etcd.
     Matrix,
 }
@@ -47,11 +51,18 @@ pub fn answer(shared: &SharedState, listener: Listener, request: &HttpRequest) -
         ("/v1/settings", Listener::Socket) => json(&settings(shared)),
         ("/v1/policies", Listener::Socket) => policies(shared),
         ("/v1/changes", Listener::Socket) if !request.head_only => return Answer::Changes,
+        ("/v1/flows", Listener::Socket) => json(&shared.flows.reply()),
+        ("/v1/drops", Listener::Socket) if !request.head_only => {
+            match shared.flows.follow_drops() {
+                Some(drops) => return Answer::Drops(drops),
+                None => Response::text(503, "this agent does not read denied packets (FLOWS)"),
+            }
+        }
         ("/v1/matrix", Listener::Socket) => return Answer::Matrix,
         _ => Response::text(
             404,
-            "there is /metrics, /healthz, /readyz; on the socket /v1/status, /v1/settings, /v1/policies, /v1/changes and \
-             /v1/matrix, too",
+            "there is /metrics, /healthz, /readyz; on the socket /v1/status, /v1/settings, /v1/policies, /v1/flows, \
+             /v1/changes, /v1/drops and /v1/matrix, too",
         ),
     })
 }

@@ -13,6 +13,7 @@ use crate::agent::snapshot::AgentSnapshot;
 use crate::etcd::FoundReports;
 use crate::lease::records::{PathFault, ReachabilityReport};
 use crate::lease::{NodeName, Peer};
+use crate::net::ProblemKind;
 use crate::net::time::rfc3339;
 use crate::settings::Source;
 
@@ -59,6 +60,8 @@ pub struct HostReport {
     pub more_faults: u32,
     /// Latency of each host; empty in large networks.
     pub seconds: BTreeMap<String, f64>,
+    /// How many problems of each kind the host has.
+    pub problems: BTreeMap<ProblemKind, u32>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -139,7 +142,8 @@ const ONLY_OWN: &str = "only this host's own report";
 fn own(shared: &SharedState, known: &AgentSnapshot) -> Option<ReachabilityReport> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let paths = paths(known.peers.as_deref()?, &shared.probes.all());
-    ReachabilityReport::new(&paths, now.as_secs())
+    let report = ReachabilityReport::new(&paths, now.as_secs())?;
+    Some(report.with_problems(&shared.problems.all()))
 }
 
 /// The reports of hosts that exist.
@@ -228,6 +232,7 @@ fn shown(name: &str, report: &ReachabilityReport, is_host: &impl Fn(&str) -> boo
         faults: faults.map(fault).collect(),
         more_faults: report.more,
         seconds: times.map(|(other, time)| (other.to_string(), seconds(*time))).collect(),
+        problems: report.problems.clone(),
     }
 }
 

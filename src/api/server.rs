@@ -12,6 +12,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch as latest;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{interval, timeout};
@@ -23,6 +25,8 @@ use crate::api::http_server::{self, ClientConnection, PATIENCE};
 use crate::api::listen::{Listen, Socket};
 use crate::api::reachability::reachability;
 use crate::api::status::{self, ChangeLine};
+use crate::flows::reply::DropLine;
+use crate::netlink::nflog::LoggedPacket;
 use crate::settings::Settings;
 
 /// Time between two attempts to open a listener, or to open again a socket that was removed.
@@ -177,7 +181,8 @@ where
     match answer(shared, listener, request) {
         Answer::Whole(response) => http_server::write(stream, request, &response).await,
         Answer::Changes if connection.follow() => stream_changes(stream, shared).await,
-        Answer::Changes => {
+        Answer::Drops(drops) if connection.follow() => stream_drops(stream, drops).await,
+        Answer::Changes | Answer::Drops(_) => {
             let full = Response::text(503, "too many clients follow the changes already");
             http_server::write(stream, request, &full).await
         }
@@ -185,6 +190,28 @@ where
             let found = serde_json::json!(reachability(shared).await);
             http_server::write(stream, request, &json(&found)).await
         }
+    }
+}
+
+/// Writes every denied packet from now on, one JSON object a line, until the client goes away or they are
+/// not read any more.
+async fn stream_drops<S>(stream: &mut S, mut drops: Receiver<LoggedPacket>) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    timeout(PATIENCE, stream.write_all(&http::endless("application/x-ndjson", ""))).await??;
+    let mut ignored = [0; 64];
+    loop {
+        let line = tokio::select! {
+            packet = drops.recv() => match packet {
+                Ok(packet) => DropLine::Packet(packet),
+                Err(RecvError::Lagged(lost)) => DropLine::Lost { lost },
+                Err(RecvError::Closed) => return Ok(()),
+            },
+            read = stream.read(&mut ignored) => if read? == 0 { return Ok(()) } else { continue },
+        };
+        let text = serde_json::to_string(&line)? + "\n";
+        timeout(PATIENCE, stream.write_all(text.as_bytes())).await??;
     }
 }
 

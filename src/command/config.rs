@@ -13,7 +13,7 @@ use crate::inspect::preflight;
 use crate::net::Problem;
 use crate::settings::exit::{self, Exit};
 use crate::settings::flags::{VARIABLES, Variable};
-use crate::settings::loader::{LOG, SettingSource, without_effect};
+use crate::settings::loader::{LOG, RawSettings, SettingSource, without_effect};
 use crate::settings::values::without_secrets;
 use crate::settings::values_only;
 
@@ -67,17 +67,7 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
         return Err(Exit::invalid_settings(&faults));
     }
     let places = checked.as_ref().ok().map(Places::of);
-    let all = VARIABLES.iter().chain([&LOGGED]).map(|variable| {
-        let (text, source) = raw
-            .texts
-            .get(variable.name)
-            .or(raw.log.as_ref())
-            .cloned()
-            .unwrap_or_else(|| (variable.default.to_owned(), SettingSource::Default));
-        let places = places.as_ref().filter(|_| text.is_empty() || text == "auto");
-        let found = places.and_then(|places| places.found(variable.name));
-        SettingRow { variable, text: without_secrets(&text), source, found }
-    });
+    let all = rows(&raw, places.as_ref());
     let shown: Vec<SettingRow> =
         all.filter(|shown| !options.changed || shown.source != SettingSource::Default).collect();
     let settings: Vec<Value> = shown.iter().map(setting).collect();
@@ -96,6 +86,17 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
     };
     let outcome = call.answer(options.json, true, value, &text)?;
     if faults.is_empty() { Ok(outcome) } else { Err(Exit::invalid_settings(&faults)) }
+}
+
+fn rows(raw: &RawSettings, places: Option<&Places>) -> impl Iterator<Item = SettingRow> {
+    VARIABLES.iter().chain([&LOGGED]).map(move |variable| {
+        let given = raw.texts.get(variable.name).or(raw.log.as_ref()).cloned();
+        let (text, source) =
+            given.unwrap_or_else(|| (variable.default.to_owned(), SettingSource::Default));
+        let places = places.filter(|_| text.is_empty() || text == "auto");
+        let found = places.and_then(|places| places.found(variable.name));
+        SettingRow { variable, text: without_secrets(&text), source, found }
+    })
 }
 
 /// `NAME=value` lines.

@@ -1,6 +1,8 @@
 //! `watch --drops`: the packets that policies of this host deny.
 
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
@@ -11,6 +13,8 @@ use serde_json::{Value, json};
 use crate::command::call::{Call, Outcome, SCHEMA, complain};
 use crate::command::policy::found;
 use crate::command::table::printable;
+use crate::flows::reply::DropLine;
+use crate::inspect::agent_socket;
 use crate::net::time::timestamp;
 use crate::netlink::NetlinkError;
 use crate::netlink::nflog::{LoggedPacket, PacketLog};
@@ -32,7 +36,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// # Errors
 /// Policies are off, or another program reads the packets.
 pub fn run(call: &mut Call<'_>, settings: &Settings, as_json: bool) -> Result<Outcome, Exit> {
-    let mut log = PacketLog::open(LOG_GROUP).map_err(refused)?;
+    let mut log = DropSource::open(settings)?;
     let (view, note) = found::view(settings)?;
     note.into_iter().for_each(|note| complain(&note));
     let mut known =
@@ -40,9 +44,7 @@ pub fn run(call: &mut Call<'_>, settings: &Settings, as_json: bool) -> Result<Ou
     let mut budget = Budget::new(Instant::now());
     loop {
         let mut packets = Vec::new();
-        let lost =
-            log.wait(SECOND, |packet| packets.push(packet)).context("read dropped packets")?;
-        budget.hidden += lost;
+        budget.hidden += log.wait(|packet| packets.push(packet))?;
         for packet in packets {
             if let Some(hidden) = budget.next_second(Instant::now())
                 && line(call, as_json, &too_many(hidden), json!({ "lost": hidden }))?.is_break()
@@ -58,6 +60,60 @@ pub fn run(call: &mut Call<'_>, settings: &Settings, as_json: bool) -> Result<Ou
         {
             return Ok(Outcome::Fine);
         }
+    }
+}
+
+/// Where denied packets are read: the kernel gives them to one program, which is the agent while it counts
+/// flows.
+enum DropSource {
+    Kernel(PacketLog),
+    Agent(BufReader<UnixStream>, Vec<u8>),
+}
+
+impl DropSource {
+    fn open(settings: &Settings) -> Result<DropSource, Exit> {
+        let error = match PacketLog::open(LOG_GROUP) {
+            Ok(log) => return Ok(DropSource::Kernel(log)),
+            Err(error) => error,
+        };
+        let stream = agent_socket::of(settings)
+            .and_then(|path| agent_socket::follow(path, "/v1/drops"))
+            .ok()
+            .filter(|stream| stream.get_ref().set_read_timeout(Some(SECOND)).is_ok());
+        stream.map(|stream| DropSource::Agent(stream, Vec::new())).ok_or_else(|| refused(error))
+    }
+
+    /// As [`PacketLog::wait`].
+    fn wait(&mut self, mut receive: impl FnMut(LoggedPacket)) -> Result<u64, Exit> {
+        let (stream, line) = match self {
+            DropSource::Kernel(log) => {
+                let lost = log.wait(SECOND, receive).context("read dropped packets")?;
+                return Ok(lost);
+            }
+            DropSource::Agent(stream, line) => (stream, line),
+        };
+        match stream.read_until(b'\n', line) {
+            Ok(0) => {
+                return Err(Exit::new(
+                    exit::UNAVAILABLE,
+                    "the agent reads no denied packets any more",
+                ));
+            }
+            Ok(_) => {}
+            // What has arrived of a line is kept.
+            Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => {
+                return Ok(0);
+            }
+            Err(error) => {
+                return Err(Exit::new(exit::UNAVAILABLE, format!("read from the agent: {error}")));
+            }
+        }
+        match serde_json::from_slice(&std::mem::take(line)) {
+            Ok(DropLine::Packet(packet)) => receive(packet),
+            Ok(DropLine::Lost { lost }) => return Ok(lost),
+            Err(_) => {}
+        }
+        Ok(0)
     }
 }
 

@@ -10,6 +10,7 @@ pub mod config;
 pub mod doctor;
 mod drops;
 pub mod explain;
+pub mod flows;
 pub mod help;
 pub mod ipam;
 pub mod json;
@@ -60,6 +61,8 @@ pub enum Subcommand {
     Watch(watch::Watch),
     /// Known traps.
     Doctor(doctor::Doctor),
+    /// Who talks to whom.
+    Flows(flows::Flows),
     /// What policies decide.
     Policy(policy::Policy),
     /// Where packets are lost.
@@ -139,6 +142,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Subcommand::Status(options) => status::run(call, &options),
         Subcommand::Ready(options) => ready::run(call, &options),
         Subcommand::Routes(options) => routes::run(call, &options),
+        Subcommand::Flows(options) => flows::run(call, &options),
         Subcommand::Watch(options) => watch::run(call, &options),
         Subcommand::Ipam(options) => ipam::run(call, &options),
         Subcommand::Nodes(options) => nodes::run(call, &options),

@@ -82,10 +82,11 @@ impl Publisher {
     }
 }
 
-/// The faults differ, or in a small network the hosts that are timed.
+/// The faults differ, or the kinds of problems, or in a small network the hosts that are timed.
 fn differs(before: &ReachabilityReport, now: &ReachabilityReport) -> bool {
     (&before.faults, before.more) != (&now.faults, now.more)
         || !before.times.keys().eq(now.times.keys())
+        || !before.problems.keys().eq(now.problems.keys())
 }
 
 /// Intervals until a report with the same faults is published.

@@ -200,6 +200,22 @@ impl Problem {
         Problem { fix: Some(fix.into()), ..self }
     }
 
+    /// With what helps against most problems of its kind, if the check that found it knows no better.
+    pub fn with_usual_fix(self) -> Problem {
+        let usual = match self.kind {
+            ProblemKind::Etcd => "humanz-agent doctor checks etcd, certificates and permissions",
+            ProblemKind::KubernetesApi => {
+                "check that the API server is up and that this host may list and watch"
+            }
+            ProblemKind::Policy => {
+                "correct it where it is written; humanz-agent policy ls shows what is in force"
+            }
+            _ => return self,
+        };
+        let fix = self.fix.or_else(|| Some(usual.to_owned()));
+        Problem { fix, ..self }
+    }
+
     pub fn with_since(self, since: SystemTime) -> Problem {
         Problem { since: Some(since), ..self }
     }

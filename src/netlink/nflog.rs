@@ -6,6 +6,7 @@ use std::time::Duration;
 use neli::consts::nl::NlmF;
 use neli::types::Buffer;
 use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::netlink::packet::Packet;
 use crate::netlink::socket::DATAGRAM_BYTES;
@@ -40,7 +41,7 @@ const COPIED_BYTES: u32 = 128;
 const COLLECTED: u32 = 10;
 
 /// A packet, and the rule that reported it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoggedPacket {
     /// The rule's words.
     pub prefix: String,

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::net::Protocol;
 use crate::netlink::wire;
 
@@ -18,7 +20,7 @@ const DESTINATION_OPTIONS: u8 = 60;
 const EXTENSIONS: usize = 8;
 
 /// Where a packet comes from and where it goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packet {
     pub source: IpAddr,
     pub destination: IpAddr,

@@ -264,9 +264,18 @@ pub mod expression {
 
 /// Families (NFPROTO_* of linux/netfilter.h).
 pub mod family {
+    use crate::net::Family;
+
     pub const ANY: u8 = 0;
     pub const INET: u8 = 1;
     pub const IPV4: u8 = 2;
     pub const NETDEV: u8 = 5;
     pub const IPV6: u8 = 10;
+
+    pub fn number(family: Family) -> u8 {
+        match family {
+            Family::V4 => IPV4,
+            Family::V6 => IPV6,
+        }
+    }
 }

@@ -183,35 +183,24 @@ pub fn peer_routes(
         let by_name = peer.python.then(|| resolved.get(host));
         let addresses = by_name.unwrap_or(Some(&peer.addresses));
         let there = RemoteHost { addresses, backend: &peer.backend, tunnel };
-        for (family, subnet) in peer.subnets.entries() {
+        for (family, &subnet) in peer.subnets.entries() {
             let way = way(family, &there, here);
-            if way
-                .as_ref()
-                .map_or_else(UnreachableReason::is_far, |way| matches!(way, PeerRoute::Tunnel(..)))
-            {
-                peer_routes
-                    .tunnel_only_nodes
-                    .extend(addresses.and_then(|addresses| addresses.get(family)));
-            }
+            let tunnel_only = match &way {
+                Ok(way) => matches!(way, PeerRoute::Tunnel(..)),
+                Err(reason) => reason.is_far(),
+            };
+            let address = addresses.and_then(|addresses| addresses.get(family));
+            peer_routes.tunnel_only_nodes.extend(address.filter(|_| tunnel_only));
             match way {
-                Ok(PeerRoute::Direct(hop)) => direct.push((*subnet, hop)),
+                Ok(PeerRoute::Direct(hop)) => direct.push((subnet, hop)),
                 Ok(PeerRoute::Tunnel(address, Tunnel { mac, port, .. })) => {
                     let mtu_bytes = peer.mtu;
-                    peer_routes.remotes.push(TunnelPeer {
-                        subnet: *subnet,
-                        address,
-                        mac,
-                        port,
-                        mtu_bytes,
-                    });
+                    let remote = TunnelPeer { subnet, address, mac, port, mtu_bytes };
+                    peer_routes.remotes.push(remote);
                 }
                 Err(reason) => {
                     let host = host.clone();
-                    peer_routes.unreachable.push(UnreachableSubnet {
-                        host,
-                        subnet: *subnet,
-                        reason,
-                    });
+                    peer_routes.unreachable.push(UnreachableSubnet { host, subnet, reason });
                 }
             }
         }

@@ -44,9 +44,12 @@ impl PolicyObject<'_> {
 
     /// `db`, `shop/db` or `NetworkPolicy shop/db`.
     pub fn has_name(&self, name: &str) -> bool {
-        let whole = self.origin.to_string();
-        let scoped = whole.split_once(' ').map_or("", |(_, scoped)| scoped);
-        [whole.as_str(), scoped, self.origin.name.as_str()].contains(&name)
+        let origin = &self.origin;
+        let scoped = match &origin.namespace {
+            Some(namespace) => format!("{namespace}/{}", origin.name),
+            None => origin.name.to_string(),
+        };
+        name == origin.name.as_str() || name == scoped || name == origin.to_string()
     }
 }
 

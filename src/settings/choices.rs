@@ -38,6 +38,9 @@ pub const ROUTINGS: Choices<bool, 2> = Choices([("host", true), ("bridge", false
 /// `POLICY`.
 pub const POLICIES: Choices<bool, 2> = Choices([("off", false), ("on", true)]);
 
+/// `FLOWS`: whether connections of pods are counted.
+pub const FLOWS: Choices<bool, 2> = Choices([("off", false), ("on", true)]);
+
 /// `POLICY_ON_AGENT_DOWN`.
 pub const AGENT_DOWN: Choices<AgentDown, 3> = Choices([
     (AgentDown::Quarantine.name(), AgentDown::Quarantine),

@@ -130,6 +130,8 @@ pub enum Source {
 pub struct PolicySettings {
     pub file: Option<PathBuf>,
     pub on_agent_down: AgentDown,
+    /// Connections and denied packets are counted.
+    pub flows: bool,
 }
 
 impl PolicySettings {

@@ -12,7 +12,9 @@ use crate::cni::config::GuardConf;
 use crate::lease::records::Vxlan;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, Object, PerFamily, Problem};
-use crate::settings::choices::{AGENT_DOWN, BACKENDS, CNI_VERSIONS, GUARDS, POLICIES, ROUTINGS};
+use crate::settings::choices::{
+    AGENT_DOWN, BACKENDS, CNI_VERSIONS, FLOWS, GUARDS, POLICIES, ROUTINGS,
+};
 use crate::settings::flags::VARIABLES;
 use crate::settings::values;
 use crate::settings::{CniSettings, HostSettings, PolicySettings, Settings, invalid};
@@ -168,7 +170,8 @@ impl Parser<'_> {
         let is_on = self.value("POLICY", |text| POLICIES.read(text));
         let file = self.optional("POLICY_FILE", values::absolute);
         let on_agent_down = self.value("POLICY_ON_AGENT_DOWN", |text| AGENT_DOWN.read(text));
-        let settings = PolicySettings { file: file?, on_agent_down: on_agent_down? };
+        let flows = self.value("FLOWS", |text| FLOWS.read(text));
+        let settings = PolicySettings { file: file?, on_agent_down: on_agent_down?, flows: flows? };
         if !is_on? {
             return Some(None);
         }

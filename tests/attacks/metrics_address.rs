@@ -24,7 +24,7 @@ const HELD: usize = 400;
 fn serve(host: &Node) -> Agent {
     let agent = Agent::start(host, SETTINGS);
     agent.wait_ready();
-    soon("the address is served", || ask(host, SCRAPE).starts_with("HTTP/1.1 200"));
+    soon("the address is served", || ask(host, SCRAPE).contains("humanz_ready"));
     agent
 }
 

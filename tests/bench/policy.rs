@@ -133,14 +133,14 @@ fn duration(text: &str) -> f64 {
     panic!("{text} is no time");
 }
 
-fn connect(host: &Node, name: &str, app: &str) -> Pod {
+pub fn connect(host: &Node, name: &str, app: &str) -> Pod {
     pod::make_netns(host, name);
     let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name};app={app}");
     let attachment = Attachment { args, ..Attachment::new(name) };
     Pod::connect(host, &Network::of(host), attachment).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-fn only_from(app: &str, from: &[&str]) -> Value {
+pub fn only_from(app: &str, from: &[&str]) -> Value {
     let rule = |app: &&str| json!({"from": [{"podSelector": {"matchLabels": {"app": app}}}]});
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
@@ -164,7 +164,7 @@ fn peer(number: usize, apps: usize) -> Value {
 }
 
 /// A figure, its limit and the unit of both; `floor`: what it is compared with.
-fn row(what: String, (limit, unit): (f64, &str), reached: f64, floor: &str, table: &mut Table) {
+pub fn row(what: String, (limit, unit): (f64, &str), reached: f64, floor: &str, table: &mut Table) {
     let text = format!("{reached:.2} {unit}");
     table.push(Row {
         what,

@@ -114,9 +114,7 @@ fn an_original_that_is_stalled_keeps_its_name_and_its_clone_waits() {
     assert_eq!(clone.read(CONFIGURATION), None, "nor serves what the original knew");
     // Nor because calls fail meanwhile, for longer than a host waits that knows itself.
     cluster.part(clone, &cluster.etcd.node);
-    local::status_when(clone, "a failed call", |status| {
-        status["problems"].to_string().contains("does not answer")
-    });
+    local::status_when(clone, "a failed call", |status| local::has_problem(status, "etcd"));
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(clone.read(CONFIGURATION), None, "a failed call makes nobody an original");
     cluster.join();

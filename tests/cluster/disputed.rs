@@ -164,13 +164,11 @@ fn an_agent_that_cannot_read_the_boot_id_frees_no_address_when_a_dispute_begins(
     let boot_id = "/proc/sys/kernel/random/boot_id";
     host.shell(&format!("mount --bind /dev/null {boot_id}")).ok();
     cluster.etcd.put(&format!("{HOSTS}py"), &*before);
-    local::status_when(host, "the problem", |status| {
-        status["problems"].to_string().contains("cannot be closed for new pods")
-    });
+    local::status_when(host, "the problem", |status| local::has_problem(status, "change-failed"));
     assert_eq!(reserved(host), kept);
     host.shell(&format!("umount {boot_id}")).ok();
     local::status_when(host, "the subnet is closed", |status| {
-        !status["problems"].to_string().contains("cannot be closed for new pods")
+        !local::has_problem(status, "change-failed")
     });
     until_not_ready(host, &[&*before, "h1", "py", "drain host h1"]);
     no_pod_starts(host, "late", &Network::of(host), &[&*before]);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::cluster::Cluster;
 use crate::support::local::get;
-use crate::support::{Agent, Node, eventually};
+use crate::support::{Agent, Node, Place, eventually};
 use crate::{object, refused, run};
 
 const OFTEN: (&str, &str) = ("PROBE_INTERVAL", "1s");
@@ -127,4 +127,40 @@ fn a_host_without_probes_has_no_report_and_hostile_reports_are_remarked() {
     assert_eq!((&there["host"], &there["seconds"]), (&json!("h2"), &json!({})), "{found:#}");
     assert_eq!(there["at"], "9999-12-31T23:59:59Z");
     assert_eq!(cluster.etcd.get("/humanz/v1-probes/h2"), Some(row.to_string()), "it wrote none");
+}
+
+/// From any host: who is well, who is not, and why.
+#[test]
+fn status_of_all_hosts_has_the_problems_of_each() {
+    let cluster = Cluster::new(3);
+    let agents = cluster.start_agents(&[OFTEN, ("RESYNC_INTERVAL", "1s")]);
+    let [h1, h2, _] = &cluster.hosts[..] else { unreachable!() };
+    run(h1, "status --all --wait 60", &[]).ok();
+    let route = "10.244.200.0/24 via 192.0.2.99";
+    h2.run(&format!("ip route add {route}")).ok();
+    let of_all = || run(h1, "status --all --json", &[]);
+    let problems = |host: usize| object(&of_all())["hosts"][host]["report"]["problems"].clone();
+    eventually("h2 publishes its problem", PUBLISHED, || match problems(1) {
+        found if found == json!({ "route-conflict": 1 }) => Ok(()),
+        found => Err(found.to_string()),
+    });
+    assert_eq!(problems(0), json!({}));
+    let shown = run(h1, "status --all", &[]);
+    assert_eq!(shown.status.code(), Some(1), "{shown}");
+    let line = |host: &str| {
+        let found = shown.stdout.lines().find(|line| line.starts_with(host));
+        found.unwrap_or_else(|| panic!("{shown}")).split_whitespace().collect::<Vec<_>>()
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(line("h1"), ["h1*", "alive", version, "1500", "2", "of", "2", "-"]);
+    assert_eq!(line("h2"), ["h2", "alive", version, "1500", "2", "of", "2", "route-conflict"]);
+    assert!(shown.stdout.contains("2 of 3 hosts are well"), "{shown}");
+    h2.run(&format!("ip route del {route}")).ok();
+    run(h1, "status --all --wait 60", &[]).ok();
+    agents[2].stop();
+    let shown = run(h1, "status --all", &[]);
+    assert_eq!(shown.status.code(), Some(1), "{shown}");
+    assert!(shown.stdout.contains("h3    silent"), "{shown}");
+    let refused = run(h1, "status --all --wait x", &[]);
+    assert_eq!(refused.status.code(), Some(2), "{refused}");
 }

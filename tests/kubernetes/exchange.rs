@@ -71,6 +71,15 @@ impl Scene {
         self.restarted(number, Members::new())
     }
 
+    /// Host h1 has a member of the group "web", which h2 needs and knows.
+    fn with_member(&self) -> (Peer, Peer, Selector) {
+        let (a, b, web) = (self.peer(1), self.peer(2), group("web"));
+        a.has(&web, &["10.244.1.2"]);
+        b.needs(std::slice::from_ref(&web));
+        b.becomes(&web, &["10.244.1.2"]);
+        (a, b, web)
+    }
+
     /// What a host starts that knew `kept` before.
     fn restarted(&self, number: usize, kept: Members) -> Peer {
         let host = &self.cluster.hosts[number - 1];
@@ -214,11 +223,7 @@ fn a_group_is_withdrawn_and_made_again_and_leaves_nothing_behind() {
 #[test]
 fn members_stay_while_etcd_is_away_and_are_read_again_after_it() {
     let scene = Scene::new(2);
-    let (a, b) = (scene.peer(1), scene.peer(2));
-    let web = group("web");
-    a.has(&web, &["10.244.1.2"]);
-    b.needs(std::slice::from_ref(&web));
-    b.becomes(&web, &["10.244.1.2"]);
+    let (a, b, web) = scene.with_member();
     scene.cluster.etcd.kill();
     b.wait_problem("those known before stay in force");
     a.has(&web, &["10.244.1.3"]);
@@ -236,11 +241,7 @@ fn members_stay_while_etcd_is_away_and_are_read_again_after_it() {
 #[test]
 fn what_a_stolen_host_says_of_others_is_ignored() {
     let scene = Scene::new(3);
-    let (a, b) = (scene.peer(1), scene.peer(2));
-    let web = group("web");
-    a.has(&web, &["10.244.1.2"]);
-    b.needs(std::slice::from_ref(&web));
-    b.becomes(&web, &["10.244.1.2"]);
+    let (a, b, web) = scene.with_member();
     let keys = &scene.cluster.etcd;
     let announce = |host: &str| {
         keys.put(&format!("{}{host}", roots().announcements(GroupId::of(&web).as_str())), "");
@@ -340,11 +341,7 @@ fn a_member_without_its_announcement_is_found_again_after_a_start() {
 #[test]
 fn a_host_that_is_gone_takes_its_members_with_it() {
     let scene = Scene::new(2);
-    let (a, b) = (scene.peer(1), scene.peer(2));
-    let web = group("web");
-    a.has(&web, &["10.244.1.2"]);
-    b.needs(std::slice::from_ref(&web));
-    b.becomes(&web, &["10.244.1.2"]);
+    let (a, b, web) = scene.with_member();
     // Lost for a day, but still a host of the network: its pods may run.
     drop(a);
     std::thread::sleep(Duration::from_millis(500));
@@ -366,11 +363,7 @@ fn a_host_that_is_gone_takes_its_members_with_it() {
 #[test]
 fn a_machine_that_lost_its_record_publishes_nothing() {
     let scene = Scene::new(2);
-    let (a, b) = (scene.peer(1), scene.peer(2));
-    let web = group("web");
-    a.has(&web, &["10.244.1.2"]);
-    b.needs(std::slice::from_ref(&web));
-    b.becomes(&web, &["10.244.1.2"]);
+    let (a, b, web) = scene.with_member();
     // Another machine has the name now.
     scene.cluster.etcd.put("/humanz/v1/nodes/h1", "{\"another\": 1}");
     a.has(&web, &["10.244.1.66"]);

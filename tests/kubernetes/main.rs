@@ -11,6 +11,9 @@ use humanz_test_support as support;
 mod access;
 mod api;
 mod certificates;
+mod cnp;
+#[path = "../policy/conformance.rs"]
+mod conformance;
 mod enforced;
 mod exchange;
 mod hostile;

@@ -6,7 +6,9 @@
 )]
 
 mod admin_tiers;
+mod cnp;
 mod command;
+mod conformance;
 mod groups;
 mod hostile;
 mod netpol;

@@ -138,7 +138,7 @@ fn drops_are_shown_with_pods_policy_and_direction_in_both_families() {
 }
 
 /// Clock ticks of processor time that a process has used.
-fn ticks(process: &Process) -> u64 {
+pub fn ticks(process: &Process) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()

@@ -8,6 +8,7 @@ use humanz_test_support as support;
 mod beside;
 mod drops;
 mod etcd;
+mod flows;
 mod guide;
 mod held;
 mod hosts;

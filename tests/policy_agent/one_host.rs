@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::support::wait::patience;
-use crate::support::{Agent, Place, Pod, eventually, soon};
+use crate::support::{Place, Pod, local, soon};
 use crate::traffic::{Flood, Server};
-use crate::{STANDALONE, add, alone, counters, only_from, serve, write_policies};
+use crate::{add, alone, counters, only_from, serve, write_policies};
 
 fn addresses(pod: &Pod) -> [IpAddr; 2] {
     [pod.v4(), pod.v6()]
@@ -97,20 +97,17 @@ fn a_file_with_faults_changes_nothing_and_is_a_problem() {
     let mut server = Server::open(&db);
     let (_web, denied) = (Flood::start(&web, db.v4()), Flood::start(&other, db.v4()));
     server.wait(web.v4());
-    let problems = || Agent::run(host, "status --json", STANDALONE).stdout;
+    let is_problem = || local::has_problem(&local::status(host), "policy");
     for bad in ["{\"apiVersion\":", "[{\"apiVersion\": \"v1\", \"kind\": \"Secret\"}]"] {
         host.write(crate::FILE, bad);
-        eventually("the problem", crate::support::wait::SOON, || match problems() {
-            text if text.contains("policies.json") || text.contains("Secret") => Ok(()),
-            text => Err(text),
-        });
+        soon("the problem", is_problem);
         denied.go_on();
         server.wait(web.v4());
         assert_eq!(server.received(other.v4()), 0);
     }
     write_policies(host, &[only_from("db", &["other"])]);
     server.wait(other.v4());
-    soon("the end of the problem", || !problems().contains("Secret"));
+    soon("the end of the problem", || !is_problem());
     agent.stop();
 }
 

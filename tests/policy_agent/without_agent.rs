@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use crate::support::cni::Network;
-use crate::support::{Agent, Node, Place, Pod, eventually, pod, soon, wait};
+use crate::support::{Agent, Node, Place, Pod, eventually, local, pod, soon, wait};
 use crate::traffic::{Flood, Server};
 use crate::{FILE, STANDALONE, add, alone, attachment, only_from, serve, write_policies};
 
@@ -167,8 +167,7 @@ fn nothing_changes_while_the_index_cannot_be_removed() {
     let mut server = Server::open(&db);
     host.shell(&format!("rm -f {INDEX}; mkdir -p {INDEX}/full")).ok();
     write_policies(host, &[]);
-    let status = || Agent::run(host, "status --json", STANDALONE).stdout;
-    soon("a problem", || status().contains("index of policies"));
+    local::status_when(host, "a problem", |status| local::has_problem(status, "inspect-failed"));
     assert!(!arrives(&mut server, &other, &db));
     host.run(&format!("rm -r {INDEX}")).ok();
     soon("the policies", || arrives(&mut server, &other, &db));

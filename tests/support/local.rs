@@ -43,6 +43,12 @@ pub fn status(host: &Node) -> Value {
     serde_json::from_str(&body).unwrap_or_else(|e| panic!("{e}: {body}"))
 }
 
+/// Something of this kind is wrong.
+pub fn has_problem(status: &Value, kind: &str) -> bool {
+    let problems = status["problems"].as_array().into_iter().flatten();
+    problems.into_iter().any(|problem| problem["kind"] == kind)
+}
+
 /// The status, once `holds`.
 pub fn status_when(host: &Node, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
     eventually(&format!("{}: status: {what}", host.name()), 3 * SOON, || {

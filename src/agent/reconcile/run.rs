@@ -12,6 +12,7 @@ use ipnetwork::IpNetwork;
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::bridge::BridgeOutcome;
+use crate::agent::reconcile::guard::CachedGuards;
 use crate::agent::reconcile::policy::PolicyWork;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::reconcile_cache::ReconcileCache;
@@ -28,7 +29,7 @@ pub struct ReconcileOutcome {
     /// What this host is like.
     pub host_state: HostState,
     /// What is wrong, for each check that was made.
-    pub problems: Vec<(ProblemSource, Vec<Problem>)>,
+    pub problems: Vec<CheckProblems>,
     /// The files that were not as they should be, and are now.
     pub repaired: Vec<Object>,
 }
@@ -43,10 +44,9 @@ pub fn run(
         own.set_pools(run.settings.pool_networks());
         own.policies.store(run.settings.policy.is_some(), Ordering::Relaxed);
     }
-    let ReconcileCache { peer_routes, placed, table, tunnels, guards, policy } = known;
     let work = if run.scope.policy { PolicyWork::WithStore } else { PolicyWork::Whole };
     if (run.scope.policy || run.scope.firewall)
-        && !reconcile::policy::reconcile(run, work, policy, applier)
+        && !reconcile::policy::reconcile(run, work, &mut known.policy, applier)
         && !run.was_ready
         && !applier.is_dry()
     {
@@ -59,65 +59,100 @@ pub fn run(
         return Some(ReconcileOutcome { host_state, problems, repaired: Vec::new() });
     }
     let before = run.previous.map(|before| before.own);
-    let mut host_state = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
-        Ok(host_state) => host_state,
-        Err(error) => {
-            applier.inspect_failed(Object::named("this host"), format!("{error:#}"));
-            return None;
-        }
-    };
-    let to_peers = |peers| peer_routes.to(peers, run.resolved, local_host(run, &host_state));
-    let peer_routes = &*run.peers.map(to_peers).unwrap_or_default();
-    host_state.own.pod_mtu_bytes = reconcile::tunnel::pod_mtu(run, &host_state, peer_routes);
+    let mut host_state = host_state::observe(&run.kernel.rtnl, run.settings, before)
+        .map_err(|error| applier.inspect_failed(Object::named("this host"), format!("{error:#}")))
+        .ok()?;
+    let to_peers = |peers| known.peer_routes.to(peers, run.resolved, local_host(run, &host_state));
+    let peer_routes = run.peers.map(to_peers).unwrap_or_default();
+    host_state.own.pod_mtu_bytes = reconcile::tunnel::pod_mtu(run, &host_state, &peer_routes);
     let scope = widened_scope(run, &host_state);
-    let mut bridge = BridgeOutcome::Whole;
-    if scope.links {
-        reconcile::sysctls::reconcile(run, &host_state, applier);
-        bridge = reconcile::bridge::reconcile(run, &host_state, applier);
-    }
-    // Looking at every link is too much for every event of one.
-    let at_ports = matches!(bridge, BridgeOutcome::New | BridgeOutcome::Up) || scope == Scope::ALL;
-    let crowded = at_ports.then(|| reconcile::bridge_ports::reconcile(run, applier)).flatten();
-    let unguarded = match scope.links || scope.firewall {
-        true => reconcile::guard::reconcile(run, at_ports, guards, applier),
-        false => Vec::new(),
-    };
-    // A start has its firewall first. Later it is the route to a new host that is waited for.
-    let start = scope == Scope::ALL;
-    let mut firewall = |applier: &mut Applier| {
-        reconcile::firewall::reconcile(run, &host_state, peer_routes, table, applier)
-    };
-    let first = start.then(|| firewall(applier));
-    let mut problems = vec![(ProblemSource::Uplinks, uplinks(&host_state))];
-    if scope.routes || scope.firewall {
-        // Before there is a device, and before another host that is new can be sent to.
-        reconcile::tunnel_filter::reconcile(run, &host_state, tunnels, applier);
-    }
-    if scope.routes {
-        problems.push((
-            ProblemSource::PeerRoutes,
-            routes(run, &host_state, peer_routes, placed, applier),
-        ));
-    }
-    let blocked = first.or_else(|| scope.firewall.then(|| firewall(applier)));
-    problems.extend(blocked.map(|found| (ProblemSource::Firewall, found)));
-    if scope.firewall || bridge == BridgeOutcome::New {
-        reconcile::host_ports::reconcile(run, applier);
-    }
-    let before = applier.changes().len();
-    if scope.files {
-        files(run, &host_state, bridge, applier);
-    }
-    let repaired = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
-    if start {
-        let found = reconcile::host_checks::check(run, applier);
-        let found = without_repeats(found, problems.iter().flat_map(|(_, known)| known));
-        problems.push((
-            ProblemSource::Host,
-            found.into_iter().chain(crowded).chain(unguarded).collect(),
-        ));
-    }
+    let host = ObservedHost { run, host_state: &host_state, peer_routes: &peer_routes, scope };
+    let (problems, repaired) = host.reconcile(known, applier);
     Some(ReconcileOutcome { host_state, problems, repaired })
+}
+
+/// The problems that a check found.
+type CheckProblems = (ProblemSource, Vec<Problem>);
+
+/// A reconcile, once it is known what the host is like.
+struct ObservedHost<'a> {
+    run: &'a Reconcile<'a>,
+    host_state: &'a HostState,
+    peer_routes: &'a PeerRoutes,
+    scope: Scope,
+}
+
+impl ObservedHost<'_> {
+    /// Applies what `scope` holds. Gives what is wrong, and the files that were repaired.
+    fn reconcile(
+        &self,
+        cache: &mut ReconcileCache,
+        applier: &mut Applier,
+    ) -> (Vec<CheckProblems>, Vec<Object>) {
+        let mut bridge = BridgeOutcome::Whole;
+        if self.scope.links {
+            reconcile::sysctls::reconcile(self.run, self.host_state, applier);
+            bridge = reconcile::bridge::reconcile(self.run, self.host_state, applier);
+        }
+        let of_ports = self.ports(bridge, &mut cache.guards, applier);
+        let mut problems = vec![(ProblemSource::Uplinks, uplinks(self.host_state))];
+        problems.extend(self.network(cache, applier));
+        if self.scope.firewall || bridge == BridgeOutcome::New {
+            reconcile::host_ports::reconcile(self.run, applier);
+        }
+        let before = applier.changes().len();
+        if self.scope.files {
+            files(self.run, self.host_state, bridge, applier);
+        }
+        let repaired = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
+        if self.scope == Scope::ALL {
+            let found = reconcile::host_checks::check(self.run, applier);
+            let known = problems.iter().flat_map(|(_, known)| known);
+            let found = without_repeats(found, known);
+            problems.push((ProblemSource::Host, found.into_iter().chain(of_ports).collect()));
+        }
+        (problems, repaired)
+    }
+
+    /// The bridge's ports and the guards of pods.
+    fn ports(
+        &self,
+        bridge: BridgeOutcome,
+        guards: &mut CachedGuards,
+        applier: &mut Applier,
+    ) -> Vec<Problem> {
+        let run = self.run;
+        // Looking at every link is too much for every event of one.
+        let all =
+            matches!(bridge, BridgeOutcome::New | BridgeOutcome::Up) || self.scope == Scope::ALL;
+        let crowded = all.then(|| reconcile::bridge_ports::reconcile(run, applier)).flatten();
+        let unguarded = match self.scope.links || self.scope.firewall {
+            true => reconcile::guard::reconcile(run, all, guards, applier),
+            false => Vec::new(),
+        };
+        crowded.into_iter().chain(unguarded).collect()
+    }
+
+    /// Firewall and routes.
+    fn network(&self, cache: &mut ReconcileCache, applier: &mut Applier) -> Vec<CheckProblems> {
+        let ObservedHost { run, host_state, peer_routes, scope } = *self;
+        let ReconcileCache { placed, table, tunnels, .. } = cache;
+        let mut firewall = |applier: &mut Applier| {
+            reconcile::firewall::reconcile(run, host_state, peer_routes, table, applier)
+        };
+        // A start has its firewall first. Later it is the route to a new host that is waited for.
+        let first = (scope == Scope::ALL).then(|| firewall(applier));
+        if scope.routes || scope.firewall {
+            // Before there is a device, and before another host that is new can be sent to.
+            reconcile::tunnel_filter::reconcile(run, host_state, tunnels, applier);
+        }
+        let unreachable = scope.routes.then(|| {
+            (ProblemSource::PeerRoutes, routes(run, host_state, peer_routes, placed, applier))
+        });
+        let blocked = first.or_else(|| scope.firewall.then(|| firewall(applier)));
+        let blocked = blocked.map(|found| (ProblemSource::Firewall, found));
+        unreachable.into_iter().chain(blocked).collect()
+    }
 }
 
 /// Links that are down; etcd may be away because of them.

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use crate::agent::applier::Applier;
 use crate::agent::new_pods::PodRequest;
+use crate::agent::reconcile;
 use crate::agent::reconcile::policy::PolicyWork;
-use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
 use crate::policy::ask::PolicyAnswer;
@@ -60,21 +60,12 @@ impl Agent {
         policies: &HostKnowledge,
         applier: &mut Applier,
     ) -> bool {
-        let Some(subnets) = &self.state.subnets else { return false };
-        let run = Reconcile {
-            settings: &self.settings,
-            kernel: &self.kernel,
-            subnets,
-            peers: None,
-            in_sync: self.state.in_sync,
-            resolved: &self.state.resolved,
-            policies: Some(policies),
-            previous: None,
-            was_ready: self.state.ready,
-            scope: Scope::default(),
-            own_writes: None,
-        };
-        reconcile::policy::reconcile(&run, work, &mut self.state.cache.policy, applier)
+        let Some(subnets) = self.state.subnets else { return false };
+        let mut cache = std::mem::take(&mut self.state.cache.policy);
+        let run = self.input(&subnets, Some(policies), Scope::default());
+        let is_in_force = reconcile::policy::reconcile(&run, work, &mut cache, applier);
+        self.state.cache.policy = cache;
+        is_in_force
     }
 
     fn answer(&self, asked: Vec<PodRequest>, policies: &HostKnowledge, is_in_force: bool) {

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use ipnetwork::IpNetwork;
+
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
 use crate::agent::notify;
@@ -12,6 +14,8 @@ use crate::agent::serve::state::RETRY;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::host_state::attributes;
 use crate::inspect::pool_use::{addresses, scarce};
+use crate::net::PerFamily;
+use crate::policy::knowledge::HostKnowledge;
 
 impl Agent {
     /// Reconciles if a scope is due. Not before the other hosts are
@@ -22,23 +26,11 @@ impl Agent {
         self.look_at_released();
         self.look_at_quarantine();
         let now = Instant::now();
-        if now >= self.state.resync_at {
-            self.state.scope = Scope::ALL;
-            self.state.new_pods.take_if(|new_pods| !new_pods.is_there());
-            self.state.reasons.and(if self.state.ready {
-                TriggerReason::RESYNC
-            } else {
-                TriggerReason::START
-            });
-        }
-        if self.files.take_due(now) {
-            self.state.scope.files = true;
-            self.state.reasons.and(TriggerReason::FILES);
-        }
+        self.widen_scope(now);
         if self.state.scope.files && !self.state.once {
             self.look_at_settings();
         }
-        let (subnets, peers) = (self.state.subnets?, self.state.peers.clone()?);
+        let subnets = self.state.subnets.filter(|_| self.state.peers.is_some())?;
         if self.state.scope.is_empty() || now < self.state.reconcile_at {
             return None;
         }
@@ -47,35 +39,16 @@ impl Agent {
             self.files.follow(&self.settings, self.loader.path());
         }
         let policies = self.policy_input();
-        let run = Reconcile {
-            settings: &self.settings,
-            kernel: &self.kernel,
-            subnets: &subnets,
-            peers: Some(&peers),
-            in_sync: self.state.in_sync,
-            resolved: &self.state.resolved,
-            policies: Some(&policies),
-            previous: self.state.host_state.as_ref(),
-            was_ready: self.state.ready,
-            scope,
-            own_writes: Some(&self.own_writes),
-        };
         let mut applier = Applier::new(false);
-        let seen = run::run(&run, &mut self.state.cache, &mut applier);
+        let mut cache = std::mem::take(&mut self.state.cache);
+        let seen =
+            run::run(&self.input(&subnets, Some(&policies), scope), &mut cache, &mut applier);
+        self.state.cache = cache;
         if scope.policy {
             self.state.policy_view = None;
         }
         log::debug!("looked at {scope:?} in {:?}", now.elapsed());
-        let why = std::mem::take(&mut self.state.reasons);
-        let same_host =
-            seen.as_ref().map(|seen| &seen.host_state) == self.state.host_state.as_ref();
-        let repair = self.record_changes(&applier, &why, same_host);
-        if let Some(seen) = seen.as_ref().filter(|_| repair) {
-            self.files.repaired(&seen.repaired, now);
-        }
-        if repair {
-            self.state.rate_limit.repaired(now);
-        }
+        self.note_changes(seen.as_ref(), &applier, now);
         self.count_reconcile(scope, now, !applier.failures().is_empty());
         self.conclude(scope, seen, &applier);
         if applier.failures().is_empty() {
@@ -89,6 +62,57 @@ impl Agent {
             }
         }
         Some(applier)
+    }
+
+    /// What a reconcile works from now.
+    pub(super) fn input<'a>(
+        &'a self,
+        subnets: &'a PerFamily<IpNetwork>,
+        policies: Option<&'a HostKnowledge>,
+        scope: Scope,
+    ) -> Reconcile<'a> {
+        Reconcile {
+            settings: &self.settings,
+            kernel: &self.kernel,
+            subnets,
+            peers: self.state.peers.as_ref(),
+            in_sync: self.state.in_sync,
+            resolved: &self.state.resolved,
+            policies,
+            previous: self.state.host_state.as_ref(),
+            was_ready: self.state.ready,
+            scope,
+            own_writes: Some(&self.own_writes),
+        }
+    }
+
+    /// Adds what is due at this time, whatever happened.
+    fn widen_scope(&mut self, now: Instant) {
+        if now >= self.state.resync_at {
+            self.state.scope = Scope::ALL;
+            self.state.new_pods.take_if(|new_pods| !new_pods.is_there());
+            self.state.reasons.and(if self.state.ready {
+                TriggerReason::RESYNC
+            } else {
+                TriggerReason::START
+            });
+        }
+        if self.files.take_due(now) {
+            self.state.scope.files = true;
+            self.state.reasons.and(TriggerReason::FILES);
+        }
+    }
+
+    /// Notes the changes and, of those that were repairs, when.
+    fn note_changes(&mut self, seen: Option<&ReconcileOutcome>, applier: &Applier, now: Instant) {
+        let why = std::mem::take(&mut self.state.reasons);
+        let same_host = seen.map(|seen| &seen.host_state) == self.state.host_state.as_ref();
+        if self.record_changes(applier, &why, same_host) {
+            if let Some(seen) = seen {
+                self.files.repaired(&seen.repaired, now);
+            }
+            self.state.rate_limit.repaired(now);
+        }
     }
 
     fn conclude(&mut self, scope: Scope, seen: Option<ReconcileOutcome>, applier: &Applier) {

@@ -117,22 +117,11 @@ impl Agent {
 
     /// Logs what a reconcile with `settings` would change.
     fn preview(&self, settings: &Settings) {
-        let (Some(subnets), Some(peers)) = (&self.state.subnets, &self.state.peers) else {
+        let Some(subnets) = self.state.subnets.filter(|_| self.state.peers.is_some()) else {
             return;
         };
-        let run = Reconcile {
-            settings,
-            kernel: &self.kernel,
-            subnets,
-            peers: Some(peers),
-            in_sync: self.state.in_sync,
-            resolved: &self.state.resolved,
-            policies: None,
-            previous: self.state.host_state.as_ref(),
-            was_ready: self.state.ready,
-            scope: Scope::ALL,
-            own_writes: None,
-        };
+        let run =
+            Reconcile { settings, own_writes: None, ..self.input(&subnets, None, Scope::ALL) };
         let mut applier = Applier::new(true);
         if let (Source::Etcd { roots, .. }, Some(found)) = (&settings.source, &self.state.snapshot)
         {

@@ -11,6 +11,7 @@ use crate::agent::new_pods::{NewPods, PodRequest};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
+use crate::flows::FlowRecorder;
 use crate::inspect::host_state::HostState;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
@@ -92,6 +93,8 @@ pub struct AgentState {
     pub(super) pods_due: Option<(Instant, Duration)>,
     /// The socket for questions of plugins.
     pub(super) new_pods: Option<NewPods>,
+    /// What counts flows.
+    pub(super) flows: Option<FlowRecorder>,
     /// New pods, whose plugins wait.
     pub(super) asked: Vec<PodRequest>,
     /// When to do what the answers about new pods did not wait for.
@@ -139,6 +142,7 @@ impl AgentState {
             policy_view: None,
             quarantine_due: None,
             new_pods: None,
+            flows: None,
             policy_file_due: Some(now),
             pods_due: None,
             asked: Vec::new(),

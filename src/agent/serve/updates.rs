@@ -10,7 +10,7 @@ use crate::agent::serve::closed_subnets::Opens;
 use crate::agent::trigger::Scope;
 use crate::etcd::Update;
 use crate::lease::snapshot::Snapshot;
-use crate::lease::{LeaseError, Resolved, peers};
+use crate::lease::{Lease, LeaseError, Resolved, peers};
 use crate::settings::exit::Exit;
 
 impl Agent {
@@ -37,36 +37,17 @@ impl Agent {
                 self.note_store();
             }
             Update::Trouble(Some(error)) => {
-                if let (None, Registry::Leased(leased)) = (&self.state.subnets, &mut self.registry)
-                {
-                    leased.down = Some(error.with_fix());
-                    leased.held_back = leased.held_back.after(&error);
-                    // The state of a copied machine is the other one's.
-                    leased.saved = leased.saved.take().filter(|_| !error.is_of_copy());
-                }
-                self.state.etcd.trouble = Some(error);
-                self.note_store();
-                self.follow_dispute();
+                self.release_if_copied(&error);
+                self.dispute(error);
             }
             Update::Files { problems, until } => {
                 self.shared.problems.set(ProblemSource::StoreFiles, problems);
                 self.state.etcd.certificate_until = until;
             }
             Update::Fatal(error) if self.state.subnets.is_none() => return Err(refused(&error)),
-            Update::Fatal(error) => {
-                self.state.etcd.trouble = Some(error);
-                self.note_store();
-                self.follow_dispute();
-            }
+            Update::Fatal(error) => self.dispute(error),
             Update::Lease(lease) => {
-                if self.state.subnets != Some(lease.subnets) {
-                    let subnets = lease.subnets.iter().map(ToString::to_string);
-                    log::info!("this host's subnet: {}", subnets.collect::<Vec<_>>().join(", "));
-                    self.state.since = Some(SystemTime::now());
-                }
-                self.state.subnets = Some(lease.subnets);
-                self.state.closed.opens = Opens::Own;
-                self.follow_dispute();
+                self.take_lease(&lease);
                 return Ok(Scope::ALL);
             }
             Update::Snapshot(snapshot) => {
@@ -78,6 +59,34 @@ impl Agent {
             }
         }
         Ok(Scope::default())
+    }
+
+    /// The store contradicts what this host serves.
+    fn dispute(&mut self, error: LeaseError) {
+        self.state.etcd.trouble = Some(error);
+        self.note_store();
+        self.follow_dispute();
+    }
+
+    /// Before there is a lease: the last known good state may not be this host's.
+    fn release_if_copied(&mut self, error: &LeaseError) {
+        if let (None, Registry::Leased(leased)) = (&self.state.subnets, &mut self.registry) {
+            leased.down = Some(error.with_fix());
+            leased.held_back = leased.held_back.after(error);
+            // The state of a copied machine is the other one's.
+            leased.saved = leased.saved.take().filter(|_| !error.is_of_copy());
+        }
+    }
+
+    fn take_lease(&mut self, lease: &Lease) {
+        if self.state.subnets != Some(lease.subnets) {
+            let subnets = lease.subnets.iter().map(ToString::to_string);
+            log::info!("this host's subnet: {}", subnets.collect::<Vec<_>>().join(", "));
+            self.state.since = Some(SystemTime::now());
+        }
+        self.state.subnets = Some(lease.subnets);
+        self.state.closed.opens = Opens::Own;
+        self.follow_dispute();
     }
 
     fn note_down(&mut self, why: Option<String>) {

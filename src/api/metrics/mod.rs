@@ -50,6 +50,7 @@ pub fn metrics(shared: &SharedState) -> String {
         guards(&mut page);
         tunnels(&mut page);
         policies::policies(&mut page, known.policies.as_deref());
+        policies::flows(&mut page, &shared.flows);
         usage(&mut page, &uses);
         plugin(&mut page, &known.settings);
     }

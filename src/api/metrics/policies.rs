@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use crate::api::metrics::page::Page;
+use crate::flows::store::FlowStore;
 use crate::nft::Nft;
 use crate::nft::found::Count;
 use crate::policy::Rules;
@@ -34,6 +35,19 @@ pub fn policies(page: &mut Page, view: Option<&View>) {
     if let Some((rules, Ok(counted))) = rules.map(|rules| (rules, counted())) {
         packets(page, rules, &counted);
     }
+}
+
+/// What is counted of who talks to whom, where it is.
+pub fn flows(page: &mut Page, store: &FlowStore) {
+    if !store.is_on() {
+        return;
+    }
+    let (entries, overruns, lost_reports) = store.sizes();
+    page.gauge("humanz_flows", "Flows that are distinguished.", entries as f64);
+    let help = "Times that connections began faster than they were counted.";
+    page.counter("humanz_flows_overruns_total", help, overruns);
+    let help = "Reports of denied packets that were not read in time.";
+    page.counter("humanz_flows_lost_reports_total", help, lost_reports);
 }
 
 fn sources(page: &mut Page, sources: &[SourceState]) {

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::command::call::{Call, Outcome};
 use crate::command::ipam::attachment::{WAIT, close_ports, owner, settings};
 use crate::inspect::pods::{Life, entries, links, networks, refused};
-use crate::ipam::StoreError;
+use crate::ipam::{StoreEntry, StoreError};
 use crate::settings::exit::{self, Exit};
 
 /// free an address that is no longer used, with all others of the same interface and its host
@@ -53,19 +53,8 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
         );
         return Err(Exit::new(exit::SETTINGS, why));
     }
-    let why = match Life::of(entry, &network.name, &links()?) {
-        _ if options.force => None,
-        Life::Attached => Some(format!("{} is attached and has it", owner(entry))),
-        Life::Present => Some(format!("the network namespace of {} still exists", owner(entry))),
-        Life::Unknown => {
-            Some(format!("it belongs to {}, and whether that runs is unknown", owner(entry)))
-        }
-        Life::Unseen => {
-            Some(format!("the network namespace of {} cannot be seen from here", owner(entry)))
-        }
-        Life::Gone => None,
-    };
-    if let Some(why) = why {
+    let life = Life::of(entry, &network.name, &links()?);
+    if let Some(why) = refusal(life, entry).filter(|_| !options.force) {
         let why = format!("{address} stays: {why}; nothing was freed (--force frees it anyway)");
         return Err(Exit::new(exit::FAILURE, why));
     }
@@ -88,6 +77,18 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
     let value = json!({ "freed": freed, "network": network.name, "pod": entry.pod });
     let text = format!("{} of {} is free", freed.join(" and "), owner(entry));
     call.answer(options.json, true, value, &text)
+}
+
+/// Why its addresses are not to be freed.
+fn refusal(life: Life, entry: &StoreEntry) -> Option<String> {
+    let owner = owner(entry);
+    match life {
+        Life::Attached => Some(format!("{owner} is attached and has it")),
+        Life::Present => Some(format!("the network namespace of {owner} still exists")),
+        Life::Unknown => Some(format!("it belongs to {owner}, and whether that runs is unknown")),
+        Life::Unseen => Some(format!("the network namespace of {owner} cannot be seen from here")),
+        Life::Gone => None,
+    }
 }
 
 /// A store that is locked for too long is one to try again.

@@ -2,7 +2,7 @@
 
 mod list;
 mod network;
-mod node;
+pub mod node;
 mod remove;
 mod reserve;
 mod roles;

@@ -17,7 +17,7 @@ use crate::lease::claim::{self, Step, leave, python};
 use crate::lease::records::{Alive, Key, NodeName};
 use crate::lease::snapshot::Stored;
 use crate::lease::transaction::Transaction;
-use crate::lease::{Claimant, Identity, Lease, Snapshot, growth};
+use crate::lease::{Claimant, Identity, Lease, LeaseError, Network, Snapshot, growth};
 use crate::net::PerFamily;
 use crate::net::subnet::{self, Pool};
 use crate::settings::Settings;
@@ -91,20 +91,7 @@ pub fn reserve(
     let (server, roots) = cluster::etcd(settings)?;
     let unreachable =
         |error| Exit::new(exit::UNAVAILABLE, format!("reserve a subnet for {host}: {error}"));
-    let mut own = Claimant {
-        identity: nobody_yet(host),
-        attributes: Default::default(),
-        network: settings.network(roots),
-        keep: PerFamily::default(),
-        remembered: *wanted,
-        vacated: *wanted,
-        without_record: BTreeSet::new(),
-        leaves_claims: false,
-        ticket: None,
-        has_raced: false,
-        instance: String::new(),
-        alive: true,
-    };
+    let mut own = claimant(settings.network(roots), host, wanted);
     let (mut tries, mut draws) = (0, 0);
     while tries < TRIES && draws < DRAWS {
         let found = etcd::read(server, roots).map_err(unreachable)?;
@@ -125,19 +112,43 @@ pub fn reserve(
                     return Ok(lease);
                 }
             }
-            Step::Refused(why) => {
-                let full = matches!(why, crate::lease::LeaseError::Exhausted { .. });
-                let code = if full { exit::TEMPORARY } else { exit::FAILURE };
-                return Err(Exit::new(code, why.with_fix()));
-            }
-            Step::Grow(_) | Step::PutAlive | Step::Held(_) => {
-                let why = "the pool of this host's settings is wider than the network's: restart or \
-                           reload an agent with it first";
-                return Err(Exit::new(exit::FAILURE, why));
-            }
+            step => return Err(refused(&step)),
         }
     }
     Err(Exit::new(exit::TEMPORARY, "the hosts in etcd keep changing: try again"))
+}
+
+/// Asks for a subnet, or for the `wanted` one, as an agent of `host` would.
+fn claimant(network: Network, host: &NodeName, wanted: &PerFamily<IpNetwork>) -> Claimant {
+    Claimant {
+        identity: nobody_yet(host),
+        attributes: Default::default(),
+        network,
+        keep: PerFamily::default(),
+        remembered: *wanted,
+        vacated: *wanted,
+        without_record: BTreeSet::new(),
+        leaves_claims: false,
+        ticket: None,
+        has_raced: false,
+        instance: String::new(),
+        alive: true,
+    }
+}
+
+/// A step that only an agent can take.
+fn refused(step: &Step) -> Exit {
+    match step {
+        Step::Refused(why) => {
+            let full = matches!(why, LeaseError::Exhausted { .. });
+            Exit::new(if full { exit::TEMPORARY } else { exit::FAILURE }, why.with_fix())
+        }
+        _ => Exit::new(
+            exit::FAILURE,
+            "the pool of this host's settings is wider than the network's: restart or reload an \
+             agent with it first",
+        ),
+    }
 }
 
 /// A machine that is none that there is.

@@ -1,8 +1,12 @@
 //! `status`: how this host is, on one screen.
 
+mod all;
 mod screen;
 mod shown;
+mod status_answer;
 mod without_agent;
+
+use std::time::{Duration, Instant};
 
 use argh::{ArgsInfo, FromArgs};
 
@@ -11,6 +15,8 @@ use crate::command::call::{Call, Outcome};
 use crate::command::json;
 use crate::command::silent_agent::silent_agent;
 use crate::command::status::shown::{PodCounts, PodNetwork, Shown, ShownAgent};
+use crate::command::status::status_answer::StatusAnswer;
+use crate::command::table::Style;
 use crate::inspect::agent_socket;
 use crate::inspect::pods::{self, StoreNetwork};
 use crate::inspect::{Host, HostList};
@@ -20,6 +26,9 @@ use crate::plan::ownership;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
+/// Time between two looks of `--wait`.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// show how this host is: agent, lease, etcd, other hosts, pods, firewall, repairs, and what is wrong
 /// and what to do first. Asks the agent; without one looks at the host, etcd and what was known last
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -28,11 +37,20 @@ use crate::settings::exit::{self, Exit};
     name = "status",
     example = "{command_name}",
     example = "{command_name} --json | jq .problems",
+    example = "{command_name} --all",
+    example = "{command_name} --wait 60",
     error_code(0, "all is well"),
     error_code(1, "something is wrong, and is shown"),
     error_code(69, "this user may not use the agent's socket")
 )]
 pub struct StatusOptions {
+    /// all hosts, a line each: state, version, MTU, which hosts it reaches, and the kinds of its
+    /// problems, as their agents publish it in etcd
+    #[argh(switch)]
+    all: bool,
+    /// seconds to wait until all is well (default 0)
+    #[argh(option, default = "0")]
+    wait: u32,
     /// print one JSON object
     #[argh(switch)]
     json: bool,
@@ -45,6 +63,20 @@ pub struct StatusOptions {
 pub fn run(call: &mut Call<'_>, options: &StatusOptions) -> Result<Outcome, Exit> {
     let loaded = call.load()?;
     let settings = &loaded.settings;
+    let end = Instant::now() + Duration::from_secs(options.wait.into());
+    loop {
+        let found = match options.all {
+            true => all::found(settings, call.style)?,
+            false => found(settings, call.style)?,
+        };
+        if found.fine || Instant::now() >= end {
+            return call.answer(options.json, found.fine, found.value, &found.text);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn found(settings: &Settings, style: Style) -> Result<StatusAnswer, Exit> {
     let mut shown = match agent_socket::of(settings)
         .and_then(|path| agent_socket::get(path, "/v1/status"))
         .and_then(Status::read)
@@ -63,9 +95,9 @@ pub fn run(call: &mut Call<'_>, options: &StatusOptions) -> Result<Outcome, Exit
     shown.pods = pods_of(&shown.status, settings, &mut problems);
     let fine = problems.is_empty();
     shown.status.problems = Problems(Some(problems));
-    let text = screen::screen(&shown, call.style);
+    let text = screen::screen(&shown, style);
     let value = serde_json::to_value(&shown).map_err(anyhow::Error::from)?;
-    call.answer(options.json, fine, value, &text)
+    Ok(StatusAnswer { fine, value, text })
 }
 
 /// What can be known without the agent.

@@ -4,10 +4,12 @@ mod serve;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use argh::{ArgsInfo, FromArgs};
 
 use crate::command::call::{Call, Outcome};
+use crate::command::flows;
 use crate::command::ui::serve::{PageAddress, serve};
 use crate::settings::exit::{self, Exit};
 
@@ -39,7 +41,8 @@ pub struct Ui {
 pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
     let place = place(&options.listen).map_err(|wrong| Exit::new(exit::SETTINGS, wrong))?;
     call.origin.set_default("ETCD_HOST", "localhost");
-    let Some(agent) = call.load()?.settings.socket else {
+    let settings = call.load()?.settings;
+    let Some(agent) = settings.socket.clone() else {
         return Err(Exit::new(
             exit::UNAVAILABLE,
             "SOCKET=none: the agent has no socket to read from",
@@ -49,7 +52,8 @@ pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
         PageAddress::Loopback(address) => format!("http://{address}/"),
         PageAddress::Socket(path) => path.display().to_string(),
     };
-    serve(&place, agent, || call.line(&url).map(drop)).map(|never| match never {})
+    let find = move || flows::find(&settings).map(|it| it.json()).map_err(|exit| exit.why);
+    serve(&place, agent, Arc::new(find), || call.line(&url).map(drop)).map(|never| match never {})
 }
 
 /// No address that other hosts could reach.

@@ -4,10 +4,12 @@ use std::convert::Infallible;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime;
-use tokio::task::{LocalSet, spawn_blocking};
+use tokio::task::{JoinError, LocalSet, spawn_blocking};
 
 use crate::api::http::{HttpRequest, JSON, Response};
 use crate::api::http_server::{self, ClientConnection};
@@ -28,6 +30,9 @@ pub enum PageAddress {
     Socket(PathBuf),
 }
 
+/// Who talks to whom, as the page has it; else why that is not known.
+pub type FindFlows = Arc<dyn Fn() -> Result<Value, String> + Send + Sync>;
+
 /// Serves the page at `place`; `ready` is called once clients can connect. `agent`: its socket.
 ///
 /// # Errors
@@ -35,6 +40,7 @@ pub enum PageAddress {
 pub fn serve(
     place: &PageAddress,
     agent: PathBuf,
+    flows: FindFlows,
     ready: impl FnOnce() -> Result<(), Exit>,
 ) -> Result<Infallible, Exit> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
@@ -50,7 +56,7 @@ pub fn serve(
                 ready()?;
                 let accept = async || Ok(listener.accept().await?.0);
                 let respond = async move |stream: &mut TcpStream, request, _: &ClientConnection| {
-                    let response = answer(&request, true, &agent).await;
+                    let response = answer(&request, true, &agent, &flows).await;
                     http_server::write(stream, &request, &response).await
                 };
                 Ok(http_server::serve(accept, respond).await)
@@ -64,7 +70,7 @@ pub fn serve(
                 let accept = async || Ok(listener.accept().await?.0);
                 let respond =
                     async move |stream: &mut UnixStream, request, _: &ClientConnection| {
-                        let response = answer(&request, false, &agent).await;
+                        let response = answer(&request, false, &agent, &flows).await;
                         http_server::write(stream, &request, &response).await
                     };
                 Ok(http_server::serve(accept, respond).await)
@@ -74,7 +80,7 @@ pub fn serve(
 }
 
 /// The response. `named`: the request must call this host by a name of its own.
-async fn answer(request: &HttpRequest, named: bool, agent: &Path) -> Response {
+async fn answer(request: &HttpRequest, named: bool, agent: &Path, flows: &FindFlows) -> Response {
     if named && !request.is_for_loopback() {
         return Response::text(403, "open this page by 127.0.0.1, [::1] or localhost");
     }
@@ -83,18 +89,27 @@ async fn answer(request: &HttpRequest, named: bool, agent: &Path) -> Response {
         "/" => part("text/html; charset=utf-8", include_str!("page.html")),
         "/page.js" => part("text/javascript; charset=utf-8", include_str!("page.js")),
         "/matrix.js" => part("text/javascript; charset=utf-8", include_str!("matrix.js")),
+        "/flows.js" => part("text/javascript; charset=utf-8", include_str!("flows.js")),
         "/page.css" => part("text/css; charset=utf-8", include_str!("page.css")),
+        "/v1/flows" => {
+            let flows = Arc::clone(flows);
+            found(spawn_blocking(move || flows()).await)
+        }
         path @ ("/v1/status" | "/v1/matrix") => {
             let (agent, path) = (agent.to_owned(), path.to_owned());
-            match spawn_blocking(move || agent_socket::get(&agent, &path)).await {
-                Ok(Ok(value)) => Response::new(200, JSON, value.to_string()),
-                Ok(Err(why)) => Response::text(502, &why),
-                Err(error) => Response::text(502, &error.to_string()),
-            }
+            found(spawn_blocking(move || agent_socket::get(&agent, &path)).await)
         }
         _ => Response::text(404, "there is only /"),
     };
     Response { headers: GUARD, ..response }
+}
+
+fn found(found: Result<Result<Value, String>, JoinError>) -> Response {
+    match found {
+        Ok(Ok(value)) => Response::new(200, JSON, value.to_string()),
+        Ok(Err(why)) => Response::text(502, &why),
+        Err(error) => Response::text(502, &error.to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -105,7 +120,8 @@ mod tests {
         let (path, host) = (path.to_owned(), host.map(str::to_owned));
         let request = HttpRequest { path, host, head_only: false };
         let runtime = runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(answer(&request, true, Path::new("/nonexistent")))
+        let flows: FindFlows = Arc::new(|| Err("FLOWS is off".to_owned()));
+        runtime.block_on(answer(&request, true, Path::new("/nonexistent"), &flows))
     }
 
     #[test]
@@ -121,6 +137,7 @@ mod tests {
         let text = String::from_utf8(response.body).unwrap();
         assert_eq!(response.status, 502);
         assert!(text.contains("no agent serves this host"), "{text}");
+        assert_eq!(asked("/v1/flows", Some("localhost")).status, 502);
         assert_eq!(asked("/v1/changes", Some("localhost")).status, 404);
     }
 
@@ -130,6 +147,7 @@ mod tests {
             include_str!("page.html"),
             include_str!("page.js"),
             include_str!("matrix.js"),
+            include_str!("flows.js"),
             include_str!("page.css"),
         ] {
             assert!(!text.contains("http://") && !text.contains("https://"), "{text}");

@@ -1,4 +1,4 @@
-//! Pure. Which hosts a host reaches: its reachability report.
+//! Pure. Which hosts a host reaches, and which problems it has: its reachability report.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::records::value::{SCHEMA, json, limited, to_json};
 use crate::lease::records::{NodeName, RecordError};
-use crate::net::Family;
+use crate::net::{Family, Problem, ProblemKind, Severity};
 
 /// Faults that are listed; further ones are counted.
 pub const LISTED: usize = 20;
@@ -43,6 +43,9 @@ pub struct ReachabilityReport {
     /// [`TIMED`] other hosts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub times: BTreeMap<NodeName, u32>,
+    /// How many problems of each kind the host has, without notes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub problems: BTreeMap<ProblemKind, u32>,
 }
 
 /// A fault on the path to a host; in JSON text: `silent`, `silent IPv6`, `large 1450`.
@@ -88,11 +91,25 @@ impl ReachabilityReport {
             faults: faults().take(LISTED).collect(),
             more: number(faults().count().saturating_sub(LISTED)),
             times: times.take(if paths.len() <= TIMED { TIMED } else { 0 }).collect(),
+            problems: BTreeMap::new(),
         };
-        if report.to_json().len() > LIMIT {
-            report.times.clear();
-        }
+        report.limit();
         Some(report)
+    }
+
+    /// The report of a host that has these `problems`.
+    pub fn with_problems(mut self, problems: &[Problem]) -> ReachabilityReport {
+        for problem in problems.iter().filter(|problem| problem.severity() != Severity::Note) {
+            *self.problems.entry(problem.kind).or_default() += 1;
+        }
+        self.limit();
+        self
+    }
+
+    fn limit(&mut self) {
+        if self.to_json().len() > LIMIT {
+            self.times.clear();
+        }
     }
 
     /// # Errors
@@ -147,6 +164,7 @@ impl From<PathFault> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::Object;
 
     fn path(micros: Option<u32>, fault: Option<PathFault>) -> PathState {
         PathState { micros, fault }
@@ -169,6 +187,15 @@ mod tests {
         );
         assert_eq!(ReachabilityReport::parse(text.as_bytes()).unwrap(), report);
         assert_eq!(ReachabilityReport::new(&BTreeMap::new(), 7), None);
+        let drop = Problem::new(ProblemKind::RouteInTheWay, Object::named("x"), "y");
+        let report = report.with_problems(&[drop.clone(), drop]);
+        let text = report.to_json();
+        assert!(text.ends_with(r#","problems":{"route-in-the-way":2}}"#), "{text}");
+        assert_eq!(ReachabilityReport::parse(text.as_bytes()).unwrap(), report);
+        // Of another release.
+        let text = text.replace("route-in-the-way", "moon-full");
+        let read = ReachabilityReport::parse(text.as_bytes()).unwrap();
+        assert_eq!(read.problems, [(ProblemKind::Other, 2)].into());
     }
 
     #[test]
@@ -179,6 +206,9 @@ mod tests {
             let each =
                 (0..count).map(|n| (long(n).parse().unwrap(), path(Some(u32::MAX), fault(n))));
             let report = ReachabilityReport::new(&each.collect(), u64::MAX).unwrap();
+            let all =
+                ProblemKind::ALL.iter().map(|kind| Problem::new(*kind, Object::named("x"), ""));
+            let report = report.with_problems(&all.collect::<Vec<_>>());
             let text = report.to_json();
             assert!(text.len() <= LIMIT, "{}", text.len());
             assert_eq!(ReachabilityReport::parse(text.as_bytes()).unwrap(), report);
@@ -203,6 +233,7 @@ mod tests {
             r#"{"schema":1,"at":0,"asked":1,"answer":0,"faults":{"b":"<script>"}}"#,
             r#"{"schema":1,"at":0,"asked":1,"answer":0,"faults":{"b":"large -1"}}"#,
             r#"{"schema":1,"at":0,"asked":1,"answer":0,"times":{"b":"1"}}"#,
+            r#"{"schema":1,"at":0,"asked":1,"answer":0,"problems":{"etcd":-1}}"#,
             &long,
         ] {
             assert!(ReachabilityReport::parse(bad.as_bytes()).is_err(), "{bad}");

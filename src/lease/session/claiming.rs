@@ -27,21 +27,7 @@ impl SessionMachine {
                 self.trouble = self.contradiction(&found, &lease);
                 self.hold(found, lease)
             }
-            Step::Refused(error) => {
-                if let Some(transaction) = self.take_back(&found, &error) {
-                    self.warnings.push(format!(
-                        "{error}: taken back, because etcd was restored from an older snapshot"
-                    ));
-                    let taking = |_| State::TakingBack(found);
-                    return Ok(self.commit(
-                        "delete the keys of a host that was removed",
-                        transaction,
-                        taking,
-                    ));
-                }
-                let lease = self.keep_lease_on_conflict(&found, error)?;
-                self.hold(found, lease)
-            }
+            Step::Refused(error) => return self.refused(found, error),
             Step::Grow(growth) => {
                 let growing = |transaction| State::Configuring(found, transaction);
                 self.commit("widen the pool of the network", growth, growing)
@@ -69,6 +55,19 @@ impl SessionMachine {
                 self.commit("claim this host's subnet", transaction, claiming)
             }
         })
+    }
+
+    /// Takes back what a host has that was removed; else keeps the lease that this host serves.
+    fn refused(&mut self, found: Snapshot, error: LeaseError) -> Result<Command, SessionExit> {
+        if let Some(transaction) = self.take_back(&found, &error) {
+            let back = "taken back, because etcd was restored from an older snapshot";
+            self.warnings.push(format!("{error}: {back}"));
+            let taking = |_| State::TakingBack(found);
+            let what = "delete the keys of a host that was removed";
+            return Ok(self.commit(what, transaction, taking));
+        }
+        let lease = self.keep_lease_on_conflict(&found, error)?;
+        Ok(self.hold(found, lease))
     }
 
     /// A stolen host deletes its node record to look like one of the Python agent, for which the others give way.

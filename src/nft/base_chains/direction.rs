@@ -31,12 +31,4 @@ impl HookDirection {
             HookDirection::Out => "-o",
         }
     }
-
-    /// As nft calls it.
-    pub fn keyword(self) -> &'static str {
-        match self {
-            HookDirection::In => "iifname",
-            HookDirection::Out => "oifname",
-        }
-    }
 }

@@ -6,7 +6,7 @@ use crate::net::{AddressRange, Family, IfName};
 use crate::netlink::wire::octets;
 use crate::nft::Verdict;
 use crate::nft::base_chains::direction::HookDirection;
-use crate::nft::expression::family_number;
+use crate::nft::numbers::family;
 
 /// IFNAMSIZ: what an interface's name is filled up to.
 const IFNAMSIZ: usize = 16;
@@ -220,7 +220,7 @@ impl PacketField {
                 let octets = (Family::of(address) == family).then(|| octets(address))?;
                 octets.get(..length).map(<[u8]>::to_vec)
             }
-            PacketField::Family => Some(vec![family_number(Family::of(packet.source))]),
+            PacketField::Family => Some(vec![family::number(Family::of(packet.source))]),
             PacketField::Protocol => packet.transport.map(|(protocol, _)| vec![protocol]),
             PacketField::DestinationPort => {
                 packet.transport.map(|(_, port)| port.to_be_bytes().to_vec())

@@ -111,7 +111,7 @@ fn add_rule(at: TablePath<'_>, chain: &str, wanted: &FrameRule) -> Message {
     let attributes = Attributes::new()
         .text(rule::TABLE, at.table)
         .text(rule::CHAIN, chain)
-        .nest(rule::EXPRESSIONS, expression::of_frame_rule(wanted))
+        .nest(rule::EXPRESSIONS, expression::frame::of_frame_rule(wanted))
         .put(rule::USERDATA, wanted.userdata());
     let what = format!("add rule \"{wanted}\" to chain {chain} of {at}");
     at.message(what, kind::NEW_RULE, NlmF::CREATE | NlmF::APPEND, attributes)

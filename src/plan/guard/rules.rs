@@ -168,42 +168,19 @@ impl FrameRules<'_> {
         }
     }
 
-    /// Solicitations and advertisements of its own addresses, which say its own MAC or none, with
-    /// nothing in front of them. Its link-local address is the one that its MAC names.
-    fn ndp(&mut self) {
-        const TARGET: u32 = 48;
-        let allowed = self.allowed;
-        let own =
-            |offset, inside| listed(ND6, vec![SOURCE_MAC, (Header::Network, offset, 16)], inside);
-        let ndp = |kind: u8| {
-            [
-                of(IPV6),
-                network(6, Compare::Equal, &ICMPV6_OF_THE_LINK),
-                network(40, Compare::Equal, &[kind, 0]),
-            ]
-        };
-        // Is this address free?
-        let free = sources(allowed, Family::V6).map(|source| within(TARGET, &source, true));
-        for target in [own(TARGET, true)].into_iter().chain(free) {
+    /// Is this address free?
+    fn address_probes(&mut self) {
+        let allowed = sources(self.allowed, Family::V6);
+        let allowed = allowed.map(|source| within(TARGET, &source, true));
+        for target in [own_nd(TARGET, true)].into_iter().chain(allowed) {
             let unspecified = network(8, Compare::Equal, &Ipv6Addr::UNSPECIFIED.octets());
             let matches = ndp(SOLICITATION).into_iter().chain([unspecified, target]);
             self.add("nd probe", matches, FrameAction::Accept);
         }
-        let icmp = |first: u8, last: u8| {
-            let kinds = [
-                transport(0, Compare::AtLeast, &[first]),
-                transport(0, Compare::Less, &[last + 1]),
-            ];
-            [of(IPV6), protocol(ICMPV6)].into_iter().chain(kinds)
-        };
-        let foreign = |offset| {
-            let others = sources(allowed, Family::V6);
-            [own(offset, false)].into_iter().chain(others.map(move |s| within(offset, &s, false)))
-        };
-        let spoofed = icmp(FIRST_NDP, LAST_NDP).chain(foreign(8)).collect();
-        self.drop(DropReason::Ndp, spoofed);
-        let spoofed = ndp(ADVERTISEMENT).into_iter().chain(foreign(TARGET)).collect();
-        self.drop(DropReason::Ndp, spoofed);
+    }
+
+    /// Solicitations and advertisements with the pod's MAC, or with none.
+    fn own_messages(&mut self) {
         let kinds = || {
             let at_least = network(40, Compare::AtLeast, &[SOLICITATION]);
             [of(IPV6), at_least, network(40, Compare::Less, &[ADVERTISEMENT + 1])]
@@ -219,6 +196,31 @@ impl FrameRules<'_> {
         self.add("nd", kinds().into_iter().chain([head(24)]), FrameAction::Accept);
         let with_mac = kinds().into_iter().chain([head(32)]).chain(option);
         self.add("nd", with_mac, FrameAction::Accept);
+    }
+
+    /// Solicitations and advertisements of its own addresses, which say its own MAC or none, with
+    /// nothing in front of them. Its link-local address is the one that its MAC names.
+    fn ndp(&mut self) {
+        let allowed = self.allowed;
+        self.address_probes();
+        let icmp = |first: u8, last: u8| {
+            let kinds = [
+                transport(0, Compare::AtLeast, &[first]),
+                transport(0, Compare::Less, &[last + 1]),
+            ];
+            [of(IPV6), protocol(ICMPV6)].into_iter().chain(kinds)
+        };
+        let foreign = |offset| {
+            let others = sources(allowed, Family::V6);
+            [own_nd(offset, false)]
+                .into_iter()
+                .chain(others.map(move |s| within(offset, &s, false)))
+        };
+        let spoofed = icmp(FIRST_NDP, LAST_NDP).chain(foreign(8)).collect();
+        self.drop(DropReason::Ndp, spoofed);
+        let spoofed = ndp(ADVERTISEMENT).into_iter().chain(foreign(TARGET)).collect();
+        self.drop(DropReason::Ndp, spoofed);
+        self.own_messages();
         self.drop(DropReason::Ndp, icmp(FIRST_NDP, LAST_NDP).collect());
         let froms = sources(allowed, Family::V6).map(|source| within(8, &source, true));
         for from in [own6()].into_iter().chain(froms) {
@@ -229,6 +231,23 @@ impl FrameRules<'_> {
             self.add("icmpv6", matches, self.unicast());
         }
     }
+}
+
+/// The target of a neighbour message.
+const TARGET: u32 = 48;
+
+/// A neighbour message of this type, with nothing in front of it.
+fn ndp(kind: u8) -> [FrameMatch; 3] {
+    [
+        of(IPV6),
+        network(6, Compare::Equal, &ICMPV6_OF_THE_LINK),
+        network(40, Compare::Equal, &[kind, 0]),
+    ]
+}
+
+/// The address at `offset` is one of the pod's, or none of them.
+fn own_nd(offset: u32, inside: bool) -> FrameMatch {
+    listed(ND6, vec![SOURCE_MAC, (Header::Network, offset, 16)], inside)
 }
 
 fn own4() -> FrameMatch {
