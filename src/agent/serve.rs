@@ -195,6 +195,9 @@ impl Agent {
         }
         self.registry.save();
         self.keep_policies(true);
+        // Plugins go by the index until the next start.
+        self.state.finish_pods_at = self.state.finish_pods_at.map(|_| Instant::now());
+        self.finish_pods();
         if self.settings.cleanup_on_stop {
             for failure in cleanup::clean_up(&self.settings, &self.kernel).failures() {
                 log::error!("{failure}");

@@ -5,6 +5,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
@@ -22,7 +23,7 @@ pub struct StoreContents {
     pub faults: Vec<String>,
 }
 
-/// Files that were read: each is written once, and then only replaced or removed.
+/// Files that were read, as far as a later change is certain to be seen in their versions.
 #[derive(Debug, Default)]
 pub struct ReadEntries(BTreeMap<PathBuf, (FileVersion, ParsedEntry)>);
 
@@ -30,6 +31,13 @@ pub struct ReadEntries(BTreeMap<PathBuf, (FileVersion, ParsedEntry)>);
 type FileVersion = (u64, i64, i64, u64);
 
 type ParsedEntry = Result<StoreEntry, String>;
+
+/// More than the clock of files steps by: a file written twice within one step may look unchanged, and so may
+/// one whose number is that of the file that it replaces.
+const CLOCK_STEP: Duration = Duration::from_millis(50);
+
+/// The same where the file system counts in seconds.
+const COARSE_CLOCK_STEP: Duration = Duration::from_secs(2);
 
 impl Store {
     /// Every entry, from owners' and addresses' files.
@@ -62,29 +70,83 @@ impl Store {
                     contents.faults.push(format!("{} is not an entry: {why}", path.display()))
                 }
             }
-            before.0.insert(path, (version, parsed));
+            if let Some(version) = version {
+                before.0.insert(path, (version, parsed));
+            }
         }
         contents.entries.sort_by(|a, b| a.addresses.cmp(&b.addresses));
         Ok(contents)
     }
 }
 
-/// What is in `path`, read anew unless it is as in `former`; `None` for a missing file.
+/// What is in `path`, read anew unless it is as in `former`; `None` for a missing file. Without a version,
+/// another content might have the same one.
 fn entry(
     path: &Path,
     former: Option<(FileVersion, ParsedEntry)>,
-) -> Result<Option<(FileVersion, ParsedEntry)>, StoreError> {
-    let version = fs::symlink_metadata(path)
+) -> Result<Option<(Option<FileVersion>, ParsedEntry)>, StoreError> {
+    // Taken before the file is looked at: what is written later has a later time.
+    let now = SystemTime::now();
+    let version = fs::metadata(path)
         .map(|file| (file.ino(), file.ctime(), file.ctime_nsec(), file.size()))
-        .unwrap_or_default();
-    if let Some(former) = former.filter(|(of, _)| *of == version && version.0 != 0) {
-        return Ok(Some(former));
+        .ok()
+        .filter(|version| is_settled(*version, now));
+    match former {
+        Some((of, parsed)) if Some(of) == version => Ok(Some((version, parsed))),
+        _ => Ok(read(path)?.map(|bytes| (version, StoreEntry::parse(&bytes)))),
     }
-    Ok(read(path)?.map(|bytes| (version, StoreEntry::parse(&bytes))))
+}
+
+/// Whatever is written from `now` on has another time of change.
+fn is_settled((_, seconds, nanoseconds, _): FileVersion, now: SystemTime) -> bool {
+    let step = if nanoseconds == 0 { COARSE_CLOCK_STEP } else { CLOCK_STEP };
+    let (Ok(seconds), Ok(nanoseconds)) = (u64::try_from(seconds), u32::try_from(nanoseconds))
+    else {
+        return false;
+    };
+    let changed = SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds));
+    let age = changed.and_then(|changed| now.duration_since(changed).ok());
+    age.is_some_and(|age| age >= step)
 }
 
 /// The same for all entries of one attachment, or of one address without an owner.
 fn attachment(entry: &StoreEntry) -> (String, String, Vec<IpAddr>) {
     let addresses = if entry.is_unowned() { entry.addresses.clone() } else { Vec::new() };
     (entry.container_id.clone(), entry.ifname.clone(), addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_in_the_moment_it_was_written_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("10.1.2.3");
+        fs::write(&path, "one").unwrap();
+        let (version, _) = entry(&path, None).unwrap().unwrap();
+        assert_eq!(version, None);
+        std::thread::sleep(2 * CLOCK_STEP);
+        let (version, parsed) = entry(&path, None).unwrap().unwrap();
+        assert!(version.is_some());
+        // A content that was kept with its version is not read again.
+        let kept = Err("kept".to_owned());
+        let (again, found) = entry(&path, version.map(|of| (of, kept.clone()))).unwrap().unwrap();
+        assert_eq!((again, found.err()), (version, kept.err()));
+        assert_ne!(parsed.err().as_deref(), Some("kept"));
+    }
+
+    #[test]
+    fn a_time_of_change_says_something_once_the_clock_has_gone_on() {
+        let is_settled_after = |age: u64, nanoseconds: u32| {
+            let changed = SystemTime::UNIX_EPOCH + Duration::new(1_000_000, nanoseconds);
+            let version = (7, 1_000_000, nanoseconds.into(), 3);
+            is_settled(version, changed + Duration::from_millis(age))
+        };
+        assert!(!is_settled_after(4, 1) && !is_settled_after(49, 1) && is_settled_after(50, 1));
+        assert!(!is_settled_after(999, 0) && is_settled_after(2000, 0));
+        // The clock was set back.
+        let now = SystemTime::now();
+        assert!(!is_settled((7, i64::MAX, 1, 3), now) && !is_settled((7, -1, 1, 3), now));
+    }
 }

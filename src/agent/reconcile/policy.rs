@@ -166,31 +166,47 @@ fn keep(
     let before = released.clone().unwrap_or_default();
     policies.describe(pods, described);
     let wanted = policies.table(described, &before, &subnets, compiler);
-    let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);
-    let mut refused = anyhow::anyhow!("another program changes it again and again");
     let open = policies.index(described);
     let file = ask::index(&run.settings.cni.ipam_dir);
     // It is never wider than the table.
-    let is_outdated = |index: &Index| match work {
-        PolicyWork::InForce => !index.is_within(&open),
-        PolicyWork::Whole | PolicyWork::WithStore => *index != open,
-    };
-    if index.as_ref().is_none_or(is_outdated) {
+    if is_outdated(index.as_ref(), &open, work) {
         *index = None;
         if !write_index(&file, None, applier) {
             return Ok(false);
         }
     }
+    put_in_force(nft, table, wanted, work, applier)?;
+    *released = Some(Arc::new(policies.released(described, &before)));
+    let is_due = work != PolicyWork::InForce && index.as_ref() != Some(&open);
+    if is_due && write_index(&file, Some(&open), applier) {
+        *index = Some(open);
+    }
+    Ok(true)
+}
+
+/// It opens what `open` does not, or is to be the same.
+fn is_outdated(index: Option<&Index>, open: &Index, work: PolicyWork) -> bool {
+    index.is_none_or(|index| match work {
+        PolicyWork::InForce => !index.is_within(open),
+        PolicyWork::Whole | PolicyWork::WithStore => index != open,
+    })
+}
+
+/// Changes the table until nothing differs, or nothing that decides.
+fn put_in_force(
+    nft: &Nft,
+    table: &mut KnownTable,
+    wanted: &PolicyTable,
+    work: PolicyWork,
+    applier: &mut Applier,
+) -> anyhow::Result<()> {
+    let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);
+    let mut refused = anyhow::anyhow!("another program changes it again and again");
     for _ in 0..ATTEMPTS {
         match step(nft, table, wanted, first_epoch, applier) {
             // The first plan puts everything in force; what is left to later ones is of no use any longer.
             Ok(is_same) if is_same || work == PolicyWork::InForce && table.is_as_made(nft)? => {
-                *released = Some(Arc::new(policies.released(described, &before)));
-                let is_due = work != PolicyWork::InForce && index.as_ref() != Some(&open);
-                if is_due && write_index(&file, Some(&open), applier) {
-                    *index = Some(open);
-                }
-                return Ok(true);
+                return Ok(());
             }
             Ok(_) => {}
             // Somebody else has changed a table while this one was read or written.
