@@ -9,6 +9,7 @@ pub mod files;
 pub mod heartbeat;
 pub mod identity;
 pub mod ip_tables;
+pub mod listeners;
 pub mod mount;
 pub mod netns;
 pub mod process;
