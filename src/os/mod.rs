@@ -9,7 +9,6 @@ pub mod files;
 pub mod heartbeat;
 pub mod identity;
 pub mod ip_tables;
-pub mod listeners;
 pub mod mount;
 pub mod netns;
 pub mod process;

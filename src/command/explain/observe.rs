@@ -13,7 +13,7 @@ use crate::checks::explain::{
 };
 use crate::command::explain::find::PathEnds;
 use crate::command::explain::policies::{self, Judged};
-use crate::inspect::Host;
+use crate::inspect::{Host, listeners};
 use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
 use crate::netlink::connections;
@@ -22,7 +22,7 @@ use crate::netlink::route::{self, RouteLookup};
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::os::netns::{self, NetNs};
-use crate::os::{echo, listeners, sysctl};
+use crate::os::{echo, sysctl};
 use crate::plan::firewall::tunnels::TUNNELS_TABLE;
 use crate::plan::firewall::{AGENT_TABLE, standalone_table};
 use crate::plan::guard::{DropReason, TABLE};
