@@ -18,7 +18,7 @@
 //! | [`checks`] | what is wrong and where packets are lost → problems | nothing |
 //! | [`plan`] | (wanted, found) → changes: bridge, routes, tunnels, firewall, host ports, pod | nothing |
 //! | [`sources`] | policies, pods and members of groups as the Kubernetes API and etcd have them | their connections |
-//! | [`flows`] | who talks to whom: connections and denied packets, counted in bounded room | its sockets |
+//! | [`flows`] | who connects to what: connections and denied packets, counted in bounded room | its sockets |
 //! | [`policy`] | rules of every source, what they decide for a connection and why, and the table that enforces them | nothing |
 //! | [`kube`] | client of the Kubernetes API; nodes as snapshots, lists and watches of other objects | the API |
 //! | [`etcd`] | client, members, session, TLS | etcd |

@@ -15,6 +15,8 @@ pub enum ProblemSource {
     Reconcile,
     /// The links to the other hosts.
     Uplinks,
+    /// Other bridges with the mark of ours.
+    Bridges,
     /// etcd or the Kubernetes API.
     Store,
     /// Certificates, key and password.

@@ -36,7 +36,7 @@ pub struct SharedState {
     pub journal: Journal,
     counters: Mutex<Counters>,
     pub probes: Probes,
-    /// Who talks to whom.
+    /// Who connects to what.
     pub flows: Arc<FlowStore>,
     /// The reachability reports of all hosts.
     pub reports: Arc<Reports>,

@@ -60,8 +60,8 @@ pub struct HostReport {
     pub more_faults: u32,
     /// Latency of each host; empty in large networks.
     pub seconds: BTreeMap<String, f64>,
-    /// How many problems of each kind the host has.
-    pub problems: BTreeMap<ProblemKind, u32>,
+    /// How many problems of each kind the host has; `None`: an earlier version does not say it.
+    pub problems: Option<BTreeMap<ProblemKind, u32>>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

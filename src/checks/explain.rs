@@ -15,8 +15,8 @@ mod tunnel_table;
 
 pub use hop::{Hop, HopVerdict};
 pub use path::{
-    EchoResult, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns, RemoteEnd,
-    TracedPod, TunnelTable,
+    EchoResult, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns, PortListener,
+    RemoteEnd, TracedPod, TunnelTable,
 };
 pub use policy::{PathPolicies, PolicyDecision, PolicyEnd};
 

@@ -28,7 +28,9 @@ impl ServiceManager {
     pub fn stop(self) -> &'static str {
         match self {
             ServiceManager::Systemd => "systemctl disable --now humanz-agent",
-            ServiceManager::Kubernetes => "kubectl -n kube-system delete ds/humanz",
+            ServiceManager::Kubernetes => {
+                "kubectl -n kube-system delete ds/humanz (which stops the agents of all nodes)"
+            }
         }
     }
 

@@ -42,6 +42,11 @@ pub struct Sysctl {
 pub struct NotAllowed(String);
 
 impl SysctlKey {
+    /// The name as sysctl(8) prints it: `net.ipv4.conf.eth0/100.rp_filter`.
+    pub fn dotted(&self) -> String {
+        self.0.chars().map(swapped).collect()
+    }
+
     /// The path below `/proc/sys` for a container's interface.
     pub fn path(&self, ifname: &IfName) -> String {
         let part = |part| if part == IFNAME { ifname.as_str() } else { part };
@@ -55,11 +60,6 @@ impl FromStr for SysctlKey {
     /// A key as in sysctl(8): if the first separator is a dot, dots separate and slashes mean dots
     /// (`net.ipv4.conf.eth0/100.rp_filter`); else slashes separate.
     fn from_str(text: &str) -> Result<SysctlKey, NotAllowed> {
-        let swapped = |c| match c {
-            '.' => '/',
-            '/' => '.',
-            c => c,
-        };
         let path: String = match text.find(['.', '/']) {
             Some(at) if text[at..].starts_with('.') => text.chars().map(swapped).collect(),
             _ => text.to_owned(),
@@ -90,6 +90,15 @@ impl FromStr for SysctlKey {
 impl fmt::Display for SysctlKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// What stands for `c` where the other separator is used.
+fn swapped(c: char) -> char {
+    match c {
+        '.' => '/',
+        '/' => '.',
+        c => c,
     }
 }
 

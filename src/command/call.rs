@@ -5,9 +5,10 @@ use std::ops::ControlFlow;
 
 use serde_json::Value;
 
-use crate::agent::logger;
+use crate::agent::{self, logger};
 use crate::command::table::Style;
 use crate::inspect::agent_socket;
+use crate::net::Problem;
 use crate::settings::exit::{self, Exit};
 use crate::settings::loader::{LoadedSettings, SettingsLoader};
 use crate::settings::{values, values_only};
@@ -47,10 +48,29 @@ impl<'a> Call<'a> {
     /// Every setting that is wrong.
     pub fn load(&mut self) -> Result<LoadedSettings, Exit> {
         self.follow_agent();
-        let loaded =
-            self.origin.load(values_only).map_err(|faults| Exit::invalid_settings(&faults))?;
+        let loaded = self.origin.load(values_only);
+        self.logged(loaded)
+    }
+
+    fn logged(&self, loaded: Result<LoadedSettings, Vec<Problem>>) -> Result<LoadedSettings, Exit> {
+        let loaded = loaded.map_err(|faults| Exit::invalid_settings(&faults))?;
         logger::set(loaded.log.as_deref().unwrap_or("error"));
         Ok(loaded)
+    }
+
+    /// As [`Call::load`], to look at a host that may have the plugin alone: without `ETCD_HOST` with the
+    /// settings that an agent served with last, and without those with no endpoint of etcd.
+    ///
+    /// # Errors
+    /// Every setting that is wrong.
+    pub fn load_to_look(&mut self) -> Result<LoadedSettings, Exit> {
+        let known = self.follow_agent() || !self.origin.text_of("ETCD_HOST").is_empty();
+        if !known && self.origin.may_follow_agent() {
+            let last = agent::last_valid_settings(&mut self.origin);
+            self.origin.follow_agent(last.map(|last| last.texts).unwrap_or_default());
+        }
+        let loaded = self.origin.load_without_etcd(values_only);
+        self.logged(loaded)
     }
 
     /// Asks the agent of this host for its settings; whether it gave them.

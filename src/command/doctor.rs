@@ -52,7 +52,7 @@ pub struct Doctor {
 /// # Errors
 /// The settings are wrong; the bundle cannot be written.
 pub fn run(call: &mut Call<'_>, options: &Doctor) -> Result<Outcome, Exit> {
-    let loaded = call.load()?;
+    let loaded = call.load_to_look()?;
     let host = Host::inspect(&loaded.settings, HostList::Live)?;
     let context = DoctorContext { loaded: &loaded, host: &host };
     let problems = problems(&context);

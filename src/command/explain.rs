@@ -55,7 +55,7 @@ pub struct Explain {
 /// # Errors
 /// An end is not known, or the kernel does not answer.
 pub fn run(call: &mut Call<'_>, options: &Explain) -> Result<Outcome, Exit> {
-    let loaded = call.load()?;
+    let loaded = call.load_to_look()?;
     let host = Host::inspect(&loaded.settings, HostList::Saved)?;
     let from = find::named(&options.from, &host)?;
     let mut to = find::named(&options.to, &host)?;

@@ -1,4 +1,4 @@
-//! `flows`: who talks to whom on this host, allowed or denied, and by which policy.
+//! `flows`: who connects to what on this host, allowed or denied, and by which policy.
 
 pub mod judged;
 
@@ -15,7 +15,7 @@ use crate::net::time::rfc3339;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
-/// show who talks to whom on this host: connections that were allowed and packets that were denied, with
+/// show who connects to what on this host: connections that were allowed and packets that were denied, with
 /// the policy that says so now. The agent counts them with FLOWS=on
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
@@ -109,7 +109,7 @@ impl FoundFlows {
         if self.flows.is_empty() {
             return "no flows\n".to_owned();
         }
-        let mut table = Table::new(&["from", "to", "service", "verdict", "by", "count", "last"]);
+        let mut table = Table::new(&["FROM", "TO", "SERVICE", "VERDICT", "BY", "COUNT", "LAST"]);
         for flow in self.flows.iter().take(LINES) {
             let tone = if flow.allowed { Tone::Good } else { Tone::Bad };
             table.row([

@@ -61,7 +61,7 @@ pub enum Subcommand {
     Watch(watch::Watch),
     /// Known traps.
     Doctor(doctor::Doctor),
-    /// Who talks to whom.
+    /// Who connects to what.
     Flows(flows::Flows),
     /// What policies decide.
     Policy(policy::Policy),

@@ -54,7 +54,7 @@ struct Row {
 /// # Errors
 /// A setting is wrong, the kernel cannot be looked at, or the hosts are not known.
 pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
-    let loaded = call.load()?;
+    let loaded = call.load_to_look()?;
     crate::inspect::cluster::etcd(&loaded.settings)?;
     let host = Host::inspect(&loaded.settings, HostList::Live)?;
     if let Some(why) = &host.peers_unknown {

@@ -30,6 +30,16 @@ pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
         };
         return problem(ProblemKind::AgentSilent, what, &fix);
     }
+    if settings.is_etcd_unknown() {
+        let what = format!(
+            "{why}, none holds its lock, and ETCD_HOST is not set: what only etcd knows is unknown"
+        );
+        let fix = format!(
+            "nothing, if the plugin alone serves this host; else set ETCD_HOST in /etc/humanz/agent.env, then {}",
+            manager.start()
+        );
+        return problem(ProblemKind::AgentDown, what, &fix);
+    }
     let what = format!("{why}, and none holds its lock");
     let fix = format!(
         "{}; until then pods keep their network, but nothing is repaired and no new host is reached",

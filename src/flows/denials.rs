@@ -1,5 +1,6 @@
 //! The thread that hears of packets that policies deny.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -7,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::flows::pod_names::PodNames;
 use crate::flows::store::{FlowSource, FlowStore, Views};
-use crate::netlink::NetlinkError;
-use crate::netlink::nflog::PacketLog;
+use crate::netlink::connections::as_opened;
+use crate::netlink::nflog::{LoggedPacket, PacketLog};
+use crate::netlink::packet::Packet;
+use crate::netlink::{NetlinkError, NetlinkProtocol, NetlinkSocket};
 use crate::policy::local::LOG_GROUP;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -41,6 +44,7 @@ pub fn record(store: &Arc<FlowStore>, views: &Views, stop: &AtomicBool) {
 fn hear(store: &FlowStore, views: &Views, stop: &AtomicBool) -> Result<(), NetlinkError> {
     let mut log = PacketLog::open(LOG_GROUP)?;
     store.set_fault(FlowSource::Denials, None);
+    let lookup = NetlinkSocket::open(NetlinkProtocol::Netfilter)?;
     let mut names = PodNames::default();
     let mut rested = Instant::now();
     while !stop.load(Ordering::Relaxed) {
@@ -49,6 +53,7 @@ fn hear(store: &FlowStore, views: &Views, stop: &AtomicBool) -> Result<(), Netli
         if packets.is_empty() {
             continue;
         }
+        turn_answers(&lookup, &mut packets);
         names.update(views());
         let reported = packets
             .iter()
@@ -59,4 +64,17 @@ fn hear(store: &FlowStore, views: &Views, stop: &AtomicBool) -> Result<(), Netli
         rested = Instant::now();
     }
     Ok(())
+}
+
+/// A denied answer is one of the connection that was opened: its own direction would have another port for each
+/// connection.
+fn turn_answers(lookup: &NetlinkSocket, packets: &mut [LoggedPacket]) {
+    let mut known: HashMap<Packet, Packet> = HashMap::new();
+    for packet in packets.iter_mut().filter_map(|logged| logged.packet.as_mut()) {
+        let opened = known.entry(*packet).or_insert_with(|| {
+            let failed = |error: &_| log::debug!("flows: {error}");
+            as_opened(lookup, *packet).inspect_err(failed).unwrap_or(*packet)
+        });
+        *packet = *opened;
+    }
 }

@@ -1,4 +1,4 @@
-//! Who talks to whom: connections by the kernel's events, and what policies deny by its log, counted.
+//! Who connects to what: connections by the kernel's events, and what policies deny by its log, counted.
 //!
 //! ```text
 //! conntrack events ──▶ connections ──┐

@@ -1,4 +1,4 @@
-//! Pure. Connections and denied packets, counted by who talks to whom, in bounded room.
+//! Pure. Connections and denied packets, counted by who connects to what, in bounded room.
 //!
 //! Each belongs to a pod of this host, and a pod has room for a few: what one of them does costs its own
 //! oldest ones, and nobody else's. What comes to a pod from outside has room of its own.

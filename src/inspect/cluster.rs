@@ -14,6 +14,9 @@ use crate::lease::{Lease, Peers, Snapshot, growth, peers};
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 
+/// Why nobody can ask etcd.
+const NOT_SET: &str = "ETCD_HOST is not set";
+
 /// What could be known of all hosts.
 #[derive(Clone, Debug)]
 pub struct ClusterView {
@@ -54,6 +57,10 @@ impl ClusterView {
 /// This host has none.
 pub fn etcd(settings: &Settings) -> Result<(&EtcdSettings, &Roots), Exit> {
     match &settings.source {
+        Source::Etcd { .. } if settings.is_etcd_unknown() => {
+            let why = format!("{NOT_SET}: list its members there (host, host:port or URL)");
+            Err(Exit::new(exit::SETTINGS, why))
+        }
         Source::Etcd { server, roots } => Ok((server, roots)),
         Source::Kubernetes(_) => {
             let why = "the hosts are nodes of Kubernetes (SUBNET_SOURCE=kubernetes): see kubectl";
@@ -85,6 +92,7 @@ pub fn read(settings: &Settings) -> Result<ClusterView, Exit> {
             kube::read(api, &own, host_state::attributes(settings, NodeAddresses::default()))
                 .map(|nodes| nodes.snapshot().clone())
         }
+        _ if settings.is_etcd_unknown() => Err(NOT_SET.to_owned()),
         _ => etcd(settings).map(|(server, roots)| etcd::read(server, roots))?,
     };
     let why = match found {

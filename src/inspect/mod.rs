@@ -11,6 +11,7 @@ pub mod identity;
 mod kernel;
 pub mod last_policies;
 pub mod last_settings;
+pub mod listeners;
 pub mod local_socket;
 pub mod names;
 pub mod other_programs;

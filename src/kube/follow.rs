@@ -153,16 +153,22 @@ impl<T> Follower<T> {
         else {
             return Ok(None);
         };
-        let mut served = Vec::new();
+        let (mut served, mut unread) = (Vec::new(), None);
         for version in found {
             let path = format!("/apis/{group}/{version}");
             let has = |bytes: &[u8]| discovery::has(bytes, self.query.name);
-            if api.discover(&path, has).await? == Some(true) {
-                served.push(version);
+            match api.discover(&path, has).await {
+                Ok(Some(true)) => served.push(version),
+                Ok(_) => {}
+                Err(error) => unread = Some(error),
             }
         }
-        let best = discovery::preferred(served);
-        Ok(best.map(|version| format!("/apis/{group}/{version}/{}", self.query.name)))
+        match (discovery::preferred(served), unread) {
+            (Some(version), _) => Ok(Some(format!("/apis/{group}/{version}/{}", self.query.name))),
+            // That one may have the resource.
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(None),
+        }
     }
 
     /// The cluster has no such resource.

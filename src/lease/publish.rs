@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use crate::lease::records::ReachabilityReport;
-use crate::net::hash;
+use crate::net::{ProblemKind, hash};
 
 /// Shortest and longest interval in a small network, and its growth with each host.
 const LEAST: Duration = Duration::from_secs(5);
@@ -86,7 +86,11 @@ impl Publisher {
 fn differs(before: &ReachabilityReport, now: &ReachabilityReport) -> bool {
     (&before.faults, before.more) != (&now.faults, now.more)
         || !before.times.keys().eq(now.times.keys())
-        || !before.problems.keys().eq(now.problems.keys())
+        || !kinds(before).eq(kinds(now))
+}
+
+fn kinds(report: &ReachabilityReport) -> impl Iterator<Item = &ProblemKind> {
+    report.problems.iter().flat_map(|problems| problems.keys())
 }
 
 /// Intervals until a report with the same faults is published.

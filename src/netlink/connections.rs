@@ -5,13 +5,15 @@ use std::net::IpAddr;
 
 use neli::consts::nl::NlmF;
 use neli::types::Buffer;
+use nix::errno::Errno;
 
 use crate::net::Family;
 use crate::netlink::ctnetlink::{
     ADDRESSES, DESTINATION, DESTINATION_PORT, GET, ICMP_CODE, ICMP_TYPE, MARK, NUMBER, ORIGINAL,
     PROTOCOL, PROTOCOL_STATE, REPLY, SOURCE, SOURCE_PORT, STATUS, TCP, TCP_STATE, header, of,
 };
-use crate::netlink::wire;
+use crate::netlink::packet::Packet;
+use crate::netlink::wire::{self, octets};
 use crate::netlink::{
     AttributeList, Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket, Reply,
 };
@@ -133,6 +135,34 @@ pub fn of_family(
     let header = header(family);
     let list = Message::new("list connections", GET, NlmF::empty(), &header, Attributes::new());
     socket.dump(&list, |reply| Ok(parse(family, reply)?.filter(&wanted)))
+}
+
+/// `packet` in the direction in which its connection was opened, as far as the namespace of `socket` tracks
+/// it by the addresses and ports that it has there: an answer becomes the packet that it answers.
+///
+/// # Errors
+/// [`NetlinkError`].
+pub fn as_opened(socket: &NetlinkSocket, packet: Packet) -> Result<Packet, NetlinkError> {
+    let Some((from, to)) = packet.ports else { return Ok(packet) };
+    let family = Family::of(packet.source);
+    let addresses = Attributes::new()
+        .put(of(SOURCE, family), octets(packet.source))
+        .put(of(DESTINATION, family), octets(packet.destination));
+    let ports = Attributes::new()
+        .u8(NUMBER, packet.protocol)
+        .put(SOURCE_PORT, from.to_be_bytes())
+        .put(DESTINATION_PORT, to.to_be_bytes());
+    let either = Attributes::new().nest(ADDRESSES, addresses).nest(PROTOCOL, ports);
+    let attributes = Attributes::new().nest(ORIGINAL, either);
+    let what = "look up a connection";
+    let request = Message::new(what, GET, NlmF::empty(), &header(family), attributes);
+    match socket.ask(&request, |reply| parse(family, reply)) {
+        Ok(Some(found)) if (found.source, found.source_port) != (packet.source, Some(from)) => {
+            Ok(packet.reversed())
+        }
+        Err(error) if error.errno() != Some(Errno::ENOENT) => Err(error),
+        _ => Ok(packet),
+    }
 }
 
 fn parse(family: Family, reply: &Reply<'_>) -> Result<Option<Connection>, NetlinkError> {

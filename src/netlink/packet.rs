@@ -20,7 +20,7 @@ const DESTINATION_OPTIONS: u8 = 60;
 const EXTENSIONS: usize = 8;
 
 /// Where a packet comes from and where it goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Packet {
     pub source: IpAddr,
     pub destination: IpAddr,

@@ -68,16 +68,16 @@ pub enum BridgeChange {
 /// pods. The others are problems, and are left alone.
 pub fn renamed(
     wanted: &Bridge,
-    is_named: bool,
+    is_chosen: bool,
     marked: &[MarkedBridge],
 ) -> (Option<IfName>, Vec<Problem>) {
     let mut used = marked.iter().filter(|bridge| bridge.pods > 0);
     let only = match (marked, used.next(), used.next()) {
-        ([only], ..) | (_, Some(only), None) if !is_named => Some(only),
+        ([only], ..) | (_, Some(only), None) if !is_chosen => Some(only),
         _ => None,
     };
     let own = &wanted.name;
-    let fix = |name: &IfName| match is_named || only.is_some() {
+    let fix = |name: &IfName| match is_chosen || only.is_some() {
         true => format!("start its pods anew, then remove it: ip link del {name}"),
         false => format!(
             "give the right one its name (ip link set {name} down; ip link set {name} name {own}) and \
@@ -188,8 +188,8 @@ mod tests {
     #[test]
     fn of_several_bridges_with_our_mark_the_one_with_pods_is_ours_or_none() {
         let marked = |name: &str, pods| MarkedBridge { name: name.parse().unwrap(), pods };
-        let check = |is_named, found: &[MarkedBridge], ours: &str, others: &[&str]| {
-            let (renamed, problems) = renamed(&wanted(), is_named, found);
+        let check = |is_chosen, found: &[MarkedBridge], ours: &str, others: &[&str]| {
+            let (renamed, problems) = renamed(&wanted(), is_chosen, found);
             assert_eq!(renamed.map_or(String::new(), |name| name.to_string()), ours);
             let subjects: Vec<String> =
                 problems.iter().map(|problem| problem.subject.to_string()).collect();

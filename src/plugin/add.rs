@@ -23,7 +23,8 @@ use crate::plugin::failure::OrInternal;
 use crate::plugin::invocation::CallContext;
 use crate::plugin::undo_stack::UndoStack;
 use crate::plugin::{
-    bridge, claim, conntrack, guard, host_ports, masquerade, netns, policy, store, sysctls,
+    bridge, claim, conntrack, guard, host_ports, masquerade, netns, policy, store,
+    sysctl_allowlist, sysctls,
 };
 
 /// The pod's interface, third in every result.
@@ -34,6 +35,7 @@ const POD_INTERFACE: usize = 2;
 /// # Errors
 /// Every code of [`crate::cni::error::code`] but those of the other verbs.
 pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
+    sysctl_allowlist::verify(&add.conf.tuning)?;
     let rtnl = Rtnl::open().or_internal("open rtnetlink socket")?;
     let store = store::open(&add.conf)?;
     let host = HostContext::observe(add, &rtnl)?;

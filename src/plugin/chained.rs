@@ -25,7 +25,7 @@ use crate::plugin::failure::OrInternal;
 use crate::plugin::invocation::CallContext;
 use crate::plugin::pod_state::PodState;
 use crate::plugin::undo_stack::{OwnLink, UndoStack};
-use crate::plugin::{check, claim, host_ports, netns, store, sysctls};
+use crate::plugin::{check, claim, host_ports, netns, store, sysctl_allowlist, sysctls};
 
 /// Applies the requested settings and prints `previous` with the changes. If anything fails,
 /// everything is undone.
@@ -35,6 +35,7 @@ use crate::plugin::{check, claim, host_ports, netns, store, sysctls};
 /// 11, 101, 5, 999.
 pub fn add(add: &Add, previous: &CniResult, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let (conf, ifname) = (&add.conf, &add.attachment.ifname);
+    sysctl_allowlist::verify(&conf.tuning)?;
     let host = Rtnl::open().or_internal("open rtnetlink socket")?;
     let netns = netns::open(&add.netns)?;
     let pod = PodState::read(&netns, &add.netns.path, ifname)?;

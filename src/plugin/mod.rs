@@ -35,6 +35,7 @@ mod pod_state;
 mod policy;
 mod status;
 mod store;
+mod sysctl_allowlist;
 mod sysctls;
 mod undo_stack;
 mod wait_oper_up;

@@ -138,7 +138,7 @@ settings! {
     "POLICY" policy "off" "enforce policies between pods: on or off" in POLICIES
     "POLICY_FILE" policy_file "" "with POLICY=on: file of policies, groups, namespaces and pods (YAML or JSON), read again when it changes"
     "POLICY_ON_AGENT_DOWN" policy_on_agent_down "quarantine" "a pod that starts while the agent is away: quarantine (no network until the agent is back), fail (the runtime tries again) or open (no policies until then)" in AGENT_DOWN
-    "FLOWS" flows "off" "with POLICY=on: count who talks to whom, for humanz-agent flows: on or off" in FLOWS
+    "FLOWS" flows "off" "with POLICY=on: count who connects to what, for humanz-agent flows: on or off" in FLOWS
     "MANAGE_SYSCTL" manage_sysctl "true" "turn on forwarding in the kernel"
     "CNI_VERSION" cni_version "1.0.0" "cniVersion of the configuration: 0.3.1, 0.4.0, 1.0.0 or 1.1.0" in CNI_VERSIONS
     "CNI_NAME" cni_name "humanz" "name of the network"
@@ -196,7 +196,7 @@ mod tests {
     fn the_help_names_every_choice_and_no_other_word_of_that_kind() {
         let with = VARIABLES.iter().filter(|variable| !variable.choices.is_empty());
         let with: Vec<&Variable> = with.collect();
-        assert_eq!(with.len(), 7);
+        assert_eq!(with.len(), 8);
         for Variable { name, default, help, choices } in with {
             assert!(choices.contains(default), "{name}={default}");
             let words: Vec<&str> = help.split(|c: char| c != '.' && !c.is_alphanumeric()).collect();

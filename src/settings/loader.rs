@@ -25,6 +25,9 @@ const LIMIT_BYTES: u64 = 256 * 1024;
 /// The variable of the logger; no setting.
 pub const LOG: &str = "RUST_LOG";
 
+/// Where etcd is.
+const ETCD_HOST: &str = "ETCD_HOST";
+
 /// Loads the settings; a reload loads them again.
 #[derive(Clone, Debug)]
 pub struct SettingsLoader {
@@ -91,6 +94,14 @@ impl RawSettings {
         self.texts.iter().map(|(name, (text, _))| (*name, text.clone())).collect()
     }
 
+    fn loaded(self, host: HostCheck) -> Result<LoadedSettings, Vec<Problem>> {
+        let settings = self.check(host)?;
+        let log = self.log.as_ref().map(|(text, _)| text.clone());
+        let (texts, mut warnings) = (self.texts(), self.warnings);
+        warnings.extend(without_effect(&texts, &settings));
+        Ok(LoadedSettings { settings, texts, log, warnings })
+    }
+
     /// The checked settings.
     ///
     /// # Errors
@@ -141,12 +152,28 @@ impl SettingsLoader {
     /// # Errors
     /// Every invalid setting.
     pub fn load(&mut self, host: HostCheck) -> Result<LoadedSettings, Vec<Problem>> {
-        let raw = self.load_raw()?;
-        let settings = raw.check(host)?;
-        let log = raw.log.as_ref().map(|(text, _)| text.clone());
-        let (texts, mut warnings) = (raw.texts(), raw.warnings);
-        warnings.extend(without_effect(&texts, &settings));
-        Ok(LoadedSettings { settings, texts, log, warnings })
+        self.load_raw()?.loaded(host)
+    }
+
+    /// As [`SettingsLoader::load`], for a host that may have the plugin alone: `ETCD_HOST` may be missing,
+    /// and etcd has no endpoint then.
+    ///
+    /// # Errors
+    /// Every invalid setting.
+    pub fn load_without_etcd(&mut self, host: HostCheck) -> Result<LoadedSettings, Vec<Problem>> {
+        let mut raw = self.load_raw()?;
+        let named = raw.texts.get(ETCD_HOST).is_some_and(|(text, _)| !text.is_empty());
+        if named {
+            return raw.loaded(host);
+        }
+        // Certificates, which may be given, go with an encrypted endpoint.
+        raw.texts.insert(ETCD_HOST, ("https://localhost".to_owned(), SettingSource::Default));
+        let mut loaded = raw.loaded(host)?;
+        loaded.texts.remove(ETCD_HOST);
+        if let Source::Etcd { server, .. } = &mut loaded.settings.source {
+            server.endpoints.clear();
+        }
+        Ok(loaded)
     }
 
     /// Reads the file; checks nothing but its syntax.

@@ -103,6 +103,11 @@ impl Settings {
         }
     }
 
+    /// etcd has the subnets, and where it is is not known: nobody can ask it.
+    pub fn is_etcd_unknown(&self) -> bool {
+        matches!(&self.source, Source::Etcd { server, .. } if server.endpoints.is_empty())
+    }
+
     /// There can be other hosts.
     pub fn has_others(&self) -> bool {
         !matches!(self.source, Source::Static(_))

@@ -1,16 +1,18 @@
 //! The status page for browsers.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::support::cni::{Attachment, Network};
 use crate::support::disk::EXECUTABLE;
 use crate::support::local::status;
 use crate::support::node::command;
 use crate::support::wait::SOON;
-use crate::support::{Agent, Cluster, Node, Place, Pod, Process, eventually};
+use crate::support::{Agent, Cluster, Node, Place, Pod, Process, eventually, pod};
 
 const URL: &str = "http://127.0.0.1:8104";
 /// The first is Debian's: its /usr/bin/chromium is a script that wants more of /etc than a host of the tests has.
@@ -97,6 +99,74 @@ fn a_browser_shows_hosts_routes_addresses_and_changes() {
     for text in ["What is shown", "asking the hosts", "asking the agent"] {
         assert!(!shown.contains(text), "{text} in {shown}");
     }
+}
+
+/// A pod of the namespace shop.
+fn add(host: &Node, name: &str) -> Pod {
+    pod::make_netns(host, name);
+    let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name};app={name}");
+    let attachment = Attachment { args, ..Attachment::new(name) };
+    Pod::connect(host, &Network::of(host), attachment).unwrap()
+}
+
+#[test]
+fn a_browser_draws_who_connects_to_what() {
+    if is_left_out() {
+        return;
+    }
+    let alone = crate::alone();
+    let host = &alone.host;
+    let file = "/etc/humanz/policies.json";
+    host.shell("mkdir -p /etc/humanz").ok();
+    let web = json!({"podSelector": {"matchLabels": {"app": "web"}}});
+    let policy = json!([{
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "shop", "name": "db"},
+        "spec": {"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{"from": [web]}]},
+    }]);
+    host.write(file, &policy.to_string());
+    let set = |flows: &str| {
+        let common = format!("SUBNET_SOURCE=static\nPOLICY=on\nPOLICY_FILE={file}\n");
+        host.write("/etc/humanz/agent.env", &format!("{common}FLOWS={flows}\n"));
+    };
+    set("off");
+    let agent = Agent::start(host, &[("ETCD_HOST", "")]);
+    agent.wait_ready();
+    let environment = "--env-file /etc/humanz/agent.env";
+    let server = host.spawn(&mut command(&format!("{EXECUTABLE} ui {environment}")));
+    eventually("the page is served", 3 * SOON, || match server.log() {
+        log if log.contains(URL) => Ok(()),
+        log => Err(log),
+    });
+    let shown = drawn(host, &["the agent counts no flows: set FLOWS=on"]);
+    assert!(shown.contains("id=\"flows-box\" hidden"), "{shown}");
+
+    set("on");
+    agent.reload();
+    let [db, web, other] = ["db", "web", "other"].map(|name| add(host, name));
+    let _listener = db.spot().inside(|| TcpListener::bind((db.v4(), 5432)).unwrap());
+    let connect = |from: &Pod, to: IpAddr, port| {
+        let target = SocketAddr::new(to, port);
+        from.spot().inside(|| TcpStream::connect_timeout(&target, Duration::from_millis(200)))
+    };
+    eventually("flows are counted", SOON, || {
+        connect(&web, db.v4(), 5432).unwrap();
+        connect(&other, db.v4(), 5432).unwrap_err();
+        connect(&other, [192, 0, 2, 77].into(), 443).unwrap_err();
+        let text = Agent::run(host, &format!("flows {environment}"), &[]).to_string();
+        let all = ["shop/web", "shop/other", "192.0.2.77", "denied"];
+        if all.iter().all(|word| text.contains(word)) { Ok(()) } else { Err(text) }
+    });
+    let words = [
+        "<div id=\"flows-box\">",
+        "class=\"flow denied\"",
+        "<title>shop/other → shop/db: ",
+        "<td class=\"bad\">denied</td><td>NetworkPolicy shop/db</td>",
+        "<td class=\"good\">allowed</td><td>NetworkPolicy shop/db</td>",
+    ];
+    drawn(host, &words);
+    take(host, "flows");
+    agent.stop();
 }
 
 /// A host that is nothing but its keys: others reach it through `at`, but for `lost` of them.
@@ -227,8 +297,14 @@ fn drawn(host: &Node, words: &[&str]) -> String {
 fn take(host: &Node, name: &str) {
     if let Ok(folder) = std::env::var("SCREENSHOT_DIR") {
         let path = format!("/var/log/{name}.png");
-        browse(host, &format!("--window-size=1200,1900 --screenshot={path}"));
-        std::fs::copy(host.place(&path), format!("{folder}/{name}.png")).unwrap();
+        for (kind, options) in [
+            ("", "--window-size=1200,1900"),
+            ("-dark", "--window-size=1200,1900 --blink-settings=preferredColorScheme=0"),
+            ("-narrow", "--window-size=390,2600"),
+        ] {
+            browse(host, &format!("{options} --screenshot={path}"));
+            std::fs::copy(host.place(&path), format!("{folder}/{name}{kind}.png")).unwrap();
+        }
     }
 }
 

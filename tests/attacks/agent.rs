@@ -390,7 +390,7 @@ fn of_two_bridges_with_the_same_mark_the_one_with_the_pods_is_kept_and_the_other
     let host = &alone.host;
     // Made first, so that it is first in the kernel's list.
     host.run("ip link add twin type bridge").ok();
-    let _agent = serve(host, &[]);
+    let agent = serve(host, &[]);
     let pods = [Pod::add(host, "a"), Pod::add(host, "b")];
     reaches(&pods[0], &pods[1]);
     let mac = host.read("/sys/class/net/humanz0/address").unwrap();
@@ -409,6 +409,11 @@ fn of_two_bridges_with_the_same_mark_the_one_with_the_pods_is_kept_and_the_other
     let status = status_when(host, "the other one is reported", is_reported);
     assert!(status["problems"].to_string().contains("ip link del twin"), "{status:#}");
     is_whole(&pods[0]);
+    // It keeps no agent from starting.
+    agent.stop();
+    let again = serve(host, &[]);
+    again.wait_ready();
+    host.run("ip link show twin").ok();
     host.run("ip link del twin").ok();
     status_when(host, "it is gone", |status| !is_reported(status));
 }

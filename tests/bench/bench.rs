@@ -13,6 +13,7 @@ mod asked;
 mod call;
 mod dataplane;
 mod fill;
+mod flows;
 mod guard;
 mod joins;
 mod parallel;
@@ -42,7 +43,7 @@ use workspace::Workspace;
 type Part = (&'static str, &'static str, fn(&mut Workspace, &mut Table));
 
 /// The part "agent" is all those whose names begin with "agent-".
-const PARTS: [Part; 13] = [
+const PARTS: [Part; 14] = [
     ("add", "ADD, CHECK and DEL, one at a time", single::measure),
     ("guard", "what the guard at a pod's port costs", guard::measure),
     ("asked", "pods that ask for a host port and for limits", asked::measure),
@@ -52,6 +53,7 @@ const PARTS: [Part; 13] = [
     ("dataplane", "what passes between pods", dataplane::measure),
     ("repair", "what somebody replaces or sets down", repair::measure),
     ("policy", "policies: their load, changes, packets, pods that start", policy::measure),
+    ("flows", "counting who connects to what: new connections, the agent's CPU", flows::measure),
     ("agent-100", "the agent among 100 hosts", peers::hundred),
     ("agent-1000", "the agent among 1,000 hosts", peers::thousand),
     ("agent-10000", "the agent among 10,000 hosts", peers::ten_thousand),

@@ -17,7 +17,7 @@ use crate::traffic::{self, ECHO, Servers};
 use crate::usage;
 use crate::workspace::Workspace;
 
-const FILE: &str = "/etc/humanz/policies.json";
+pub const FILE: &str = "/etc/humanz/policies.json";
 
 const PODS: usize = 250;
 const TURN: Duration = Duration::from_millis(80);
@@ -41,18 +41,21 @@ pub fn measure(_: &mut Workspace, table: &mut Table) {
 }
 
 /// A host with or without policies, and two of its pods.
-struct Side {
+pub struct Side {
     alone: Alone,
     _agent: Agent,
-    from: Pod,
-    to: Pod,
+    pub from: Pod,
+    pub to: Pod,
     _servers: Servers,
 }
 
 impl Side {
     fn start(policies: bool) -> Side {
+        Side::start_with(&[("POLICY", if policies { "on" } else { "off" })])
+    }
+
+    pub fn start_with(more: &[(&str, &str)]) -> Side {
         let alone = Alone::new();
-        let policy = if policies { "on" } else { "off" };
         alone.host.shell("mkdir -p /etc/humanz").ok();
         alone.host.write(FILE, "[]");
         let settings = [
@@ -60,18 +63,17 @@ impl Side {
             ("SUBNET", "10.244.0.0/22"),
             ("ETCD_HOST", ""),
             ("IPV6_SUBNET", ""),
-            ("POLICY", policy),
             ("POLICY_FILE", FILE),
             ("RUST_LOG", "info,humanz::agent=debug"),
         ];
-        let agent = Agent::start(&alone.host, &settings);
+        let agent = Agent::start(&alone.host, &[&settings[..], more].concat());
         agent.wait_ready();
         let (from, to) = (connect(&alone.host, "from", "web"), connect(&alone.host, "to", "db"));
         let servers = Servers::start(&to, to.v4());
         Side { alone, _agent: agent, from, to, _servers: servers }
     }
 
-    fn host(&self) -> &Node {
+    pub fn host(&self) -> &Node {
         &self.alone.host
     }
 
@@ -81,7 +83,7 @@ impl Side {
 
     /// Puts so many policies of three rules each in force, and one for the pods of this bench; peers are so
     /// many pods of other hosts.
-    fn write(&self, policies: usize, peers: usize) {
+    pub fn write(&self, policies: usize, peers: usize) {
         let own = only_from("db", &["web"]);
         let more = (0..policies).map(|number| {
             let peers = [1, 2, 3].map(|next| format!("app{}", (number + next) % policies.max(1)));

@@ -1,8 +1,9 @@
 //! packaging/operations.md does what it says.
 
 use crate::support::cni::{Attachment, Network};
+use crate::support::echo::Echo;
 use crate::support::guide::Guide;
-use crate::support::pod::make_netns;
+use crate::support::pod::{CONTAINER_PORT, make_netns};
 use crate::support::{Agent, Cluster, Node, Place, Pod, ping};
 
 /// What the API server and the kubelet do with the commands of the guide: the container of the DaemonSet has
@@ -32,7 +33,8 @@ fn the_guide_of_operation_does_what_it_shows() {
 
     let manifest = include_str!("../../packaging/daemonset-kubernetes.yaml");
     assert!(manifest.contains("app: humanz") && manifest.contains("namespace: kube-system"));
-    let _pods = ["web", "db"].map(|name| Pod::add(h1, name));
+    let pods = ["web", "db"].map(|name| Pod::add(h1, name));
+    let _server = Echo::serve(&pods[1], CONTAINER_PORT);
     h1.write("/opt/humanz/kubectl", KUBECTL);
     h1.run("chmod +x /opt/humanz/kubectl").ok();
     h1.write("/root/log", &agents[0].log());

@@ -135,6 +135,9 @@ fn status_of_all_hosts_has_the_problems_of_each() {
     let cluster = Cluster::new(3);
     let agents = cluster.start_agents(&[OFTEN, ("RESYNC_INTERVAL", "1s")]);
     let [h1, h2, _] = &cluster.hosts[..] else { unreachable!() };
+    let first = run(h1, "status --all", &[]);
+    assert_eq!(first.status.code(), Some(1), "nothing is published yet: {first}");
+    assert!(first.stdout.contains("cannot be known"), "{first}");
     run(h1, "status --all --wait 60", &[]).ok();
     let route = "10.244.200.0/24 via 192.0.2.99";
     h2.run(&format!("ip route add {route}")).ok();

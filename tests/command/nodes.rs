@@ -213,6 +213,10 @@ fn a_reserved_subnet_is_leased_only_by_its_host() {
     let cluster = Cluster::new(3);
     let [h1, h2, h3] = &cluster.hosts[..] else { unreachable!() };
     refused(&run(h1, "nodes reserve h2", POOLS), 1, &["no network of humanz", "/humanz/v1/config"]);
+    cluster.etcd.put("/humanz/hosts/h5", "10.244.5.0/24");
+    let new = "nodes reserve --new-network h2";
+    refused(&run(h1, new, POOLS), 1, &["no new network"]);
+    cluster.etcd.delete("/humanz/hosts/h5");
     let first = Agent::start(h1, POOLS);
     first.wait_ready();
     let output = run(h1, "nodes reserve h2 10.244.99.0/24,fd10:0:0:99::/64", POOLS).ok();

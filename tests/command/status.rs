@@ -5,8 +5,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::support::cluster::Alone;
+use crate::support::cni::{Attachment, Network};
 use crate::support::disk::EXECUTABLE;
 use crate::support::node::command;
+use crate::support::pod::make_netns;
 use crate::support::{Agent, Cluster, Place, Pod, eventually};
 use crate::{object, refused, run, shape};
 
@@ -136,9 +138,62 @@ fn status_needs_no_etcd_settings_while_an_agent_runs() {
     });
     assert!(output.contains("(from etcd, ") && !output.contains("localhost"), "{output}");
     agents[0].stop();
-    let refused = run(host, "status", unset);
-    assert_eq!(refused.status.code(), Some(2), "{refused}");
-    assert!(refused.stderr.contains("ETCD_HOST is not set"), "{refused}");
+    // What it served with last is known.
+    let shown = run(host, "status", unset);
+    assert!(
+        shown.stdout.contains("no agent") || shown.stdout.contains("does not answer"),
+        "{shown}"
+    );
+    assert!(shown.stdout.contains("1. ") && !shown.stdout.contains("ETCD_HOST"), "{shown}");
+}
+
+/// What a host that never had an agent is told.
+#[test]
+fn a_host_with_the_plugin_alone_is_looked_at_without_etcd() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    host.shell(&format!("mkdir -p /opt/cni/bin && ln -s {EXECUTABLE} /opt/cni/bin/humanz")).ok();
+    let unset = &[("ETCD_HOST", "")];
+    let conf = r#"{ "cniVersion": "1.0.0", "name": "pods", "type": "humanz", "bridge": "humanz0",
+        "subnet": "10.244.1.0/24", "ipMasq": true }"#;
+    let network = Network::parse(conf);
+    let pods = ["one", "two"].map(|name| {
+        make_netns(host, name);
+        Pod::connect(host, &network, Attachment::new(name)).unwrap_or_else(|e| panic!("{e}"))
+    });
+    let status = run(host, "status", unset);
+    println!("{status}");
+    assert_eq!(status.status.code(), Some(1), "{status}");
+    for words in [
+        "lease     unknown",
+        "etcd      no answer: ETCD_HOST is not set",
+        "2 plugged in",
+        "2 in network pods",
+        "hosts     other hosts: unknown",
+        "what only etcd knows is unknown",
+    ] {
+        assert!(status.stdout.contains(words), "{words:?} is not in:\n{status}");
+    }
+    let problems = object(&run(host, "status --json", unset))["problems"].clone();
+    let kinds: Vec<&str> =
+        problems.as_array().unwrap().iter().map(|of| of["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["agent-down"], "{problems:#}");
+    let doctor = run(host, "doctor", unset);
+    println!("{doctor}");
+    assert!(doctor.stdout.contains("ETCD_HOST is not set"), "{doctor}");
+    assert!(!doctor.stdout.contains("is a member up"), "{doctor}");
+    let explained = run(host, "explain one two", unset);
+    assert!(explained.succeeded(), "{explained}");
+    let listed = run(host, "ipam list", unset);
+    assert!(listed.succeeded(), "{listed}");
+    assert!(listed.stdout.contains(&pods[1].v4().to_string()), "{listed}");
+    // All of these are about other hosts.
+    for line in ["status --all", "nodes list", "routes", "probe"] {
+        let ended = run(host, line, unset);
+        assert!(!ended.succeeded() && ended.stderr.contains("ETCD_HOST is not set"), "{ended}");
+    }
+    // A fault in what is set is a fault.
+    refused(&run(host, "status", &[("ETCD_HOST", ""), ("MTU", "many")]), 2, &["MTU=many"]);
 }
 
 const WITH_AND_WITHOUT: &[&str] = &[

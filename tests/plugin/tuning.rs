@@ -154,3 +154,54 @@ fn of_very_many_faults_the_first_fifty_are_shown_and_the_others_counted() {
     assert!(error.len() < 20_000, "{} bytes", error.len());
     assert!(error.ends_with("further errors: 4950 "), "{error}");
 }
+
+#[test]
+fn the_administrators_list_decides_which_sysctls_are_allowed() {
+    let host = PluginHost::new();
+    host.netns("c1");
+    let call = |sysctl: Value| Call::new("ADD", &dual(json!({ "sysctl": sysctl })), "c1");
+    let asked = json!({ "net.core.somaxconn": "77", "net/ipv4/conf/IFNAME/arp_ignore": "1" });
+    let before = somaxconn(&host);
+    host.run("mkdir -p /etc/cni/tuning").ok();
+    let list = "/etc/cni/tuning/allowlist.conf";
+    let fix = "add the line ^net\\.core\\.somaxconn$ there";
+    let large = "net\n".repeat(20_000);
+    for (lines, code, says) in [
+        ("", 7, fix),
+        ("\n^net.core.rmem_max$\n  ^net/ipv4/conf/IFNAME/[a-z_]*$  \n", 7, fix),
+        // Of a line without anchors any part may match, as with the reference plugin, but not the reverse.
+        ("net.core.somaxconn_more\n^net.ipv4\n", 7, "sysctl net.core.somaxconn is not allowed"),
+        ("^net.core.somaxconn$\n", 7, "sysctl net.ipv4.conf.IFNAME.arp_ignore is not allowed"),
+        ("net\n\n(net\n", 7, "allowlist.conf line 3: \"(net\" is no regular expression"),
+        (&large, 999, "it is larger than 65536 bytes"),
+    ] {
+        host.write(list, lines);
+        let answer = call(asked.clone()).run(&host);
+        assert_eq!(answer.code(), code, "{lines:?}");
+        let said = answer.error();
+        assert!(said.contains(says) && said.contains(list), "{said}");
+        assert_eq!(somaxconn(&host), before, "{lines:?}");
+        host.assert_clean(lines);
+    }
+    // What a pod's annotations ask for is no exception.
+    host.write(list, "^net.ipv4.conf.IFNAME.arp_ignore$\n");
+    let by_args = json!({ "args": { "cni": { "sysctl": { "net/core/somaxconn": "77" } } } });
+    assert_eq!(Call::new("ADD", &dual(by_args), "c1").run(&host).code(), 7);
+    let allowed = "^net/core/somaxconn$\n^net\\.ipv4\\.conf\\.IFNAME\\.arp_ignore$\n";
+    host.write(list, allowed);
+    let conf = dual(json!({ "sysctl": asked }));
+    let result = call(asked).run(&host).ok();
+    assert_eq!(somaxconn(&host), "77");
+    // Nor is a place behind another plugin.
+    let chained = crate::support::plugin_host::conf(
+        "1.0.0",
+        json!({ "sysctl": { "net.core.rmem_max": "99" } }),
+    );
+    let answer = Call::new("ADD", &chained, "c1").key("prevResult", result).run(&host);
+    assert!(answer.error().contains("sysctl net.core.rmem_max is not allowed"));
+    // Who asks for none does not read the list; DEL goes on without it.
+    host.write(list, "(net\n");
+    host.add(&dual(json!({})), "c2");
+    Call::new("DEL", &conf, "c1").run(&host).ok();
+    host.run("rm -r /etc/cni/tuning").ok();
+}

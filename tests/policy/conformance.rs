@@ -1,5 +1,5 @@
 //! The cases of `conformance/tests` of sigs.k8s.io/network-policy-api as data, by their names there: which
-//! objects there are in its cluster of four namespaces with two pods each, and who must reach whom then.
+//! objects there are in its cluster of four namespaces with two pods each, and which of them must be reached from where.
 //!
 //! Left out are those about names of domains, labels of nodes and named ports, which upstream has as experimental, and about
 //! a service's address of its own (`CNPAdminTierHairpin`), for which see `one_host` of the agent's tests.

@@ -1,4 +1,4 @@
-//! `flows`: who talks to whom is counted, by names, addresses and policies, and in bounded room.
+//! `flows`: who connects to what is counted, by names, addresses and policies, and in bounded room.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -67,7 +67,7 @@ fn shows(host: &Node, fields: &[(&str, Value)], cause: impl Fn() -> bool) -> Val
 }
 
 #[test]
-fn who_talks_to_whom_is_shown_with_pods_verdict_and_policy_in_both_families() {
+fn who_connects_to_what_is_shown_with_pods_verdict_and_policy_in_both_families() {
     let Scene { alone, agent, db, web, other, _listener } = scene();
     let host = &alone.host;
     for to in [db.v4(), db.v6()] {
@@ -256,10 +256,12 @@ fn a_pod_that_connects_everywhere_pushes_nobody_else_out() {
 }
 
 #[test]
-fn switched_off_there_is_no_socket_and_switched_on_by_a_reload() {
+fn a_reload_switches_it_on_and_off_and_off_there_is_no_socket() {
     let alone = alone();
     let host = &alone.host;
     write_policies(host, &[only_from("db", &["web"])]);
+    let set = |flows: &str| host.write("/etc/humanz/agent.env", &format!("FLOWS={flows}\n"));
+    set("off");
     let agent = serve(host, &[]);
     let group = || host.run("cat /proc/self/net/netfilter/nfnetlink_log").stdout;
     let netlink = || host.run("cat /proc/self/net/netlink").stdout;
@@ -271,13 +273,69 @@ fn switched_off_there_is_no_socket_and_switched_on_by_a_reload() {
             .filter(|groups| groups & 1 != 0)
             .count()
     };
-    assert_eq!((group().trim(), events(&netlink())), ("", 0));
-    let refused = Agent::run(host, "flows", STANDALONE);
-    assert_eq!(refused.status.code(), Some(69), "{refused}");
-    assert!(refused.stderr.contains("FLOWS=on"), "{refused}");
+    let is_off = || group().trim().is_empty() && events(&netlink()) == 0;
+    let is_on = || group().trim_start().starts_with("104 ") && events(&netlink()) == 1;
+    for _ in 0..2 {
+        assert!(is_off(), "{}{}", group(), netlink());
+        let refused = Agent::run(host, "flows", STANDALONE);
+        assert_eq!(refused.status.code(), Some(69), "{refused}");
+        assert!(refused.stderr.contains("FLOWS=on"), "{refused}");
+        set("on");
+        agent.reload();
+        soon("it listens", is_on);
+        let found = flows(host, "");
+        assert_eq!((&found["flows"], &found["notes"]), (&json!([]), &json!([])), "{found}");
+        set("off");
+        agent.reload();
+        soon("it listens no more", is_off);
+    }
     agent.stop();
-    let agent = serve(host, ON);
-    soon("it listens", || group().trim_start().starts_with("104 ") && events(&netlink()) == 1);
+}
+
+/// TCP and UDP, with a rule for the one end and for both; the port that the answers go to is the client's own.
+#[test]
+fn denied_answers_are_those_of_the_connection_that_was_opened() {
+    let Scene { alone, agent, db, web, other: _other, _listener: listener } = scene();
+    let host = &alone.host;
+    let client = web.spot().inside(|| TcpStream::connect((db.v4(), 5432)).unwrap());
+    let (server, _) = listener.accept().unwrap();
+    let asks = web.spot().inside(|| UdpSocket::bind(("0.0.0.0", 0)).unwrap());
+    let answers = db.spot().inside(|| UdpSocket::bind(("0.0.0.0", 53)).unwrap());
+    asks.send_to(b"x", (db.v4(), 53)).unwrap();
+    let (_, from) = answers.recv_from(&mut [0; 8]).unwrap();
+    answers.send_to(b"x", from).unwrap();
+    asks.recv_from(&mut [0; 8]).unwrap();
+    let own = client.local_addr().unwrap().port();
+    let shut = |pods: Value| {
+        write_policies(
+            host,
+            &[json!({
+                "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+                "metadata": {"namespace": "shop", "name": "shut"},
+                "spec": {"podSelector": pods, "policyTypes": ["Ingress", "Egress"]},
+            })],
+        );
+    };
+    for pods in [json!({"matchLabels": {"app": "db"}}), json!({})] {
+        shut(pods);
+        for port in [5432, 53] {
+            let denied = [
+                ("source_pod", json!("shop/web")),
+                ("destination_pod", json!("shop/db")),
+                ("port", json!(port)),
+                ("verdict", json!("denied")),
+            ];
+            shows(host, &denied, || {
+                (&server).write_all(b"x").unwrap();
+                answers.send_to(b"x", from).is_ok()
+            });
+        }
+    }
+    let found = flows(host, "");
+    for flow in found["flows"].as_array().unwrap() {
+        assert_eq!(flow["source_pod"], "shop/web", "{flow}");
+        assert!(![json!(own), json!(from.port())].contains(&flow["port"]), "{flow}");
+    }
     agent.stop();
 }
 

@@ -7,7 +7,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::sysctls;
 use crate::inspect::host_state::HostState;
-use crate::net::{IfName, Mac, Object};
+use crate::net::{IfName, Mac, Object, Problem};
 use crate::netlink::address;
 use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::rtnl::Rtnl;
@@ -32,20 +32,32 @@ pub enum BridgeOutcome {
     Broken,
 }
 
-/// Makes or repairs the bridge.
+/// Makes or repairs the bridge. Gives other bridges with its mark, too, which are left alone.
 pub fn reconcile(
     run: &Reconcile<'_>,
     host_state: &HostState,
     applier: &mut Applier,
-) -> BridgeOutcome {
+) -> (BridgeOutcome, Vec<Problem>) {
     let wanted = wanted(run, host_state);
     let rtnl = &run.kernel.rtnl;
-    let found = match choose(rtnl, &wanted, applier) {
-        Ok(Chosen::Unclear) => return BridgeOutcome::Broken,
-        Ok(Chosen::Missing) => Ok(None),
-        Ok(Chosen::Link(link)) => look(rtnl, *link).map(Some),
-        Err(error) => Err(error),
+    let (found, others) = match choose(rtnl, &wanted) {
+        Ok((Chosen::Unclear, others)) => {
+            others.into_iter().for_each(|other| applier.failed(other));
+            return (BridgeOutcome::Broken, Vec::new());
+        }
+        Ok((Chosen::Missing, others)) => (Ok(None), others),
+        Ok((Chosen::Link(link), others)) => (look(rtnl, *link).map(Some), others),
+        Err(error) => (Err(error), Vec::new()),
     };
+    (repaired(rtnl, wanted, found, applier), others)
+}
+
+fn repaired(
+    rtnl: &Rtnl,
+    wanted: Bridge,
+    found: anyhow::Result<Option<FoundBridge>>,
+    applier: &mut Applier,
+) -> BridgeOutcome {
     let mut kept = BridgeOutcome::Whole;
     let before = applier.failures().len();
     match found.map(|found| changes(&wanted, found.as_ref())) {
@@ -100,26 +112,26 @@ enum Chosen {
     Link(Box<Link>),
     /// There is none.
     Missing,
-    /// It is one of several, which were reported.
+    /// It is one of several.
     Unclear,
 }
 
-/// The link of the bridge's name, or the bridge under the name that somebody gave it. Reports others with
-/// the mark.
-fn choose(rtnl: &Rtnl, wanted: &Bridge, applier: &mut Applier) -> anyhow::Result<Chosen> {
+/// The link of the bridge's name, or the bridge under the name that somebody gave it; and others with the
+/// mark.
+fn choose(rtnl: &Rtnl, wanted: &Bridge) -> anyhow::Result<(Chosen, Vec<Problem>)> {
     let reading = || format!("read bridge {}", wanted.name);
     let named = rtnl.link(&wanted.name).with_context(reading)?;
     let marked = marked(rtnl, wanted)?;
     let bridges: Vec<MarkedBridge> = marked.iter().map(|(_, bridge)| bridge.clone()).collect();
     let (renamed, others) = renamed(wanted, named.is_some(), &bridges);
-    others.into_iter().for_each(|other| applier.failed(other));
     let mut links = marked.into_iter().map(|(link, _)| link);
     let link = named.or(links.find(|link| Some(&link.name) == renamed.as_ref()));
-    Ok(match link {
+    let chosen = match link {
         Some(link) => Chosen::Link(Box::new(link)),
         None if bridges.is_empty() => Chosen::Missing,
         None => Chosen::Unclear,
-    })
+    };
+    Ok((chosen, others))
 }
 
 fn look(rtnl: &Rtnl, link: Link) -> anyhow::Result<FoundBridge> {

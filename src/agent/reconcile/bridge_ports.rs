@@ -52,7 +52,8 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Option<Problem> 
 /// Leaves those to the plugin that it is just making: they have no guard yet, and somebody in the pod may have
 /// set its end up. Who lost its guard while it was down has been attached for a while.
 fn leave_new(run: &Reconcile<'_>, ports: &mut Vec<SetPortUp>) -> anyhow::Result<()> {
-    const ATTACHING: Duration = Duration::from_secs(10);
+    // As long as an ADD may take: its entry is older than its interface.
+    const ATTACHING: Duration = Duration::from_secs(60);
     let guarded = run.kernel.nft.device_chain_names(TABLE)?;
     if ports.iter().all(|port| guarded.contains(port.link.as_str())) {
         return Ok(());
@@ -62,7 +63,7 @@ fn leave_new(run: &Reconcile<'_>, ports: &mut Vec<SetPortUp>) -> anyhow::Result<
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let entries = store.contents().with_context(|| ipam_dir_hint(run.settings))?.entries;
     let old = entries.iter().filter(|entry| {
-        Duration::from_secs(entry.time_secs) + ATTACHING < now || entry.time_secs == 0
+        Duration::from_secs(entry.time_secs).saturating_add(ATTACHING) < now || entry.time_secs == 0
     });
     let name = |entry: &StoreEntry| {
         let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());

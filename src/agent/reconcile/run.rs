@@ -88,13 +88,14 @@ impl ObservedHost<'_> {
         cache: &mut ReconcileCache,
         applier: &mut Applier,
     ) -> (Vec<CheckProblems>, Vec<Object>) {
-        let mut bridge = BridgeOutcome::Whole;
+        let (mut bridge, mut others) = (BridgeOutcome::Whole, Vec::new());
         if self.scope.links {
             reconcile::sysctls::reconcile(self.run, self.host_state, applier);
-            bridge = reconcile::bridge::reconcile(self.run, self.host_state, applier);
+            (bridge, others) = reconcile::bridge::reconcile(self.run, self.host_state, applier);
         }
         let of_ports = self.ports(bridge, &mut cache.guards, applier);
         let mut problems = vec![(ProblemSource::Uplinks, uplinks(self.host_state))];
+        problems.extend(self.scope.links.then_some((ProblemSource::Bridges, others)));
         problems.extend(self.network(cache, applier));
         if self.scope.firewall || bridge == BridgeOutcome::New {
             reconcile::host_ports::reconcile(self.run, applier);

@@ -1,4 +1,4 @@
-//! Flows: who talks to whom is counted while the settings want it.
+//! Flows: who connects to what is counted while the settings want it.
 
 use std::sync::Arc;
 

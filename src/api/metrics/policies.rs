@@ -37,7 +37,7 @@ pub fn policies(page: &mut Page, view: Option<&View>) {
     }
 }
 
-/// What is counted of who talks to whom, where it is.
+/// What is counted of who connects to what, where it is.
 pub fn flows(page: &mut Page, store: &FlowStore) {
     if !store.is_on() {
         return;

@@ -1,12 +1,12 @@
 //! Pure. What is known of the whole way: sizes, connections, and whether anything arrives.
 
 use crate::checks::explain::hop::{HERE, Hop};
-use crate::checks::explain::path::{EchoResult, EndPlace, Path};
+use crate::checks::explain::path::{EchoResult, EndPlace, Path, PortListener};
 use crate::netlink::link::Link;
 
 /// The rest of what is to be said.
 pub fn all(path: &Path) -> Vec<Hop> {
-    let hops = [other_host(path), sizes(path), connections(path), echo(path)];
+    let hops = [other_host(path), sizes(path), connections(path), echo(path), listener(path)];
     hops.into_iter().flatten().collect()
 }
 
@@ -81,6 +81,8 @@ fn steps(path: &Path) -> Vec<(String, u32)> {
     steps
 }
 
+const UDP: u8 = 17;
+
 /// So many connections are written out.
 const SHOWN: usize = 3;
 
@@ -91,17 +93,55 @@ fn connections(path: &Path) -> Option<Hop> {
     if found.is_empty() {
         return Some(Hop::fine(name, HERE, "the kernel follows none between them"));
     }
-    let texts: Vec<String> = found.iter().take(SHOWN).map(ToString::to_string).collect();
-    let more = match found.len().saturating_sub(SHOWN) {
-        0 => String::new(),
-        more => format!(" (and {more} more)"),
-    };
-    let text = format!("{}{more}", texts.join("; "));
+    let text = grouped(found.iter().map(ToString::to_string).collect());
     let silent = |connection: &crate::netlink::connections::Connection| !connection.answered;
     match found.iter().all(silent) {
         true => Some(Hop::odd(name, HERE, text, "check that a process listens there")),
         false => Some(Hop::fine(name, HERE, text)),
     }
+}
+
+/// The first few of `texts`, each once with how often it is there, and how many are left out.
+fn grouped(texts: Vec<String>) -> String {
+    let mut groups: Vec<(String, usize)> = Vec::new();
+    for text in texts {
+        match groups.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, count)) => *count += 1,
+            None => groups.push((text, 1)),
+        }
+    }
+    let more: usize = groups.iter().skip(SHOWN).map(|(_, count)| count).sum();
+    let shown = groups.iter().take(SHOWN).map(|(text, count)| match count {
+        1 => text.clone(),
+        count => format!("{count} × {text}"),
+    });
+    let shown = shown.collect::<Vec<_>>().join("; ");
+    if more == 0 { shown } else { format!("{shown} (and {more} more)") }
+}
+
+/// Whether anybody takes in what comes to the port.
+fn listener(path: &Path) -> Option<Hop> {
+    let (name, at) = ("listener", &path.to.name);
+    let (protocol, port) = path.transport?;
+    let port = format!("{} port {port}", if protocol == UDP { "UDP" } else { "TCP" });
+    let to = path.to.address;
+    Some(match path.listener? {
+        PortListener::Socket => Hop::fine(name, at, format!("a process listens at {port}")),
+        PortListener::Nobody => {
+            let seen = format!("nothing listens there at {to}, {port}");
+            let fix = format!(
+                "start the process in the pod, or let it listen at {to} or at all addresses, or give the \
+                 port that it listens at; a pod that is a virtual machine shows its sockets to nobody"
+            );
+            Hop::lost(name, at, seen, fix)
+        }
+        PortListener::Rules => {
+            let seen = format!("nothing listens there at {to}, {port}");
+            let fix = "that is right if the pod's own firewall rules lead the port elsewhere, as \
+                       sidecars do (nft list ruleset in the pod); else start the process";
+            Hop::odd(name, at, seen, fix)
+        }
+    })
 }
 
 /// What came back.

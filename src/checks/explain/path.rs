@@ -41,6 +41,18 @@ pub struct Path {
     pub policies: Option<PathPolicies>,
     /// What an echo said.
     pub echo: Option<EchoResult>,
+    /// Who listens at the port of `to`; `None` if that cannot be known here.
+    pub listener: Option<PortListener>,
+}
+
+/// Who takes in what comes to a port of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortListener {
+    Socket,
+    /// No socket, and nothing in the pod sends the packets elsewhere.
+    Nobody,
+    /// No socket; but the pod has firewall rules of its own, which may lead to another port.
+    Rules,
 }
 
 /// One end.

@@ -12,6 +12,10 @@ use crate::settings::Source;
 pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let settings = context.settings();
     let Source::Etcd { server, .. } = &settings.source else { return Vec::new() };
+    if settings.is_etcd_unknown() {
+        // The agent that is missing says so.
+        return files(server);
+    }
     let mut problems = Vec::new();
     let stale = || context.host.cluster.as_ref()?.stale.as_ref().map(|stale| &stale.why);
     match (context.host.peers_unknown.as_ref().or_else(stale), &context.host.cluster) {

@@ -1,18 +1,19 @@
 //! Inspects every hop of a path, for the verdicts of `checks::explain`.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path;
 use std::time::Duration;
 
 use anyhow::Context;
 
 use crate::checks::explain::{
-    EchoResult, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns, TunnelTable,
+    EchoResult, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns, PortListener,
+    TunnelTable,
 };
 use crate::command::explain::find::PathEnds;
 use crate::command::explain::policies::{self, Judged};
-use crate::inspect::Host;
+use crate::inspect::{Host, listeners};
 use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
 use crate::netlink::connections;
@@ -64,7 +65,29 @@ pub fn path(ends: PathEnds, found: &Host, echoes: bool) -> Result<Path, Exit> {
         connections: connections.as_deref().unwrap_or_default(),
     };
     let policies = policies::judge(&judged, found)?;
-    Ok(Path { from, to, transport, host, there, back, connections, policies, echo })
+    let listener = transport.and_then(|(protocol, port)| port_listener(&to, protocol, port));
+    Ok(Path { from, to, transport, host, there, back, connections, policies, echo, listener })
+}
+
+/// Who listens at a port of a pod of this host; `None` if that cannot be looked at.
+fn port_listener(to: &PathEnd, protocol: u8, port: u16) -> Option<PortListener> {
+    let netns = NetNs::open(path::Path::new(&to.pod()?.netns)).ok()?;
+    let look = || -> anyhow::Result<Option<PortListener>> {
+        let Some(taken) = listeners::is_taken(protocol, SocketAddr::new(to.address, port))? else {
+            return Ok(None);
+        };
+        Ok(Some(match taken {
+            true => PortListener::Socket,
+            false if has_rules()? => PortListener::Rules,
+            false => PortListener::Nobody,
+        }))
+    };
+    netns.run(look).ok()?.ok()?
+}
+
+/// The calling thread's network namespace has rules that may change where packets go.
+fn has_rules() -> anyhow::Result<bool> {
+    Ok(listeners::has_legacy_tables()? || !Nft::open()?.all_tables()?.is_empty())
 }
 
 /// The frames that the guard of a port has dropped, if there is one.

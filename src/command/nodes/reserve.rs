@@ -66,7 +66,7 @@ pub fn run(call: &mut Call<'_>, options: &Reserve) -> Result<Outcome, Exit> {
     let loaded = call.load()?;
     if options.new_network {
         let (server, roots) = cluster::etcd(&loaded.settings)?;
-        network::write(&loaded.settings, server, roots)?;
+        network::write_first(&loaded.settings, server, roots)?;
     }
     let lease = reserve(&loaded.settings, &host, &wanted)?;
     let subnets: Vec<String> = lease.subnets.iter().map(ToString::to_string).collect();

@@ -62,6 +62,7 @@ pub fn run(call: &mut Call<'_>, options: &Roles) -> Result<Outcome, Exit> {
     let loaded = call.load()?;
     let (server, roots) = cluster::etcd(&loaded.settings)?;
     if options.apply {
+        // Hosts with a role of their own may not.
         network::write(&loaded.settings, server, roots)?;
     }
     let found = etcd::read(server, roots).map_err(unreachable)?;
@@ -162,8 +163,6 @@ fn password(folder: &str, host: &NodeName) -> Result<String, Exit> {
     Ok(password)
 }
 
-/// Writes the network settings if there are none, or widens their pools: hosts with a role of their own
-/// may not.
 fn answer(
     call: &mut Call<'_>,
     options: &Roles,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::api::reachability::{HostReport, Reachability};
+use crate::api::status::Status;
 use crate::command::json;
 use crate::command::nodes::node::{NodeState, names, object};
 use crate::command::status::status_answer::StatusAnswer;
@@ -12,6 +13,7 @@ use crate::command::table::{Cell, Style, Table, Tone, printable};
 use crate::inspect::agent_socket;
 use crate::inspect::cluster::{self, ClusterView};
 use crate::lease::records::NodeName;
+use crate::net::{ProblemKind, Severity};
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
@@ -25,6 +27,8 @@ struct HostLine<'a> {
     report: Option<&'a HostReport>,
     /// Why there is no report.
     why: Option<&'a str>,
+    /// What the agent of this host says, where it publishes nothing.
+    own_problems: Option<BTreeMap<ProblemKind, u32>>,
 }
 
 /// Asks etcd, and the agent for the reports.
@@ -35,9 +39,13 @@ pub fn found(settings: &Settings, style: Style) -> Result<StatusAnswer, Exit> {
     let cluster = cluster::read(settings)?;
     let (reports, mut remarks) = reports(settings);
     remarks.extend(cluster.stale.as_ref().map(json::stale));
-    let lines: Vec<HostLine<'_>> =
-        names(&cluster.snapshot).into_iter().map(|host| line(&cluster, &reports, host)).collect();
-    let fine = remarks.is_empty() && lines.iter().all(is_well);
+    let own = own_problems(settings);
+    let lines = names(&cluster.snapshot).into_iter().map(|host| {
+        let own_problems = own.clone().filter(|_| *host == cluster.own);
+        HostLine { own_problems, ..line(&cluster, &reports, host) }
+    });
+    let lines: Vec<HostLine<'_>> = lines.collect();
+    let fine = remarks.is_empty() && lines.iter().all(|line| health(line) == Health::Well);
     let hosts: Vec<Value> = lines.iter().map(|line| value(&cluster, line)).collect();
     let value = json!({ "hosts": hosts, "origin": json::origin(&cluster), "remarks": remarks });
     Ok(StatusAnswer { fine, value, text: text(&cluster, &lines, &remarks, style) })
@@ -61,6 +69,18 @@ fn reports(settings: &Settings) -> (Reachability, Vec<String>) {
     }
 }
 
+/// The problems of this host, if its agent answers.
+fn own_problems(settings: &Settings) -> Option<BTreeMap<ProblemKind, u32>> {
+    let answer = agent_socket::of(settings).and_then(|path| agent_socket::get(path, "/v1/status"));
+    let status = answer.and_then(Status::read).ok()?;
+    let mut counts = BTreeMap::new();
+    let problems = status.problems.0?.into_iter();
+    for problem in problems.filter(|problem| problem.severity() != Severity::Note) {
+        *counts.entry(problem.kind).or_default() += 1;
+    }
+    Some(counts)
+}
+
 fn line<'a>(cluster: &ClusterView, reports: &'a Reachability, host: &'a NodeName) -> HostLine<'a> {
     let why = reports.silent.iter().find(|silent| silent.host == host.as_str());
     HostLine {
@@ -68,24 +88,50 @@ fn line<'a>(cluster: &ClusterView, reports: &'a Reachability, host: &'a NodeName
         state: NodeState::of(cluster, host),
         report: reports.rows.iter().find(|report| report.host == host.as_str()),
         why: why.map(|silent| silent.why.as_str()),
+        own_problems: None,
     }
 }
 
-/// As far as is known; a host that runs the Python agent, or is not there yet, says nothing of itself.
-fn is_well(line: &HostLine<'_>) -> bool {
+/// As far as is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Well,
+    NotWell,
+    /// Its agent says nothing of itself.
+    Unknown,
+}
+
+fn health(line: &HostLine<'_>) -> Health {
     match (line.state, line.report) {
+        // The first has no agent that could say it, the second is not there yet.
+        (NodeState::Python | NodeState::Reserved, _) => Health::Well,
+        (NodeState::Silent | NodeState::Unknown, _) => Health::NotWell,
+        (NodeState::Alive, None) => match &line.own_problems {
+            Some(problems) => health_of(problems),
+            None => Health::Unknown,
+        },
+        (NodeState::Alive, Some(report)) if has_faults(report) => Health::NotWell,
         (NodeState::Alive, Some(report)) => {
-            report.problems.is_empty() && report.faults.is_empty() && report.more_faults == 0
+            report.problems.as_ref().map_or(Health::Unknown, health_of)
         }
-        (NodeState::Alive, None) => line.why.is_some(),
-        (NodeState::Python | NodeState::Reserved, _) => true,
-        (NodeState::Silent | NodeState::Unknown, _) => false,
     }
+}
+
+fn has_faults(report: &HostReport) -> bool {
+    !report.faults.is_empty() || report.more_faults != 0
+}
+
+fn health_of(problems: &BTreeMap<ProblemKind, u32>) -> Health {
+    if problems.is_empty() { Health::Well } else { Health::NotWell }
 }
 
 fn value(cluster: &ClusterView, line: &HostLine<'_>) -> Value {
     let mut value = object(cluster, line.host);
-    value["well"] = json!(is_well(line));
+    value["well"] = match health(line) {
+        Health::Well => json!(true),
+        Health::NotWell => json!(false),
+        Health::Unknown => Value::Null,
+    };
     value["report"] = json!(line.report);
     value["no_report"] = json!(line.why);
     value
@@ -93,34 +139,45 @@ fn value(cluster: &ClusterView, line: &HostLine<'_>) -> Value {
 
 fn text(cluster: &ClusterView, lines: &[HostLine<'_>], remarks: &[String], style: Style) -> String {
     let mut table = Table::new(&["HOST", "STATE", "VERSION", "MTU", "REACHES", "PROBLEMS"]);
-    let shown = lines.iter().filter(|line| lines.len() <= SHOWN || !is_well(line));
+    let shown = lines.iter().filter(|line| lines.len() <= SHOWN || health(line) != Health::Well);
     shown.take(SHOWN).for_each(|line| table.row(cells(cluster, line)));
     let mut text = table.render(style) + "\n";
     for remark in remarks {
         text.push_str(&style.paint(Tone::Bad, &format!("! {}", printable(remark))));
         text.push('\n');
     }
-    let well = lines.iter().filter(|line| is_well(line)).count();
-    let (tone, more) = match well == lines.len() {
-        true => (Tone::Good, ""),
-        false => (Tone::Bad, "; humanz-agent status on a host shows its problems with their fixes"),
-    };
-    text + &style.paint(tone, &format!("{well} of {} hosts are well{more}", lines.len()))
+    let count = |wanted| lines.iter().filter(|line| health(line) == wanted).count();
+    let mut last = format!("{} of {} hosts are well", count(Health::Well), lines.len());
+    let unknown = count(Health::Unknown);
+    if unknown > 0 {
+        last += &format!(", {unknown} cannot be known");
+    }
+    let tone = if count(Health::Well) == lines.len() { Tone::Good } else { Tone::Bad };
+    if count(Health::NotWell) > 0 {
+        last += "; humanz-agent status on a host shows its problems with their fixes";
+    }
+    text + &style.paint(tone, &last)
 }
 
 fn cells(cluster: &ClusterView, line: &HostLine<'_>) -> [Cell; 6] {
     let node = cluster.snapshot.nodes.get(line.host).map(|node| &node.value);
     let own = if *line.host == cluster.own { "*" } else { "" };
     let reaches = line.report.map(|report| format!("{} of {}", report.answer, report.asked));
-    let problems = line.report.map(|report| problems(&report.problems));
-    let tone = if is_well(line) { Tone::Good } else { Tone::Bad };
+    let known = line.report.and_then(|report| report.problems.as_ref());
+    let problems = known.or(line.own_problems.as_ref()).map(problems);
+    let why = line.why.or(line.report.map(|_| "an earlier version does not say it"));
+    let tone = match health(line) {
+        Health::Well => Tone::Good,
+        Health::NotWell => Tone::Bad,
+        Health::Unknown => Tone::Odd,
+    };
     [
         Cell::new(format!("{}{own}", line.host)),
         Cell::new(line.state.word()).tone(tone),
         Cell::new(node.map_or("", |node| &node.version)),
         Cell::new(node.map(|node| node.mtu.to_string()).unwrap_or_default()),
         Cell::new(reaches.unwrap_or_default()),
-        match (problems, line.why) {
+        match (problems, why) {
             (Some(problems), _) => Cell::new(problems).tone(Tone::Bad),
             (None, why) => Cell::new(why.unwrap_or_default()).tone(Tone::Faint),
         },
@@ -128,10 +185,10 @@ fn cells(cluster: &ClusterView, line: &HostLine<'_>) -> [Cell; 6] {
 }
 
 /// `etcd, firewall 2`
-fn problems<K: ToString>(problems: &BTreeMap<K, u32>) -> String {
+fn problems(problems: &BTreeMap<ProblemKind, u32>) -> String {
     let each = problems.iter().map(|(kind, count)| match count {
         1 => kind.to_string(),
-        count => format!("{} {count}", kind.to_string()),
+        count => format!("{kind} {count}"),
     });
     each.collect::<Vec<_>>().join(", ")
 }

@@ -61,7 +61,7 @@ pub struct StatusOptions {
 /// # Errors
 /// A setting is invalid, or the kernel's sockets cannot be opened.
 pub fn run(call: &mut Call<'_>, options: &StatusOptions) -> Result<Outcome, Exit> {
-    let loaded = call.load()?;
+    let loaded = call.load_to_look()?;
     let settings = &loaded.settings;
     let end = Instant::now() + Duration::from_secs(options.wait.into());
     loop {
@@ -106,7 +106,8 @@ fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
     let (mut status, pending) = without_agent::status(&host);
     let mut problems = vec![silent_agent(settings, &why)];
     problems.extend(status.problems.0.take().unwrap_or_default());
-    if host.subnets.is_empty() {
+    // Without etcd the problem of the agent says why.
+    if host.subnets.is_empty() && !settings.is_etcd_unknown() {
         let what = "this host's subnet is unknown, so nothing was compared with it";
         let problem = Problem::new(ProblemKind::Lease, Object::named("lease"), what);
         problems.push(problem.with_fix("an agent gets one from etcd when it starts"));

@@ -34,7 +34,11 @@ pub fn status(host: &Host) -> (Status, Vec<String>) {
             .map(Arc::new),
     };
     let uses = addresses(&snapshot.settings, snapshot.subnets);
-    let mut problems = snapshot.etcd.problems(&host.settings.source);
+    let mut problems = match host.settings.is_etcd_unknown() {
+        // The agent that is missing says so.
+        true => Vec::new(),
+        false => snapshot.etcd.problems(&host.settings.source),
+    };
     problems.extend(found.problems());
     problems.extend(cluster.iter().flat_map(|found| found.problems()));
     problems.extend(scarce(&uses));

@@ -1,5 +1,5 @@
 "use strict";
-// Who talks to whom: a table, and a drawing of it; the table has everything that the drawing has.
+// Who connects to what: a table, and a drawing of it; the table has everything that the drawing has.
 const FLOWS_SHOWN = 100, FLOWS_DRAWN = 24, FLOW_LINE = 22, FLOW_WIDTH = 760, FLOW_SIDE = 250;
 
 function flowShape(tag, values, text) {
@@ -51,8 +51,9 @@ function flowPolicies(flow) {
 function showFlows(found) {
   const flows = found.flows;
   const denied = flows.filter((flow) => flow.verdict === "denied").length;
-  const notes = [flows.length + (flows.length === 1 ? " flow, " : " flows, ") + denied + " denied (dashed).", ...found.notes];
+  const notes = [flows.length + (flows.length === 1 ? " flow, " : " flows, ") + denied + " denied.", ...found.notes];
   $("flows-note").textContent = notes.join(" ");
+  $("flows-box").hidden = flows.length === 0;
   drawFlows(flows);
   fill("flows", flows.slice(0, FLOWS_SHOWN).map((flow) => row(
     flow.from, flow.to, [flow.port, flow.protocol].filter((one) => one !== null).join(" "),
@@ -67,6 +68,7 @@ async function askFlows() {
     if (!answer.ok) throw new Error(await answer.text());
     showFlows(await answer.json());
   } catch (error) {
+    $("flows-box").hidden = true;
     $("flows-note").textContent = error.message.trim();
   }
   setTimeout(askFlows, 5000);

@@ -30,7 +30,7 @@ pub enum PageAddress {
     Socket(PathBuf),
 }
 
-/// Who talks to whom, as the page has it; else why that is not known.
+/// Who connects to what, as the page has it; else why that is not known.
 pub type FindFlows = Arc<dyn Fn() -> Result<Value, String> + Send + Sync>;
 
 /// Serves the page at `place`; `ready` is called once clients can connect. `agent`: its socket.

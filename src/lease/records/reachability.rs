@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::IntoDeserializer;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::lease::records::value::{SCHEMA, json, limited, to_json};
 use crate::lease::records::{NodeName, RecordError};
@@ -43,9 +44,9 @@ pub struct ReachabilityReport {
     /// [`TIMED`] other hosts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub times: BTreeMap<NodeName, u32>,
-    /// How many problems of each kind the host has, without notes.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub problems: BTreeMap<ProblemKind, u32>,
+    /// How many problems of each kind the host has, without notes; `None`: by an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "summed")]
+    pub problems: Option<BTreeMap<ProblemKind, u32>>,
 }
 
 /// A fault on the path to a host; in JSON text: `silent`, `silent IPv6`, `large 1450`.
@@ -91,7 +92,7 @@ impl ReachabilityReport {
             faults: faults().take(LISTED).collect(),
             more: number(faults().count().saturating_sub(LISTED)),
             times: times.take(if paths.len() <= TIMED { TIMED } else { 0 }).collect(),
-            problems: BTreeMap::new(),
+            problems: None,
         };
         report.limit();
         Some(report)
@@ -99,9 +100,11 @@ impl ReachabilityReport {
 
     /// The report of a host that has these `problems`.
     pub fn with_problems(mut self, problems: &[Problem]) -> ReachabilityReport {
+        let mut counts = BTreeMap::new();
         for problem in problems.iter().filter(|problem| problem.severity() != Severity::Note) {
-            *self.problems.entry(problem.kind).or_default() += 1;
+            *counts.entry(problem.kind).or_default() += 1;
         }
+        self.problems = Some(counts);
         self.limit();
         self
     }
@@ -121,6 +124,19 @@ impl ReachabilityReport {
     pub fn to_json(&self) -> String {
         to_json(self)
     }
+}
+
+/// Kinds of other releases are one.
+fn summed<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<BTreeMap<ProblemKind, u32>>, D::Error> {
+    let mut counts: BTreeMap<ProblemKind, u32> = BTreeMap::new();
+    for (name, count) in BTreeMap::<String, u32>::deserialize(deserializer)? {
+        let kind = ProblemKind::deserialize(name.into_deserializer())?;
+        let sum = counts.entry(kind).or_default();
+        *sum = sum.saturating_add(count);
+    }
+    Ok(Some(counts))
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -193,9 +209,9 @@ mod tests {
         assert!(text.ends_with(r#","problems":{"route-in-the-way":2}}"#), "{text}");
         assert_eq!(ReachabilityReport::parse(text.as_bytes()).unwrap(), report);
         // Of another release.
-        let text = text.replace("route-in-the-way", "moon-full");
+        let text = text.replace(r#""route-in-the-way""#, r#""moon-full":3,"moon-new""#);
         let read = ReachabilityReport::parse(text.as_bytes()).unwrap();
-        assert_eq!(read.problems, [(ProblemKind::Other, 2)].into());
+        assert_eq!(read.problems, Some([(ProblemKind::Other, 5)].into()));
     }
 
     #[test]

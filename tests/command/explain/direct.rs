@@ -1,9 +1,12 @@
 //! Hosts on one segment.
 
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
 use super::{Broken, VARIABLES, hops, lost, text};
 use crate::run;
 use crate::support::cluster::{Alone, Cluster, OUTSIDE};
-use crate::support::pod::host_port;
+use crate::support::echo::{self, Echo};
+use crate::support::pod::{CONTAINER_PORT, host_port};
 use crate::support::{Agent, Node, Place, Pod, facts, soon};
 
 /// Two hosts whose agents have done their work and gone, and pods `a`, `b` on the first one and `c`
@@ -43,6 +46,7 @@ fn broken<'a>(cluster: &'a Cluster, pods: &[Pod; 3]) -> Broken<'a> {
 fn an_intact_path_has_no_problem() {
     let (cluster, pods) = scene();
     let mut whole = broken(&cluster, &pods);
+    let _server = Echo::serve(&pods[0], CONTAINER_PORT);
     for ends in [
         "a b",
         "a b --ipv6",
@@ -69,6 +73,49 @@ fn an_intact_path_has_no_problem() {
     assert_eq!(echo["verdict"], "ok", "{value:#}");
     let (_, value) = lost(whole.host, &whole.filled("a b --quiet"));
     assert!(!hops(&value).any(|hop| hop["hop"] == "echo"), "{value:#}");
+}
+
+#[test]
+fn a_port_where_nothing_listens_is_found() {
+    let (cluster, pods) = scene();
+    let mut case = broken(&cluster, &pods);
+    for ends in ["a b 5432", "a b udp/5432", "a b 5432 --ipv6", "$C4 b 5432"] {
+        case.check("true", ends, "listener", "true");
+    }
+    let ended = run(case.host, "explain a b 5432", VARIABLES);
+    let seen = format!("nothing listens there at {}, TCP port 5432", pods[1].v4());
+    assert!(ended.stdout.contains(&seen), "{ended}");
+    assert!(!ended.stdout.contains("nothing is wrong"), "{ended}");
+    // Of another host's pods, and of other protocols, that is not known here.
+    for ends in ["a $C4 5432", "a b sctp/5432"] {
+        case.check("true", ends, "-", "true");
+    }
+    let _server = Echo::serve(&pods[1], 5432);
+    for ends in ["a b 5432", "a b udp/5432", "a b 5432 --ipv6", "$C4 b 5432"] {
+        case.check("true", ends, "-", "true");
+    }
+    // Only the pod itself reaches what listens at its loopback address.
+    let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 6000);
+    let _local = pods[1].spot().inside(|| TcpListener::bind(local)).unwrap();
+    case.check("true", "a b 6000", "listener", "true");
+    // As sidecars do.
+    let redirected = "ip netns exec b nft add table ip sidecar";
+    case.check(redirected, "a b 7000", "-", "ip netns exec b nft delete table ip sidecar");
+}
+
+#[test]
+fn the_same_connection_many_times_is_one_with_its_number() {
+    let (cluster, pods) = scene();
+    let [a, b] = [&pods[0], &pods[1]];
+    let host = &cluster.hosts[0];
+    let _server = Echo::serve(b, 5432);
+    for _ in 0..4 {
+        echo::ask_udp(a, 0, SocketAddr::new(b.v4(), 5432)).unwrap();
+    }
+    let (_, value) = lost(host, "a b 5432 --quiet");
+    let hop = hops(&value).find(|hop| hop["hop"] == "connections").unwrap();
+    let connection = format!("4 × UDP {} → {} port 5432", a.v4(), b.v4());
+    assert_eq!(hop["seen"], connection, "{value:#}");
 }
 
 #[test]
