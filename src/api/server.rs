@@ -183,7 +183,7 @@ where
         Answer::Changes if connection.follow() => stream_changes(stream, shared).await,
         Answer::Drops(drops) if connection.follow() => stream_drops(stream, drops).await,
         Answer::Changes | Answer::Drops(_) => {
-            let full = Response::text(503, "too many clients follow the changes already");
+            let full = Response::text(503, "too many clients follow changes or drops already");
             http_server::write(stream, request, &full).await
         }
         Answer::Matrix => {

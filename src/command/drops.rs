@@ -76,11 +76,12 @@ impl DropSource {
             Ok(log) => return Ok(DropSource::Kernel(log)),
             Err(error) => error,
         };
-        let stream = agent_socket::of(settings)
+        let followed = agent_socket::of(settings)
             .and_then(|path| agent_socket::follow(path, "/v1/drops"))
-            .ok()
-            .filter(|stream| stream.get_ref().set_read_timeout(Some(SECOND)).is_ok());
-        stream.map(|stream| DropSource::Agent(stream, Vec::new())).ok_or_else(|| refused(error))
+            .map_err(|why| refused(error, &why))?;
+        let timeout = followed.get_ref().set_read_timeout(Some(SECOND));
+        timeout.context("read from the agent")?;
+        Ok(DropSource::Agent(followed, Vec::new()))
     }
 
     /// As [`PacketLog::wait`].
@@ -228,8 +229,9 @@ fn too_many(hidden: u64) -> String {
     format!("({hidden} packets came too fast to be shown)")
 }
 
-/// The kernel gives the same error to users without the right and for a group in use.
-fn refused(error: NetlinkError) -> Exit {
+/// The kernel gives the same error to users without the right and for a group in use. `agent`: why they
+/// cannot be read from the agent.
+fn refused(error: NetlinkError, agent: &str) -> Exit {
     if error.errno() != Some(Errno::EPERM) {
         let why = format!("{:#}", anyhow::Error::from(error));
         return Exit::new(exit::FAILURE, format!("{why}; try: modprobe nfnetlink_log"));
@@ -238,9 +240,10 @@ fn refused(error: NetlinkError) -> Exit {
         return Exit::new(exit::UNAVAILABLE, "only root may read dropped packets: try sudo");
     }
     let why = format!(
-        "another program reads netlink group {LOG_GROUP} already (another watch --drops, tcpdump -i \
-         nflog:{LOG_GROUP}, ulogd), and the kernel has room for one: end it first \
-         (/proc/net/netfilter/nfnetlink_log shows the port of its socket, mostly its process ID)"
+        "another program reads netlink group {LOG_GROUP} already (an agent with FLOWS=on, another watch \
+         --drops, tcpdump -i nflog:{LOG_GROUP}, ulogd), and the kernel has room for one: end it first \
+         (/proc/net/netfilter/nfnetlink_log shows the port of its socket, mostly its process ID). From \
+         the agent they cannot be read: {agent}"
     );
     Exit::new(exit::UNAVAILABLE, why)
 }

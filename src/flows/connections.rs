@@ -1,16 +1,18 @@
 //! The thread that hears of new connections.
 
+use std::cell::RefCell;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use neli::types::Buffer;
 use nix::errno::Errno;
 
 use crate::flows::pod_names::PodNames;
 use crate::flows::store::{FlowSource, FlowStore, Views};
+use crate::flows::table::{FlowKey, FlowTable};
 use crate::net::Family;
 use crate::netlink::connections::{self, Connection};
 use crate::netlink::{Monitor, NetlinkError, NetlinkProtocol, Reply};
@@ -33,6 +35,9 @@ const BATCH: Duration = Duration::from_millis(20);
 /// Events of one batch, at most.
 const BATCH_LIMIT: usize = 4096;
 
+/// Listed flows that are noted while others wait.
+const LISTED: usize = 512;
+
 /// Time between two lists of all connections, after overruns and where there are no events.
 const LIST: Duration = Duration::from_secs(10);
 
@@ -40,6 +45,7 @@ const EXPIRE: Duration = Duration::from_secs(60);
 
 /// Counts until `stop`.
 pub fn record(store: &Arc<FlowStore>, views: &Views, stop: &AtomicBool) {
+    let _turn = store.turn(FlowSource::Connections);
     let mut recorder = ConnectionRecorder {
         store,
         views,
@@ -141,9 +147,8 @@ impl ConnectionRecorder<'_> {
             return;
         }
         for family in Family::BOTH {
-            let names = &self.names;
-            match connections::of_family(family, |found| names.flow(found).is_some()) {
-                Ok(found) => self.store.see(found.iter().filter_map(|it| names.flow(it))),
+            match listed(family, &self.names) {
+                Ok(found) => found.chunks(LISTED).for_each(|keys| self.store.see(keys)),
                 Err(error) => {
                     log::debug!("flows: list connections: {error}");
                     return;
@@ -159,6 +164,19 @@ impl ConnectionRecorder<'_> {
             thread::sleep(SECOND.min(time));
         }
     }
+}
+
+/// The flows of the connections there are, as many as a table has room for: connections themselves may be
+/// a million.
+fn listed(family: Family, names: &PodNames) -> Result<Vec<FlowKey>, NetlinkError> {
+    let (found, now) = (RefCell::new(FlowTable::default()), SystemTime::now());
+    let keep_none = |connection: &Connection| {
+        names.flow(connection).into_iter().for_each(|key| found.borrow_mut().see(key, now));
+        false
+    };
+    connections::of_family(family, keep_none)?;
+    let found = found.into_inner();
+    Ok(found.flows().map(|(key, _)| key.clone()).collect())
 }
 
 /// The connection that an event says has begun.

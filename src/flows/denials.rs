@@ -24,6 +24,7 @@ const RETRY: u32 = 5;
 
 /// Counts until `stop`.
 pub fn record(store: &Arc<FlowStore>, views: &Views, stop: &AtomicBool) {
+    let _turn = store.turn(FlowSource::Denials);
     while !stop.load(Ordering::Relaxed) {
         if let Err(error) = hear(store, views, stop) {
             let why = format!(

@@ -28,7 +28,8 @@ use std::thread;
 
 use crate::flows::store::{FlowStore, Views};
 
-/// The threads that count. Dropped, they end within a second and close their sockets.
+/// The threads that count. Dropped, they end within a second and close their sockets; those of a new one
+/// wait for that.
 #[derive(Debug)]
 pub struct FlowRecorder {
     stop: Arc<AtomicBool>,

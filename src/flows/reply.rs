@@ -118,7 +118,7 @@ pub fn entries(table: &FlowTable) -> (Vec<FlowEntry>, Vec<OtherFlows>) {
     let mut flows: Vec<FlowEntry> =
         table.flows().map(|(key, count)| FlowEntry::new(key, count)).collect();
     flows.sort_by(|a, b| b.last.cmp(&a.last).then_with(|| b.count.cmp(&a.count)));
-    let others = table.others().map(|(pod, count)| OtherFlows {
+    let others = table.others().into_iter().map(|(pod, count)| OtherFlows {
         pod: pod.map(|pod| pod.to_string()),
         count: count.count,
         last: count.last,

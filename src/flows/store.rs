@@ -28,6 +28,8 @@ pub enum FlowSource {
 #[derive(Debug, Default)]
 pub struct FlowStore {
     state: Mutex<FlowState>,
+    /// Held by the thread that hears of connections, and of denials.
+    turns: [Mutex<()>; 2],
 }
 
 #[derive(Debug)]
@@ -65,6 +67,11 @@ impl FlowStore {
         *self.state() = FlowState::default();
     }
 
+    /// Waits until the thread before, which was stopped, has ended.
+    pub(super) fn turn(&self, of: FlowSource) -> MutexGuard<'_, ()> {
+        self.turns[of as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Connections that began, or packets that were reported.
     pub(super) fn count(&self, keys: impl Iterator<Item = FlowKey>) {
         let (mut state, now) = (self.state(), SystemTime::now());
@@ -72,9 +79,9 @@ impl FlowStore {
     }
 
     /// Connections that are there.
-    pub(super) fn see(&self, keys: impl Iterator<Item = FlowKey>) {
+    pub(super) fn see(&self, keys: &[FlowKey]) {
         let (mut state, now) = (self.state(), SystemTime::now());
-        keys.for_each(|key| state.table.see(key, now));
+        keys.iter().for_each(|key| state.table.see(key.clone(), now));
     }
 
     pub(super) fn expire(&self) {

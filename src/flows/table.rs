@@ -1,16 +1,16 @@
 //! Pure. Connections and denied packets, counted by who connects to what, in bounded room.
 //!
 //! Each belongs to a pod of this host, and a pod has room for a few: what one of them does costs its own
-//! oldest ones, and nobody else's.
+//! oldest ones, and nobody else's. What comes to a pod from outside has room of its own.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::policy::Transport;
 
-/// Flows of one pod that are distinguished; the oldest ones beyond are added up.
+/// Flows of one pod that are distinguished, and as many that come to it from outside; the oldest ones beyond are added up.
 pub const OWNER_LIMIT: usize = 256;
 
 /// Flows of all pods. Each takes some 300 bytes.
@@ -51,9 +51,17 @@ pub struct FlowCount {
 /// All flows of a host.
 #[derive(Debug, Default)]
 pub struct FlowTable {
-    /// By the pod; `None`: no end is a pod that is known.
-    owners: HashMap<Option<Arc<str>>, OwnerFlows>,
+    owners: HashMap<FlowOwner, OwnerFlows>,
     entries: usize,
+}
+
+/// Whose room a flow takes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct FlowOwner {
+    /// `None`: no end is a pod that is known.
+    pod: Option<Arc<str>>,
+    /// It has opened it.
+    is_source: bool,
 }
 
 #[derive(Debug, Default)]
@@ -64,27 +72,19 @@ struct OwnerFlows {
 }
 
 impl FlowKey {
-    /// The pod whose flow this is: its source's, else its destination's.
-    fn owner(&self) -> Option<Arc<str>> {
-        self.source.pod.clone().or_else(|| self.destination.pod.clone())
+    fn owner(&self) -> FlowOwner {
+        let is_source = self.source.pod.is_some();
+        let party = if is_source { &self.source } else { &self.destination };
+        FlowOwner { pod: party.pod.clone(), is_source }
     }
 }
 
 impl FlowTable {
     /// A connection began, or a packet was reported.
     pub fn count(&mut self, key: FlowKey, now: SystemTime) {
-        self.add(key, now, 1);
-    }
-
-    /// A connection is there; whether it was counted is not known.
-    pub fn see(&mut self, key: FlowKey, now: SystemTime) {
-        self.add(key, now, 0);
-    }
-
-    fn add(&mut self, key: FlowKey, now: SystemTime, more: u64) {
         let owner = self.owners.entry(key.owner()).or_default();
         if let Some(found) = owner.flows.get_mut(&key) {
-            found.count += more;
+            found.count += 1;
             found.last = now;
             return;
         }
@@ -99,10 +99,25 @@ impl FlowTable {
         }
     }
 
-    /// The pod with most flows gives up one.
+    /// A connection is there; whether it was counted is not known, so it takes nobody's room.
+    pub fn see(&mut self, key: FlowKey, now: SystemTime) {
+        let owner = self.owners.entry(key.owner()).or_default();
+        if let Some(found) = owner.flows.get_mut(&key) {
+            found.last = now;
+        } else if owner.flows.len() < OWNER_LIMIT && self.entries < LIMIT {
+            owner.flows.insert(key, FlowCount { count: 1, first: now, last: now });
+            self.entries += 1;
+        }
+    }
+
+    /// One is given up: where what comes from outside takes more than half of the room, of that, else of
+    /// the pod with most of its own.
     fn shrink(&mut self) {
-        let largest = self.owners.values_mut().max_by_key(|owner| owner.flows.len());
-        if let Some(owner) = largest {
+        let outside = self.owners.iter().filter(|(owner, _)| !owner.is_source);
+        let outside: usize = outside.map(|(_, flows)| flows.flows.len()).sum();
+        let is_own = outside <= LIMIT / 2;
+        let owners = self.owners.iter_mut().filter(|(owner, _)| owner.is_source == is_own);
+        if let Some((_, owner)) = owners.max_by_key(|(_, owner)| owner.flows.len()) {
             owner.give_up_oldest();
             self.entries -= 1;
         }
@@ -132,9 +147,14 @@ impl FlowTable {
         self.owners.values().flat_map(|owner| &owner.flows)
     }
 
-    /// What was given up of each pod.
-    pub fn others(&self) -> impl Iterator<Item = (Option<&Arc<str>>, &FlowCount)> {
-        self.owners.iter().filter_map(|(pod, owner)| Some((pod.as_ref(), owner.others.as_ref()?)))
+    /// What was given up of each pod, from outside or not.
+    pub fn others(&self) -> BTreeMap<Option<&Arc<str>>, FlowCount> {
+        let mut all: BTreeMap<Option<&Arc<str>>, FlowCount> = BTreeMap::new();
+        for (owner, flows) in &self.owners {
+            let Some(gone) = flows.others else { continue };
+            all.entry(owner.pod.as_ref()).and_modify(|sum| sum.add(gone)).or_insert(gone);
+        }
+        all
     }
 }
 
@@ -143,10 +163,15 @@ impl OwnerFlows {
         let oldest = self.flows.iter().min_by_key(|(_, count)| count.last);
         let Some(key) = oldest.map(|(key, _)| key.clone()) else { return };
         let Some(gone) = self.flows.remove(&key) else { return };
-        let others = self.others.get_or_insert(FlowCount { count: 0, ..gone });
-        others.count += gone.count;
-        others.first = others.first.min(gone.first);
-        others.last = others.last.max(gone.last);
+        self.others.get_or_insert(FlowCount { count: 0, ..gone }).add(gone);
+    }
+}
+
+impl FlowCount {
+    fn add(&mut self, more: FlowCount) {
+        self.count += more.count;
+        self.first = self.first.min(more.first);
+        self.last = self.last.max(more.last);
     }
 }
 
@@ -216,10 +241,43 @@ mod tests {
         assert_eq!(ports_of(&table, "shop/web"), [5432]);
         let left = ports_of(&table, "bad/scan");
         assert!(left.contains(&1), "what goes on is kept");
-        let others: Vec<_> = table.others().collect();
+        let others: Vec<_> = table.others().into_values().collect();
         let kept: u64 = table.flows().map(|(_, count)| count.count).sum();
         assert_eq!(others.len(), 1);
-        assert_eq!(others[0].1.count + kept, 200_002, "nothing is lost of the sum");
+        assert_eq!(others[0].count + kept, 200_002, "nothing is lost of the sum");
+    }
+
+    #[test]
+    fn a_scan_from_outside_costs_no_pod_its_own_flows() {
+        let mut table = FlowTable::default();
+        let pods: Vec<String> = (0..200).map(|pod| format!("shop/{pod}")).collect();
+        for (pod, port) in pods.iter().flat_map(|pod| (0..30).map(move |port| (pod, port))) {
+            table.count(key(Some(pod), None, port), at(0));
+        }
+        table.count(key(Some("shop/0"), None, 30), at(0));
+        (0..200).for_each(|port| table.count(key(Some("shop/1"), None, port), at(0)));
+        for (port, pod) in (0..300).flat_map(|port| pods.iter().map(move |pod| (port, pod))) {
+            table.count(key(None, Some(pod), port), at(1 + u64::from(port)));
+        }
+        assert_eq!(ports_of(&table, "shop/0").len(), 31);
+        assert_eq!(ports_of(&table, "shop/1").len(), 200, "the largest of them, too");
+        assert!(pods[2..].iter().all(|pod| ports_of(&table, pod).len() == 30));
+        assert_eq!(table.len(), LIMIT);
+    }
+
+    #[test]
+    fn what_a_list_has_again_and_again_takes_nobodys_room_and_is_not_counted_again() {
+        let mut table = FlowTable::default();
+        let web = |port| key(Some("shop/web"), Some("shop/db"), port);
+        table.count(web(9999), at(0));
+        for list in 1..10 {
+            (0..300).for_each(|port| table.see(web(port), at(list)));
+        }
+        assert_eq!((table.len(), table.others().len()), (OWNER_LIMIT, 0));
+        assert!(table.flows().all(|(_, count)| count.count == 1));
+        assert!(ports_of(&table, "shop/web").contains(&9999));
+        let now = table.flows().filter(|(_, count)| count.last == at(9));
+        assert_eq!(now.count(), OWNER_LIMIT - 1);
     }
 
     #[test]
@@ -248,7 +306,7 @@ mod tests {
         }
         table.count(key(Some("shop/db"), None, 53), at(10));
         table.expire(at(5) + KEPT);
-        assert_eq!((table.len(), table.others().count()), (1, 0));
+        assert_eq!((table.len(), table.others().len()), (1, 0));
         table.expire(at(20) + KEPT);
         assert!(table.is_empty() && table.owners.is_empty());
     }

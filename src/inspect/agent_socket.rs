@@ -84,13 +84,24 @@ pub fn ask(socket: &Path, path: &str) -> io::Result<UnixStream> {
 pub fn follow(socket: &Path, path: &str) -> Result<BufReader<UnixStream>, String> {
     let begin = || -> io::Result<_> {
         let mut stream = BufReader::new(ask(socket, path)?);
-        let head = head(&mut stream)?;
+        let refused = match is_well(&head(&mut stream)?) {
+            Ok(()) => None,
+            Err(line) => Some(format!("{line}: {}", words(&mut stream)?)),
+        };
         stream.get_ref().set_read_timeout(None)?;
-        Ok((stream, head))
+        Ok((stream, refused))
     };
-    let (stream, head) = begin().map_err(|error| failed(socket, &error))?;
-    is_well(&head).map_err(|why| format!("the agent's answer ({}): {why}", socket.display()))?;
-    Ok(stream)
+    match begin().map_err(|error| failed(socket, &error))? {
+        (stream, None) => Ok(stream),
+        (_, Some(why)) => Err(format!("the agent's answer ({}): {why}", socket.display())),
+    }
+}
+
+/// What it says of a refusal.
+fn words(stream: &mut impl Read) -> io::Result<String> {
+    let mut text = Vec::new();
+    stream.take(HEAD_BYTES).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }
 
 /// The lines before the first empty one, or before the end.

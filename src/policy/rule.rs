@@ -174,6 +174,13 @@ impl Rule {
         let index = (index.is_none(), index.unwrap_or_default());
         (self.tier, self.priority, source, namespace, name, self.direction, index)
     }
+
+    /// It stands beside another one, for those that may be its peers.
+    pub fn is_doubtful(&self) -> bool {
+        let is_doubt =
+            |peer: &PolicyPeer| matches!(peer, PolicyPeer::Selected(Selector::Doubtful { .. }));
+        self.peers.iter().flatten().any(is_doubt)
+    }
 }
 
 impl PolicyPeer {

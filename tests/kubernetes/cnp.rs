@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use humanz::net::Protocol;
 use humanz::policy::Transport;
+use humanz::policy::read::documents;
+use humanz::policy::view::View;
 use serde_json::{Value, json};
 
 use crate::Scene;
@@ -17,9 +19,10 @@ use crate::policies::namespace;
 use crate::rbac::role;
 use crate::state::V1BETA1;
 use crate::support::cni::{Attachment, Network};
+use crate::support::local;
 use crate::support::pod::make_netns;
 use crate::support::wait::{SOON, patience};
-use crate::support::{Place, Pod, eventually};
+use crate::support::{Node, Place, Pod, eventually};
 
 /// How long a packet may take that is allowed.
 const WINDOW: Duration = Duration::from_millis(150);
@@ -116,6 +119,17 @@ fn holds(students: &BTreeMap<String, Student>, case: &str, poke: &Poke) -> bool 
     true
 }
 
+/// Waits until this host's agent has put the rules of these policies in force, and no others.
+fn are_in_force(host: &Node, case: &str, policies: &[Value]) {
+    let wanted = documents::read(policies, true).rules;
+    eventually(&format!("{case}: policies on {}", host.name()), SOON, || {
+        let mut reply: Value = serde_json::from_str(&local::get(host, "/v1/policies").1).unwrap();
+        let view: View = serde_json::from_value(reply["view"].take()).unwrap();
+        let rules = view.known.map(|known| known.rules.clone()).unwrap_or_default();
+        if rules == wanted { Ok(()) } else { Err(format!("{rules:#?}, not {wanted:#?}")) }
+    });
+}
+
 #[test]
 fn the_cases_of_the_conformance_suite_hold_for_packets() {
     let scene = Scene::new(2, 0);
@@ -148,10 +162,12 @@ fn the_cases_of_the_conformance_suite_hold_for_packets() {
             let wanted: Vec<_> = step.policies.iter().map(key).collect();
             let gone = there.iter().filter(|one| !wanted.contains(one));
             gone.for_each(|(kind, key)| api.delete_of(kind, key));
-            step.policies.into_iter().for_each(|policy| api.put(policy));
+            step.policies.iter().for_each(|policy| api.put(policy.clone()));
             there = wanted;
+            let name = format!("{} {}", case.name, step.name);
+            scene.cluster.hosts.iter().for_each(|host| are_in_force(host, &name, &step.policies));
             for poke in &step.pokes {
-                match holds(&students, &format!("{} {}", case.name, step.name), poke) {
+                match holds(&students, &name, poke) {
                     true => checked += 1,
                     false => left += 1,
                 }

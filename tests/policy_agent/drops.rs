@@ -102,6 +102,7 @@ fn drops_are_shown_with_pods_policy_and_direction_in_both_families() {
     let second = Agent::run(host, "watch --drops", STANDALONE);
     assert_eq!(second.status.code(), Some(69), "{second}");
     assert!(second.stderr.contains("another program reads netlink group 104"), "{second}");
+    assert!(second.stderr.contains("this agent does not read denied packets (FLOWS)"), "{second}");
 
     // A policy that is new since then, and a connection that runs when it is taken away.
     let mut server = Server::open(&db);

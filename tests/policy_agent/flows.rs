@@ -1,17 +1,24 @@
 //! `flows`: who connects to what is counted, by names, addresses and policies, and in bounded room.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use humanz::flows::FlowRecorder;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::drops::ticks;
 use crate::support::cluster::Alone;
-use crate::support::wait::SOON;
+use crate::support::local;
+use crate::support::wait::{SOON, patience};
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 use crate::{STANDALONE, add, alone, only_from, serve, write_policies};
+
+/// How long a packet may take that is allowed.
+const WINDOW: Duration = Duration::from_millis(200);
 
 const ON: &[(&str, &str)] = &[("FLOWS", "on")];
 
@@ -42,13 +49,16 @@ fn flows(host: &Node, more: &str) -> Value {
 
 fn connect(from: &Pod, to: IpAddr, port: u16) -> bool {
     let target = SocketAddr::new(to, port);
-    from.spot().inside(|| TcpStream::connect_timeout(&target, Duration::from_millis(200)).is_ok())
+    from.spot().inside(|| TcpStream::connect_timeout(&target, WINDOW * patience()).is_ok())
 }
 
-/// Waits until there is a flow with these fields, doing `cause` again and again.
-fn shows(host: &Node, fields: &[(&str, Value)], cause: impl Fn()) -> Value {
+/// Waits until there is a flow with these fields, doing `cause` again and again, and until that was as it
+/// must be.
+fn shows(host: &Node, fields: &[(&str, Value)], cause: impl Fn() -> bool) -> Value {
     eventually(&format!("{fields:?}"), SOON, || {
-        cause();
+        if !cause() {
+            return Err("it went otherwise".to_owned());
+        }
         let found = flows(host, "");
         let all = found["flows"].as_array().unwrap();
         let has = |flow: &&Value| fields.iter().all(|(name, value)| flow[name] == *value);
@@ -71,14 +81,10 @@ fn who_connects_to_what_is_shown_with_pods_verdict_and_policy_in_both_families()
                 ("verdict", json!(verdict)),
             ]
         };
-        let allowed = shows(host, &tcp("shop/web", "allowed"), || {
-            assert!(connect(&web, to, 5432));
-        });
+        let allowed = shows(host, &tcp("shop/web", "allowed"), || connect(&web, to, 5432));
         assert_eq!(allowed["ingress_policy"], "NetworkPolicy shop/db", "{allowed}");
         assert_eq!(allowed["egress"], "allowed: no rule matches", "{allowed}");
-        let denied = shows(host, &tcp("shop/other", "denied"), || {
-            assert!(!connect(&other, to, 5432));
-        });
+        let denied = shows(host, &tcp("shop/other", "denied"), || !connect(&other, to, 5432));
         assert_eq!(denied["ingress_policy"], "NetworkPolicy shop/db", "{denied}");
         let udp =
             [("source_pod", json!("shop/web")), ("protocol", json!("udp")), ("port", json!(53))];
@@ -88,17 +94,18 @@ fn who_connects_to_what_is_shown_with_pods_verdict_and_policy_in_both_families()
                 IpAddr::V4(v4) => v4.to_ipv6_mapped(),
                 IpAddr::V6(v6) => v6,
             };
-            socket.send_to(b"x", (mapped, 53)).ok();
+            socket.send_to(b"x", (mapped, 53)).is_ok()
         });
         let kind = if to.is_ipv4() { "icmp type 8" } else { "icmp type 128" };
         let ping = [("source_pod", json!("shop/web")), ("protocol", json!(kind))];
-        shows(host, &ping, || drop(web.run(&format!("ping -c1 -W1 {to}"))));
+        shows(host, &ping, || web.run(&format!("ping -c1 -W1 {to}")).status.success());
     }
     // Outside, and by the address of a service.
     let outside = [("source_pod", json!("shop/web")), ("destination", json!("192.0.2.77"))];
     host.run("ip route add 192.0.2.77 dev lo").ok();
     shows(host, &outside, || {
         let _reached = connect(&web, [192, 0, 2, 77].into(), 443);
+        true
     });
     host.shell(&format!(
         "nft add table ip services
@@ -109,7 +116,7 @@ fn who_connects_to_what_is_shown_with_pods_verdict_and_policy_in_both_families()
     .ok();
     let service = json!({"address": "10.96.0.1", "port": 80});
     let by_service = [("service", service), ("destination_pod", json!("shop/db"))];
-    shows(host, &by_service, || assert!(connect(&web, [10, 96, 0, 1].into(), 80)));
+    shows(host, &by_service, || connect(&web, [10, 96, 0, 1].into(), 80));
 
     // Options.
     let denied = flows(host, "--denied");
@@ -128,12 +135,57 @@ fn who_connects_to_what_is_shown_with_pods_verdict_and_policy_in_both_families()
     let watch = format!("{} watch --drops", crate::support::disk::EXECUTABLE);
     let watch = host.spawn(&mut crate::support::node::command(&watch));
     eventually("a drop is shown", SOON, || {
-        assert!(!connect(&other, db.v4(), 5432));
+        if connect(&other, db.v4(), 5432) {
+            return Err("it connects".to_owned());
+        }
         let log = watch.log();
         let line = "shop/other → shop/db:5432 tcp denied by NetworkPolicy shop/db (ingress)";
         if log.contains(line) { Ok(()) } else { Err(log) }
     });
+    // One whom the agent does not serve hears why.
+    let followers: Vec<UnixStream> =
+        std::iter::repeat_with(|| follow_drops(host)).take(15).collect();
+    let refused = Agent::run(host, "watch --drops", STANDALONE);
+    assert_eq!(refused.status.code(), Some(69), "{refused}");
+    let words = ["FLOWS=on", "503", "too many clients follow changes or drops already"];
+    assert!(words.iter().all(|words| refused.stderr.contains(words)), "{refused}");
+    drop(followers);
     agent.stop();
+}
+
+/// A client that hears of denied packets.
+fn follow_drops(host: &Node) -> UnixStream {
+    let mut stream = local::connect(host).unwrap();
+    stream.write_all(b"GET /v1/drops HTTP/1.0\r\n\r\n").unwrap();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).unwrap();
+    assert!(head.ends_with(b" 200"), "{}", String::from_utf8_lossy(&head));
+    stream
+}
+
+#[test]
+fn counting_that_is_switched_off_and_on_at_once_takes_the_sockets_over() {
+    let alone = alone();
+    let (store, views) = (Arc::default(), || None);
+    let start = || {
+        let start = || FlowRecorder::start(&store, Arc::new(views)).unwrap();
+        alone.host.with_namespace(|namespace| namespace.on_its_network(start))
+    };
+    let group = || alone.host.run("cat /proc/self/net/netfilter/nfnetlink_log").stdout;
+    let mut recorder = start();
+    soon("the group is read", || group().trim_start().starts_with("104 "));
+    for _ in 0..3 {
+        drop(recorder);
+        recorder = start();
+        let until = Instant::now() + Duration::from_millis(1500);
+        while Instant::now() < until {
+            assert_eq!(store.reply().faults, Vec::<String>::new());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        soon("the group is read", || group().trim_start().starts_with("104 "));
+    }
+    drop(recorder);
+    soon("nobody reads the group", || group().is_empty());
 }
 
 #[test]
@@ -142,17 +194,17 @@ fn what_is_counted_begins_anew_with_the_agent_and_names_stay_those_of_then() {
     let host = &alone.host;
     let from_web = [("source_pod", json!("shop/web")), ("port", json!(5432))];
     let session = web.spot().inside(|| TcpStream::connect((db.v4(), 5432)).unwrap());
-    shows(host, &from_web, || {});
+    shows(host, &from_web, || true);
     agent.stop();
     let agent = serve(host, ON);
     // The connection runs on, and is found.
-    shows(host, &from_web, || {});
+    shows(host, &from_web, || true);
     drop(session);
     // Its address gets a new owner: the flow is still that of web.
     let address = web.v4();
     web.delete();
     let ends = json!("not known: a pod has gone since then");
-    let gone = shows(host, &[&from_web[..], &[("ingress", ends)]].concat(), || {});
+    let gone = shows(host, &[&from_web[..], &[("ingress", ends)]].concat(), || true);
     assert_eq!(gone["source"], json!(address));
     agent.stop();
 }
@@ -162,7 +214,7 @@ fn a_pod_that_connects_everywhere_pushes_nobody_else_out() {
     let Scene { alone, agent, db, web, other, _listener } = scene();
     let host = &alone.host;
     let from_web = [("source_pod", json!("shop/web")), ("port", json!(5432))];
-    shows(host, &from_web, || assert!(connect(&web, db.v4(), 5432)));
+    shows(host, &from_web, || connect(&web, db.v4(), 5432));
     let resident = || {
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", agent.process.pid())).unwrap();
@@ -196,7 +248,7 @@ fn a_pod_that_connects_everywhere_pushes_nobody_else_out() {
     });
     let found = flows(host, "--pod shop/other");
     assert_eq!(found["flows"].as_array().unwrap().len(), 256);
-    shows(host, &from_web, || {});
+    shows(host, &from_web, || true);
     let grown = resident().saturating_sub(before);
     println!("65,535 flows of one pod: {grown} KiB more");
     assert!(grown < 12 * 1024, "{grown} KiB");
@@ -275,7 +327,7 @@ fn denied_answers_are_those_of_the_connection_that_was_opened() {
             ];
             shows(host, &denied, || {
                 (&server).write_all(b"x").unwrap();
-                answers.send_to(b"x", from).unwrap();
+                answers.send_to(b"x", from).is_ok()
             });
         }
     }
@@ -297,6 +349,6 @@ fn a_host_without_events_lists_connections_instead() {
     });
     let _session = web.spot().inside(|| TcpStream::connect((db.v4(), 5432)).unwrap());
     let from_web = [("source_pod", json!("shop/web")), ("port", json!(5432))];
-    shows(host, &from_web, || {});
+    shows(host, &from_web, || true);
     agent.stop();
 }

@@ -1,6 +1,6 @@
 //! Metrics of policies: their sources, pods in quarantine, and packets by policy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use crate::api::metrics::page::Page;
@@ -83,8 +83,13 @@ fn by_policy(rules: &Rules, counted: &BTreeMap<String, Count>) -> BTreeMap<Serie
         let packets = counted.get(name).map_or(0, |count| count.packets);
         series.insert((policy.to_owned(), "", "deny".to_owned()), packets);
     }
+    let mut added = BTreeSet::new();
     for rule in rules.iter() {
-        let Some(count) = counted.get(&counter(rule)) else { continue };
+        let name = counter(rule);
+        let Some(count) = counted.get(&name) else { continue };
+        if !added.insert(name) {
+            continue;
+        }
         let audit = if rule.audit { "audit " } else { "" };
         let verdict = format!("{audit}{}", rule.verdict);
         let labels = (rule.origin.to_string(), rule.direction.name(), verdict.clone());
@@ -101,6 +106,7 @@ fn by_policy(rules: &Rules, counted: &BTreeMap<String, Count>) -> BTreeMap<Serie
 mod tests {
     use super::*;
     use crate::policy::read::documents;
+    use crate::policy::{PolicyPeer, PolicyVerdict, Rule};
 
     fn policy(number: usize) -> String {
         format!(
@@ -124,6 +130,32 @@ mod tests {
             found[&("NetworkPolicy shop/p0".to_owned(), "ingress", verdict.to_owned())]
         };
         assert_eq!((of("allow"), of("deny"), found.len()), (6, 3, 4));
+    }
+
+    #[test]
+    fn a_packet_is_counted_once_and_for_the_rule_that_judged_it() {
+        let text = r#"{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+            "metadata": {"name": "c"}, "spec": {"tier": "Admin", "priority": 1,
+            "subject": {"namespaces": {}}, "ingress": [
+            {"action": "Pass", "from": [{"namespaces": {"matchLabels": {"a": "b"}}}]},
+            {"action": "Deny", "from": [{"namespaces": {"matchLabels": {"c": "d"}}}]}]}}"#;
+        let rules = documents::read(&documents::objects(text).unwrap(), true).rules;
+        let doubtful = rules.iter().map(|rule| {
+            let Some([PolicyPeer::Selected(selector)]) = rule.peers.as_deref() else { panic!() };
+            let peers = Some(vec![PolicyPeer::Selected(selector.doubtful().unwrap())]);
+            Rule { peers, verdict: PolicyVerdict::Deny, ..rule.clone() }
+        });
+        let twice = rules.iter().filter(|rule| rule.verdict == PolicyVerdict::Deny);
+        let rules = Rules::new(rules.iter().chain(twice).cloned().chain(doubtful).collect());
+        let counted = BTreeMap::from_iter(
+            [("cnp/c/in/0", 100), ("cnp/c/in/0/doubtful", 20), ("cnp/c/in/1", 3)]
+                .map(|(name, packets)| (name.to_owned(), Count { packets, bytes: 0 })),
+        );
+        let found = by_policy(&rules, &counted);
+        let of = |verdict: &str| {
+            found[&("ClusterNetworkPolicy c".to_owned(), "ingress", verdict.to_owned())]
+        };
+        assert_eq!((of("pass"), of("deny")), (100, 23));
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub const EPOCH_SET: &str = "epoch";
 const NAME_MAX_BYTES: usize = 128;
 
 /// The counter of a rule: `np/shop/db/in/0`, `cnp/isolate/out/2`, `np/shop/db/in/deny`; of one that is
-/// audited, `audit/np/shop/db/in/deny`.
+/// audited, `audit/np/shop/db/in/deny`; of one beside `cnp/isolate/in/2` for those that may be its peers,
+/// `cnp/isolate/in/2/doubtful`.
 pub fn counter(rule: &Rule) -> String {
     let origin = &rule.origin;
     let source = match origin.source {
@@ -45,7 +46,8 @@ pub fn counter(rule: &Rule) -> String {
     let place = origin.index.map_or_else(|| rule.verdict.to_string(), |index| index.to_string());
     let namespace: String = namespace.collect();
     let audit = if rule.audit { "audit/" } else { "" };
-    short(&format!("{audit}{source}/{namespace}{}/{direction}/{place}", origin.name))
+    let doubt = if rule.is_doubtful() { "/doubtful" } else { "" };
+    short(&format!("{audit}{source}/{namespace}{}/{direction}/{place}{doubt}", origin.name))
 }
 
 /// A set of what `text` says, whose name changes with it: `net4_0123456789abcdef`.
