@@ -460,7 +460,7 @@ fn a_group_may_have_a_hundred_thousand_members_and_not_a_quarter_of_a_million() 
     say(0..420, 250);
     b.needs(std::slice::from_ref(&all));
     let count = || b.members().get(&all).map(|all| all.len());
-    eventually("all of them", 6 * SOON, || match count() {
+    eventually("all of them", 12 * SOON, || match count() {
         Some(105_000) => Ok(()),
         other => Err(format!("{other:?}")),
     });
