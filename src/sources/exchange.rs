@@ -25,6 +25,7 @@ use crate::sources::exchanged::{
     ExchangeInputs, ExchangeStart, Exchanged, HEARD, HeardMembers, retry,
 };
 use crate::sources::own_members::Writer;
+use crate::sources::ranges::WrittenValue;
 use crate::sources::shared::{GroupId, SharedFault, VALUE_LIMIT, owners, read};
 
 /// Announcements that come closer together than this are read at once.
@@ -95,7 +96,7 @@ struct GroupReader<'a, P> {
     inputs: latest::Receiver<ExchangeInputs>,
     publish: P,
     /// The values of all places that were announced, as they are in etcd.
-    values: BTreeMap<MembersKey, Vec<u8>>,
+    values: BTreeMap<MembersKey, WrittenValue>,
     /// Groups that have been read.
     known: BTreeSet<GroupId>,
     /// Groups that more hosts announce than there are.
@@ -177,24 +178,27 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         if *failures > 0 {
             self.returned.notify_one();
         }
-        if from < self.revision {
-            // Hosts say again what they said since; until then what was known is better.
-            self.revision = from;
-            let wait =
-                format!("etcd has older data than before; what it says holds after {HEARD:?}");
-            self.trouble = Some(wait);
-            self.publish();
-            sleep(HEARD).await;
-            return Ok(());
-        }
+        let is_older = from < self.revision;
         self.revision = from;
         places.extend(self.kept_places(&groups));
-        self.read(places).await?;
+        if is_older || !self.read(places).await? {
+            self.wait_for_hosts().await;
+            return Ok(());
+        }
         self.known.extend(groups.keys().cloned());
         (self.trouble, *failures) = (None, 0);
         self.publish();
         let ranges: Vec<String> = groups.keys().map(range).chain([own]).collect();
         self.watch(&ranges, from + 1, &read_for).await
+    }
+
+    /// etcd has older data: hosts say again what they said since. Until then what was known is better.
+    async fn wait_for_hosts(&mut self) {
+        self.values.values_mut().for_each(|value| value.revision = 0);
+        let wait = format!("etcd has older data than before; what it says holds after {HEARD:?}");
+        self.trouble = Some(wait);
+        self.publish();
+        sleep(HEARD).await;
     }
 
     /// Where the members stood that are in force, of groups that have not been read yet: every host may
@@ -237,7 +241,10 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                         keys.append(&mut more?);
                     }
                     let places = keys.iter().filter_map(|put| self.place(&put.key)).collect();
-                    self.read(places).await?;
+                    if !self.read(places).await? {
+                        self.wait_for_hosts().await;
+                        return Ok(());
+                    }
                     self.publish();
                 }
                 () = sleep_until(again), if !self.crowded.is_empty() => return Ok(()),
@@ -270,24 +277,33 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         (host != self.start.host).then_some((GroupId::parse(group)?, host))
     }
 
-    /// Reads `places` of hosts that there are.
-    async fn read(&mut self, places: BTreeSet<MembersKey>) -> Result<(), EtcdError> {
+    /// Reads `places` of hosts that there are. Takes nothing and gives false if one was written before what is
+    /// known of it: the revision of an older etcd may have overtaken the one before by other writes.
+    async fn read(&mut self, places: BTreeSet<MembersKey>) -> Result<bool, EtcdError> {
         let hosts = Arc::clone(&self.inputs.borrow().hosts);
         let places: Vec<MembersKey> =
             places.into_iter().filter(|(_, host)| hosts.contains_key(host)).collect();
         let key = |(group, host): &MembersKey| self.start.roots.members(host, group.as_str());
         let keys: Vec<String> = places.iter().map(key).collect();
-        for (place, value) in places.into_iter().zip(self.etcd.values(&keys).await?) {
+        let found = self.etcd.values(&keys).await?;
+        let is_older = |(place, value): (&MembersKey, &Option<WrittenValue>)| {
+            let known = self.values.get(place).zip(value.as_ref());
+            known.is_some_and(|(known, now)| now.revision < known.revision)
+        };
+        if places.iter().zip(&found).any(is_older) {
+            return Ok(false);
+        }
+        for (place, value) in places.into_iter().zip(found) {
             match value {
                 Some(mut value) => {
                     // Any longer one says nothing.
-                    value.truncate(VALUE_LIMIT + 1);
+                    value.bytes.truncate(VALUE_LIMIT + 1);
                     self.values.insert(place, value);
                 }
                 None => drop(self.values.remove(&place)),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn publish(&mut self) {
@@ -304,7 +320,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
             let values = self.values.range(first..).take_while(|((of, _), _)| of == group);
             for ((_, host), value) in values {
                 let Some(addresses) = hosts.get(host) else { continue };
-                let (mut members, fault) = read(value, selector, addresses);
+                let (mut members, fault) = read(&value.bytes, selector, addresses);
                 found.append(&mut members);
                 if let Some(fault) = fault.filter(|_| exchanged.problems.len() < PROBLEMS_LIMIT) {
                     exchanged.problems.push(problem(host, selector, &fault));

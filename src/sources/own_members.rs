@@ -136,7 +136,8 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
             .collect();
         let had_some = !keys.is_empty();
         let values = self.etcd.values(&keys).await?;
-        let found = keys.into_iter().zip(values).filter_map(|(key, value)| Some((key, value?)));
+        let found = keys.into_iter().zip(values);
+        let found = found.filter_map(|(key, value)| Some((key, value?.bytes)));
         let transactions = publication.changes(&found.collect());
         let has_changed = !transactions.is_empty();
         for transaction in transactions {

@@ -8,6 +8,13 @@ use crate::etcd::failure::reason;
 use crate::etcd::{Etcd, MemberConnection, after, canceled};
 use crate::lease::EtcdError;
 
+/// A value, and the revision of its last write.
+#[derive(Clone, Debug)]
+pub struct WrittenValue {
+    pub bytes: Vec<u8>,
+    pub revision: i64,
+}
+
 /// Keys read in one transaction. Source: etcd's `--max-txn-ops`, 128.
 const TOGETHER: usize = 64;
 
@@ -30,7 +37,7 @@ impl Etcd {
     }
 
     /// The values of `keys` that exist, in their order.
-    pub async fn values(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>, EtcdError> {
+    pub async fn values(&self, keys: &[String]) -> Result<Vec<Option<WrittenValue>>, EtcdError> {
         let (mut values, mut together) = (Vec::with_capacity(keys.len()), TOGETHER);
         while let Some(rest) = keys.get(values.len()..).filter(|rest| !rest.is_empty()) {
             let some = &rest[..together.min(rest.len())];
@@ -46,7 +53,10 @@ impl Etcd {
                 answer => answer?,
             };
             values.extend(answer.op_responses().into_iter().map(|response| match response {
-                TxnOpResponse::Get(found) => found.kvs().first().map(|pair| pair.value().to_vec()),
+                TxnOpResponse::Get(found) => found.kvs().first().map(|pair| WrittenValue {
+                    bytes: pair.value().to_vec(),
+                    revision: pair.mod_revision(),
+                }),
                 _ => None,
             }));
         }

@@ -406,6 +406,27 @@ fn an_older_etcd_has_what_a_host_says_at_once_again() {
     has("10.244.1.3");
 }
 
+/// By the revision alone an etcd of before looks like a later one once others have written to it.
+#[test]
+fn an_older_etcd_that_other_writes_overtook_gives_no_former_member_back() {
+    let scene = Scene::new(2);
+    let (a, b, web) = scene.with_member();
+    scene.cluster.etcd.keep_copy();
+    a.has(&web, &["10.244.1.3"]);
+    b.becomes(&web, &["10.244.1.3"]);
+    // Nobody says it again.
+    drop(a);
+    scene.cluster.etcd.restart_from_copy();
+    for number in 0..50 {
+        scene.cluster.etcd.put(&format!("/humanz/x{number}"), "");
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(8) {
+        assert_eq!(b.of(&web), ["10.244.1.3"], "{:?}: {:?}", begun.elapsed(), b.last());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Whoever may announce, as each host may, can do so for hosts that do not exist.
 #[test]
 fn announcements_of_hosts_that_do_not_exist_stop_no_reader() {
