@@ -76,7 +76,7 @@ fn socket(line: &str, state: &str) -> Option<SocketAddr> {
     is_open.then(|| SocketAddr::new(address, port))
 }
 
-/// A socket at `::` takes in IPv4, too, unless it was told not to, which nothing shows.
+/// A socket at `::` takes in IPv4, too, unless IPV6_V6ONLY is set, which nothing shows.
 fn is_for(socket: SocketAddr, destination: SocketAddr) -> bool {
     let (address, wanted) = (socket.ip(), destination.ip());
     let is_any = address.is_unspecified() && (address.is_ipv6() || wanted.is_ipv4());

@@ -71,6 +71,21 @@ impl LocalPod {
     pub fn key(&self) -> (String, String) {
         (self.container_id.clone(), self.ifname.clone())
     }
+
+    /// The pod shop/`name`, whose label app is its name.
+    #[cfg(test)]
+    pub fn in_shop(container_id: &str, name: &str, address: &str) -> LocalPod {
+        LocalPod {
+            network: "net".to_owned(),
+            container_id: container_id.to_owned(),
+            ifname: "eth0".to_owned(),
+            pod: Some(format!("shop/{name}")),
+            uid: None,
+            addresses: vec![address.parse().unwrap()],
+            labels: [("app".to_owned(), name.to_owned())].into(),
+            annotations: BTreeMap::new(),
+        }
+    }
 }
 
 /// What the agent answers.

@@ -131,19 +131,6 @@ mod tests {
     use super::*;
     use crate::policy::read::documents;
 
-    fn pod(container: &str, name: &str, address: &str) -> LocalPod {
-        LocalPod {
-            network: "net".to_owned(),
-            container_id: container.to_owned(),
-            ifname: "eth0".to_owned(),
-            pod: Some(format!("shop/{name}")),
-            uid: None,
-            addresses: vec![address.parse().unwrap()],
-            labels: [("app".to_owned(), name.to_owned())].into(),
-            annotations: BTreeMap::new(),
-        }
-    }
-
     /// A namespace with this label, and a policy that isolates it or another one.
     fn known(tier: &str, isolated: &str) -> Arc<PolicySnapshot> {
         let objects = serde_json::json!([
@@ -178,9 +165,9 @@ mod tests {
             all(&kept)
         };
         let front = known("front", "other");
-        pods.add(pod("c1", "web", "10.1.2.3"));
+        pods.add(LocalPod::in_shop("c1", "web", "10.1.2.3"));
         let first = check(&front, &pods, 1);
-        pods.add(pod("c2", "db", "10.1.2.4"));
+        pods.add(LocalPod::in_shop("c2", "db", "10.1.2.4"));
         let second = check(&front, &pods, 1);
         assert!(Arc::ptr_eq(&first[0].1, &second[0].1) && second.len() == 2);
         // Other rules: the pods are what they were.
@@ -189,9 +176,9 @@ mod tests {
         let fourth = check(&known("back", "shop"), &pods, 0);
         assert_ne!(fourth[0].1, first[0].1, "another label of its namespace");
         // Another pod with the address of one, and one of the same container with another name.
-        pods.add(pod("c3", "late", "10.1.2.3"));
+        pods.add(LocalPod::in_shop("c3", "late", "10.1.2.3"));
         assert_eq!(check(&front, &pods, 1).len(), 2);
-        pods.add(pod("c2", "other", "10.1.2.4"));
+        pods.add(LocalPod::in_shop("c2", "other", "10.1.2.4"));
         assert_eq!(check(&front, &pods, 1)[0].1.name.as_str(), "other");
         let silent = Arc::new(PolicySnapshot::default());
         assert_eq!(check(&silent, &pods, 0).len(), 0);

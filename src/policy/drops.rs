@@ -170,16 +170,7 @@ mod tests {
         let read = documents::read(policies, true);
         assert_eq!(read.problems, []);
         let standalone = Some(read.cluster);
-        let pod = |name: &str, address: &str| LocalPod {
-            network: "net".to_owned(),
-            container_id: name.to_owned(),
-            ifname: "eth0".to_owned(),
-            pod: Some(format!("shop/{name}")),
-            uid: None,
-            addresses: vec![address.parse().unwrap()],
-            labels: [("app".to_owned(), name.to_owned())].into(),
-            annotations: BTreeMap::new(),
-        };
+        let pod = |name: &str, address: &str| LocalPod::in_shop(name, name, address);
         Reporters::new(&View {
             host: "n1".parse().unwrap(),
             subnets: vec!["10.1.2.0/24".parse().unwrap()],

@@ -147,7 +147,7 @@ fn status_needs_no_etcd_settings_while_an_agent_runs() {
     assert!(shown.stdout.contains("1. ") && !shown.stdout.contains("ETCD_HOST"), "{shown}");
 }
 
-/// What a host that never had an agent is told.
+/// The answers on a host that never had an agent.
 #[test]
 fn a_host_with_the_plugin_alone_is_looked_at_without_etcd() {
     let alone = Alone::new();

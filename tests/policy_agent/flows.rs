@@ -142,7 +142,7 @@ fn who_connects_to_what_is_shown_with_pods_verdict_and_policy_in_both_families()
         let line = "shop/other → shop/db:5432 tcp denied by NetworkPolicy shop/db (ingress)";
         if log.contains(line) { Ok(()) } else { Err(log) }
     });
-    // One whom the agent does not serve hears why.
+    // A client that the agent refuses gets the reason.
     let followers: Vec<UnixStream> =
         std::iter::repeat_with(|| follow_drops(host)).take(15).collect();
     let refused = Agent::run(host, "watch --drops", STANDALONE);
