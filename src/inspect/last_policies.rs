@@ -79,7 +79,8 @@ pub fn at_start(settings: &Settings, host: &NodeName) -> Option<HostKnowledge> {
         return None;
     }
     let kept = kept(&settings.state_dir, true);
-    let mut policies = Policies::kept(kept, &policy.providers(&settings.source));
+    let providers = policy.providers(&settings.source);
+    let mut policies = Policies::kept(kept, &providers, settings.pool_networks());
     if let Some(file) = &policy.file {
         let update = policy_file::read(file, host, !policies.has(Provider::File));
         policies.take(update, SystemTime::now());

@@ -30,7 +30,7 @@ pub fn last(
     let Some(policy) = &settings.policy else { return Ok(None) };
     let providers = policy.providers(&settings.source);
     let kept = last_policies::kept(&settings.state_dir, true);
-    let policies = Policies::kept(kept, &providers);
+    let policies = Policies::kept(kept, &providers, settings.pool_networks());
     let read = last_policies::written(&settings.state_dir);
     let dated = |state: SourceState| SourceState { read: read.filter(|_| state.holds), ..state };
     let network = &settings.cni.name;

@@ -33,8 +33,13 @@ pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
     let members = members::find(&wanted, &read.endpoints);
     let is_own = |pod: &crate::policy::Endpoint| pod.host == *own;
     let pods = read.endpoints.pods.into_iter().filter(is_own).collect();
-    let snapshot =
-        PolicySnapshot { rules: read.rules, pods, members, standalone: Some(read.cluster) };
+    let snapshot = PolicySnapshot {
+        rules: read.rules,
+        pods,
+        members,
+        standalone: Some(read.cluster),
+        networks: read.networks,
+    };
     update(Some(snapshot), read.problems)
 }
 

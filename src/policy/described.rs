@@ -66,7 +66,9 @@ impl DescribedPods {
         let (same_rules, same_pods) = match &before {
             Some((of, _)) if Arc::ptr_eq(of, known) => (true, true),
             Some((of, _)) => {
-                let same_pods = of.pods == known.pods && of.standalone == known.standalone;
+                let same_pods = of.pods == known.pods
+                    && of.standalone == known.standalone
+                    && of.networks == known.networks;
                 (of.rules == known.rules, same_pods)
             }
             None => (false, false),

@@ -10,6 +10,7 @@ use crate::net::Protocol;
 use crate::net::node_name::NodeName;
 use crate::policy::labels::Labels;
 use crate::policy::name::{ObjectName, Scoped};
+use crate::policy::network::Networks;
 
 /// A pod with addresses of its own; one in its host's network is none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +80,15 @@ impl Namespace {
 
     pub fn labels(&self) -> &Labels {
         &self.labels
+    }
+}
+
+impl Endpoint {
+    /// Its network is the one that has its addresses, whatever the pod says, where there is more than one.
+    pub fn place(&mut self, networks: &Networks) {
+        if !networks.is_empty() {
+            self.network = self.addresses.iter().find_map(|address| networks.of(*address));
+        }
     }
 }
 

@@ -69,18 +69,23 @@ impl Pods {
     ) -> impl Iterator<Item = (&'a LocalPod, Endpoint)> {
         let by_name: BTreeMap<(&ObjectName, &ObjectName), &Endpoint> =
             known.pods.iter().map(|pod| ((pod.namespace.name(), &pod.name), pod)).collect();
+        let placed = |pod, mut endpoint: Endpoint| {
+            endpoint.place(&known.networks);
+            Some((pod, endpoint))
+        };
         let endpoint = move |pod: &'a LocalPod| {
             let (namespace, name) = names(pod)?;
             let addresses = pod.addresses.clone();
             if known.standalone.as_ref().is_some_and(|cluster| cluster.is_closed(&namespace)) {
                 return None;
             }
-            if let Some(known) = by_name.get(&(&namespace, &name)) {
-                let is_other = |uid: &str| known.uid.as_deref().is_some_and(|known| known != uid);
+            if let Some(described) = by_name.get(&(&namespace, &name)) {
+                let is_other =
+                    |uid: &str| described.uid.as_deref().is_some_and(|known| known != uid);
                 if pod.uid.as_deref().is_some_and(is_other) {
                     return None;
                 }
-                return Some((pod, Endpoint { addresses, ..(*known).clone() }));
+                return placed(pod, Endpoint { addresses, ..(*described).clone() });
             }
             let cluster = known.standalone.as_ref()?;
             let words = |words: &BTreeMap<String, String>| -> Labels {
@@ -92,7 +97,7 @@ impl Pods {
             let (annotations, labels) = (words(&pod.annotations), words(&pod.labels));
             let (endpoint, _) =
                 cluster.standalone((namespace, name), &annotations, labels, host.clone());
-            Some((pod, Endpoint { addresses, ..endpoint }))
+            placed(pod, Endpoint { addresses, ..endpoint })
         };
         pods.filter_map(endpoint)
     }

@@ -16,7 +16,9 @@ use crate::policy::service::Service;
 /// allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Tier {
-    /// ClusterNetworkPolicy of tier Admin, AdminNetworkPolicy: the only tier that judges a pod's
+    /// What keeps tenants apart: no other tier opens it.
+    Tenant,
+    /// ClusterNetworkPolicy of tier Admin, AdminNetworkPolicy: the last tier that judges a pod's
     /// connection to itself.
     Admin,
     /// Policies of groups.
@@ -67,6 +69,8 @@ pub enum PolicyKind {
     Group,
     NetworkPolicy,
     BaselineAdminNetworkPolicy,
+    /// A network; its namespace is the tenant.
+    Network,
 }
 
 /// Where a rule comes from: the object, and the rule in it.
@@ -215,6 +219,7 @@ impl PolicyKind {
             PolicyKind::Group => "group",
             PolicyKind::NetworkPolicy => "NetworkPolicy",
             PolicyKind::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
+            PolicyKind::Network => "network",
         }
     }
 }

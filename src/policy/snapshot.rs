@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::net::Problem;
 use crate::net::subnet::gateway;
 use crate::policy::endpoint::Endpoint;
+use crate::policy::isolation;
 use crate::policy::members::{self, FoundMembers, Members};
+use crate::policy::network::Networks;
 use crate::policy::read::cluster::Cluster;
 use crate::policy::rule::Rules;
 use crate::policy::selector::Selector;
@@ -45,6 +47,8 @@ pub struct PolicySnapshot {
     /// Kubernetes); `None`: such a pod stays in quarantine.
     #[serde(default)]
     pub standalone: Option<Cluster>,
+    #[serde(default)]
+    pub networks: Networks,
 }
 
 /// What a source sends to the loop.
@@ -69,8 +73,13 @@ impl Provider {
 }
 
 impl PolicySnapshot {
-    /// What all sources say together.
-    pub fn merged<'a>(all: impl IntoIterator<Item = &'a PolicySnapshot>) -> PolicySnapshot {
+    /// What all sources say together, where the settings have the pools `default`.
+    pub fn merged<'a>(
+        all: impl IntoIterator<Item = &'a PolicySnapshot> + Clone,
+        default: Vec<IpNetwork>,
+    ) -> PolicySnapshot {
+        let said = all.clone().into_iter().map(|one| &one.networks);
+        let networks = said.fold(Networks::default(), Networks::and).beside(default);
         let (mut pods, mut members) = (BTreeMap::new(), Members::new());
         let mut rules: Vec<&Rules> = Vec::new();
         let mut standalone: Option<Cluster> = None;
@@ -88,7 +97,9 @@ impl PolicySnapshot {
             }
         }
         let pods = pods.into_values().cloned().collect();
-        PolicySnapshot { rules: Rules::merged(&rules), pods, members, standalone }
+        let isolation = Rules::new(isolation::rules(&networks));
+        rules.extend((!isolation.is_empty()).then_some(&isolation));
+        PolicySnapshot { rules: Rules::merged(&rules), pods, members, standalone, networks }
     }
 
     /// What is as in `before` becomes the same values.
@@ -175,6 +186,7 @@ mod tests {
             pods,
             members,
             standalone: Some(documents.cluster),
+            networks: documents.networks,
         }
     }
 

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::policy::members::{self, Members};
 use crate::policy::read::cluster::Cluster;
 use crate::policy::rule::{Origin, PolicyPeer, PolicyVerdict, Rules};
@@ -18,6 +19,8 @@ use crate::policy::snapshot::{PolicySnapshot, Provider, SourceUpdate};
 pub struct Policies {
     /// The sources that there are.
     wanted: BTreeSet<Provider>,
+    /// The pools of the settings.
+    pools: PerFamily<IpNetwork>,
     snapshots: BTreeMap<Provider, Arc<PolicySnapshot>>,
     problems: BTreeMap<Provider, Vec<Problem>>,
     states: BTreeMap<Provider, SourceState>,
@@ -52,18 +55,23 @@ pub struct SourceState {
 
 impl Policies {
     /// What was kept from an earlier life, of the sources that there are still.
-    pub fn kept(snapshots: BTreeMap<Provider, PolicySnapshot>, of: &[Provider]) -> Policies {
+    pub fn kept(
+        snapshots: BTreeMap<Provider, PolicySnapshot>,
+        of: &[Provider],
+        pools: PerFamily<IpNetwork>,
+    ) -> Policies {
         let snapshots = snapshots.into_iter().map(|(provider, said)| (provider, Arc::new(said)));
         let mut policies = Policies { snapshots: snapshots.collect(), ..Policies::default() };
-        policies.want(of);
+        policies.want(of, pools);
         for (provider, snapshot) in &policies.snapshots {
             policies.states.insert(*provider, SourceState::holding(*provider, &snapshot.rules));
         }
         policies
     }
 
-    /// There are these sources alone.
-    pub fn want(&mut self, sources: &[Provider]) {
+    /// There are these sources alone, and pods of no tenant's network have their addresses from `pools`.
+    pub fn want(&mut self, sources: &[Provider], pools: PerFamily<IpNetwork>) {
+        self.pools = pools;
         self.wanted = sources.iter().copied().collect();
         self.snapshots.retain(|provider, _| self.wanted.contains(provider));
         self.problems.retain(|provider, _| self.wanted.contains(provider));
@@ -138,7 +146,9 @@ impl Policies {
     }
 
     fn merge(&mut self) {
-        let all = || Arc::new(PolicySnapshot::merged(self.snapshots.values().map(|said| &**said)));
+        let said = self.snapshots.values().map(|said| &**said);
+        let pools: Vec<IpNetwork> = self.pools.iter().copied().collect();
+        let all = || Arc::new(PolicySnapshot::merged(said, pools));
         self.merged = (!self.snapshots.is_empty()).then(all);
         self.were_known = self.merged.is_some() && (self.were_known || self.sources_are_known());
         let Some(merged) = &self.merged else { return self.whole = None };
@@ -303,12 +313,16 @@ mod tests {
         groups.iter().map(|group| (group.clone(), Arc::new(found.clone()))).collect()
     }
 
+    fn none() -> PerFamily<IpNetwork> {
+        PerFamily::default()
+    }
+
     const SHARED: [Provider; 2] = [Provider::File, Provider::Members];
 
     #[test]
     fn a_denied_group_is_not_left_before_the_members_of_the_next_one_are_known() {
         let mut policies = Policies::default();
-        policies.want(&SHARED);
+        policies.want(&SHARED, none());
         let (former, new) = (deny_from(&["bad"]), deny_from(&["bad", "worse"]));
         policies.take(former.clone(), SystemTime::UNIX_EPOCH);
         assert!(policies.snapshot().is_none() && policies.in_force().is_none());
@@ -332,7 +346,7 @@ mod tests {
         // What is kept meanwhile is what is in force, and a start does not change that.
         let kept = policies.in_force().unwrap().into_iter();
         let kept = kept.map(|(provider, said)| (provider, said.clone())).collect();
-        let mut restarted = Policies::kept(kept, &SHARED);
+        let mut restarted = Policies::kept(kept, &SHARED, none());
         assert_eq!(restarted.snapshot(), Some(&before));
         restarted.take(new.clone(), SystemTime::UNIX_EPOCH);
         assert_eq!(restarted.snapshot(), Some(&before));
@@ -347,9 +361,9 @@ mod tests {
     #[test]
     fn policies_that_were_kept_without_the_members_that_they_deny_do_not_hold() {
         let rules = deny_from(&["bad"]).snapshot.unwrap();
-        let kept = Policies::kept([(Provider::File, rules.clone())].into(), &SHARED);
+        let kept = Policies::kept([(Provider::File, rules.clone())].into(), &SHARED, none());
         assert_eq!(kept.snapshot(), None);
-        let alone = Policies::kept([(Provider::File, rules)].into(), &[Provider::File]);
+        let alone = Policies::kept([(Provider::File, rules)].into(), &[Provider::File], none());
         assert!(alone.snapshot().is_some());
     }
 

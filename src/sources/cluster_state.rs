@@ -130,7 +130,7 @@ impl ClusterState {
         let nodes = self.nodes().map(|node| &node.node);
         let rules = with_denials(rules, &pods);
         let members = find(&needed(rules.iter(), &own), &pods, nodes);
-        PolicySnapshot { rules, pods: own, members, standalone: None }
+        PolicySnapshot { rules, pods: own, members, ..PolicySnapshot::default() }
     }
 
     fn rules(&mut self) -> &Rules {

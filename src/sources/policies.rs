@@ -170,6 +170,7 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
             pods: Vec::new(),
             members: Members::new(),
             standalone: Some(read.cluster),
+            networks: read.networks,
         };
         self.had_some = !self.stored.is_empty();
         self.known = Some((snapshot, read.problems));

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::policy::read::fields::ObjectField;
 use crate::policy::read::groups::scoped;
-use crate::policy::{ObjectName, Scoped};
+use crate::policy::{Networks, ObjectName, Scoped};
 use crate::sources::stored::StoredName;
 
 /// What `objects` refer to and do not hold: the object, and what it misses. Fields that are not understood
@@ -52,5 +52,5 @@ fn references(name: &StoredName, spec: &Value) -> Vec<(&'static str, Scoped)> {
 
 fn tenant_of(spec: &ObjectField<'_>) -> ObjectName {
     let given = spec.get("tenant").and_then(|tenant| tenant.name().ok());
-    given.unwrap_or_else(|| "default".parse().expect("a name"))
+    given.unwrap_or_else(|| Networks::default_name().tenant)
 }

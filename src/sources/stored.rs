@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::ObjectName;
+use crate::policy::network::DEFAULT;
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::read::fields::quoted;
 
@@ -33,9 +34,6 @@ pub const BYTES_LIMIT: usize = 64 << 20;
 /// Problems that are listed.
 const PROBLEMS_LIMIT: usize = 100;
 
-/// Where a pod without a tenant is, and an object.
-const DEFAULT_TENANT: &str = "default";
-
 /// A kind of object that may stand in etcd.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
@@ -49,10 +47,11 @@ pub struct Kind {
 const OWN: &[&str] = &["humanz.io/v1"];
 
 /// All of them. Pods are described by the host that they run on.
-pub const KINDS: [Kind; 8] = [
+pub const KINDS: [Kind; 9] = [
     Kind { name: "Group", versions: OWN, scope: Some("tenant") },
     Kind { name: "GroupPolicy", versions: OWN, scope: Some("tenant") },
     Kind { name: "NamespaceRule", versions: OWN, scope: None },
+    Kind { name: "Network", versions: OWN, scope: Some("tenant") },
     Kind { name: "Namespace", versions: &["v1"], scope: None },
     Kind { name: "NetworkPolicy", versions: &["networking.k8s.io/v1"], scope: Some("namespace") },
     Kind {
@@ -118,7 +117,7 @@ impl StoredName {
             let given = given.ok_or_else(|| format!("metadata.{field} is missing"))?;
             given.parse::<ObjectName>().map_err(|error| format!("metadata.{field}: {error}"))
         };
-        let default = |field: &str| (field == "tenant").then_some(DEFAULT_TENANT);
+        let default = |field: &str| (field == "tenant").then_some(DEFAULT);
         let scope = found.scope.map(|field| name(field, default(field))).transpose()?;
         Ok(StoredName { kind: found, scope, name: name("name", None)? })
     }
@@ -131,7 +130,7 @@ impl StoredName {
         let one = |text: &str| text.parse::<ObjectName>().map_err(|error| error.to_string());
         let (scope, name) = match (kind.scope, text.split_once('/')) {
             (Some(_), Some((scope, name))) => (Some(one(scope)?), one(name)?),
-            (Some("tenant"), None) => (Some(one(DEFAULT_TENANT)?), one(text)?),
+            (Some("tenant"), None) => (Some(one(DEFAULT)?), one(text)?),
             (Some(scope), None) => {
                 return Err(format!("{}: {} {scope}/name is needed", quoted(text), kind.name));
             }

@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use humanz::net::{Family, Protocol};
+use humanz::net::{Family, PerFamily, Protocol};
 use humanz::policy::compile::{HostPolicy, MarkBits};
+use humanz::policy::network::NetworkPool;
 use humanz::policy::{
     Direction, Endpoint, Endpoints, LabelSelector, Labels, Members, NamedPort, Namespace,
-    Namespaces, Node, ObjectName, Origin, PolicyKind, PolicyPeer, PolicySnapshot, PolicyVerdict,
-    PortRange, Requirement, Rule, Rules, Scoped, Selector, Service, Tier, Transport, Tuple,
-    members,
+    Namespaces, Networks, Node, ObjectName, Origin, PolicyKind, PolicyPeer, PolicySnapshot,
+    PolicyVerdict, PortRange, Requirement, Rule, Rules, Scoped, Selector, Service, TenantNetwork,
+    Tier, Transport, Tuple, isolation, members,
 };
 use ipnetwork::IpNetwork;
 
@@ -50,14 +51,20 @@ impl World {
             let labels = random_labels(random);
             Arc::new(Namespace::new(name(text), labels))
         });
-        let pods = (0..8).map(|place| pod(random, &namespaces, place)).collect();
+        let networks = match random.chance(40) {
+            true => networks(random),
+            false => Networks::default(),
+        };
+        let mut pods: Vec<_> = (0..8).map(|place| pod(random, &namespaces, place)).collect();
+        pods.iter_mut().for_each(|pod| pod.place(&networks));
         let node = |(place, host): (usize, &str)| Node {
             name: host.parse().unwrap(),
             labels: [("zone".into(), host.into())].into(),
             addresses: own_addresses(place),
         };
         let nodes = HOSTS.into_iter().enumerate().map(node).collect();
-        let rules = (0..random.below(14)).map(|place| rule(random, place)).collect();
+        let rules = (0..random.below(14)).map(|place| rule(random, place));
+        let rules = isolation::rules(&networks).into_iter().chain(rules).collect();
         World::new(Endpoints { pods, nodes }, Rules::new(rules))
     }
 
@@ -158,6 +165,22 @@ fn pod(random: &mut Random, namespaces: &[Arc<Namespace>], place: usize) -> Endp
         group,
         network: None,
     }
+}
+
+/// Of two tenants; some pods are in the network of the settings.
+fn networks(random: &mut Random) -> Networks {
+    let mut networks = Networks::default();
+    let default = ["10.244.1.16/29", "10.244.2.16/29"].map(|pool| pool.parse().unwrap());
+    for (tenant, v4, v6) in
+        [("blue", "10.244.1.8/29", "fd00:10:1::/64"), ("red", "10.244.2.8/29", "fd00:10:2::/64")]
+    {
+        let pool = |text: &str, block| NetworkPool::new(text.parse().unwrap(), block).unwrap();
+        let pools = PerFamily { v4: Some(pool(v4, 30)), v6: Some(pool(v6, 122)) };
+        let shared = random.chance(20);
+        let network = TenantNetwork { pools, mtu: None, nat: true, shared, host_ports: true };
+        networks.insert(Scoped { tenant: name(tenant), name: name("front") }, network);
+    }
+    networks.beside(default.into())
 }
 
 fn group(random: &mut Random) -> Scoped {

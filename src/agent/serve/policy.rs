@@ -39,7 +39,8 @@ pub fn kept_policies(
     let has_table = may_have_table(kernel.nft.tables());
     let kept = last_policies::kept(&settings.state_dir, !has_table);
     let published = Arc::new(last_policies::published(settings, host));
-    (Policies::kept(kept, &policy.providers(&settings.source)), published)
+    let providers = policy.providers(&settings.source);
+    (Policies::kept(kept, &providers, settings.pool_networks()), published)
 }
 
 /// A kernel that does not answer may have it.
@@ -67,6 +68,13 @@ impl Agent {
         let had_some = self.state.policies.has_some(Provider::Etcd);
         let policies = &self.state.policies;
         self.policies.set(wanted, had_some, || policies.members());
+    }
+
+    /// Follows the settings in what sources there are, and where pods of no tenant's network have addresses.
+    pub(super) fn want_policies(&mut self) {
+        let policy = self.settings.policy.as_ref();
+        let sources = policy.map(|policy| policy.providers(&self.settings.source));
+        self.state.policies.want(&sources.unwrap_or_default(), self.settings.pool_networks());
     }
 
     /// Where to look because of `update`.

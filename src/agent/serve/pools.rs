@@ -22,6 +22,7 @@ impl Agent {
             if before.get(family) != Some(pool) && self.address_inside(pool).is_none() {
                 log::info!("the {family} pool of the network grew to {}", pool.network());
                 self.settings.pools.set(family, Some(*pool));
+                self.want_policies();
                 self.state.scope = Scope::ALL;
             }
         }

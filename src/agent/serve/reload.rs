@@ -109,9 +109,7 @@ impl Agent {
         self.state.superseded.get_or_insert_with(|| self.settings.clone());
         self.settings = settings;
         self.state.policy_file_due = Some(Instant::now());
-        let policy = self.settings.policy.as_ref();
-        let sources = policy.map(|policy| policy.providers(&self.settings.source));
-        self.state.policies.want(&sources.unwrap_or_default());
+        self.want_policies();
         self.report_pools();
     }
 

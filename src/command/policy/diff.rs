@@ -60,8 +60,8 @@ pub fn run(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
     let old = files::read(&options.file)?;
     let changed = files::read(&options.new)?;
     let new = replaced(old.clone(), changed.clone());
-    let before = documents::read(&old, options.free_groups);
-    let after = documents::read(&new, options.free_groups);
+    let before = documents::read(&old, options.free_groups).isolated();
+    let after = documents::read(&new, options.free_groups).isolated();
     let changes = changes(&before, &after)?;
     let affected = match options.live {
         true => Some(Live::look(call)?.affected(&changed, &before, &after)?),

@@ -128,6 +128,7 @@ fn scoped(policy: &PolicyObject<'_>) -> String {
 
 pub fn tier(tier: Tier) -> &'static str {
     match tier {
+        Tier::Tenant => "tenant",
         Tier::Admin => "admin",
         Tier::Group => "group",
         Tier::NetworkPolicy => "policy",

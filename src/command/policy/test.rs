@@ -43,7 +43,7 @@ pub struct Test {
 /// # Errors
 /// A file or an end that is not understood.
 pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
-    let documents = documents::read(&files::read(&options.file)?, options.free_groups);
+    let documents = documents::read(&files::read(&options.file)?, options.free_groups).isolated();
     let endpoints = &documents.endpoints;
     let (to, port) = destination(&options.to);
     let tuples = tuples(endpoints, (&options.from, to), port.map(|port| (options.protocol, port)))?;

@@ -37,6 +37,7 @@ pub fn counter(rule: &Rule) -> String {
         PolicyKind::Group => "group",
         PolicyKind::NetworkPolicy => "np",
         PolicyKind::BaselineAdminNetworkPolicy => "banp",
+        PolicyKind::Network => "net",
     };
     let namespace = origin.namespace.iter().map(|name| format!("{name}/"));
     let direction = match rule.direction {

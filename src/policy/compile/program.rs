@@ -97,7 +97,7 @@ impl<'a> ProgramWriter<'a> {
         for (at, (tier, lines)) in tiers.iter().enumerate() {
             let next = order.get(at + 1).copied().map(chain_of);
             let is_first_below_admin =
-                *tier > Tier::Admin && (at == 0 || order[at - 1] == Tier::Admin);
+                *tier > Tier::Admin && (at == 0 || order[at - 1] <= Tier::Admin);
             let own = if is_first_below_admin { self.itself() } else { Vec::new() };
             let lines = lines.iter().flat_map(|line| self.rules_of(line, next.as_deref()));
             let end = next.iter().map(|next| {
@@ -110,7 +110,7 @@ impl<'a> ProgramWriter<'a> {
         first
     }
 
-    /// A pod may always connect to itself; only the tier Admin comes before.
+    /// A pod may always connect to itself; only the tiers up to Admin come before.
     fn itself(&self) -> Vec<NftRule> {
         let rule = |family: &Family| {
             let ends =
@@ -174,6 +174,7 @@ fn program_name(direction: Direction, tiers: &BTreeMap<Tier, Vec<MatchedRule<'_>
 
 fn tier_name(tier: Tier) -> &'static str {
     match tier {
+        Tier::Tenant => "tenant",
         Tier::Admin => "admin",
         Tier::Group => "group",
         Tier::NetworkPolicy => "np",

@@ -4,21 +4,25 @@
 //!
 //! ```yaml
 //! apiVersion: humanz.io/v1
-//! kind: Group              # or GroupPolicy, NamespaceRule
+//! kind: Group              # or GroupPolicy, NamespaceRule, Network
 //! metadata: {tenant: blue, name: web}
 //! spec: {policies: [front], default: deny}
 //! ```
 
+use ipnetwork::IpNetwork;
 use serde_json::Value;
 
-use crate::net::{Object, Problem, ProblemKind};
-use crate::policy::endpoint::Endpoints;
+use crate::net::{Object, Problem, ProblemKind, subnet};
+use crate::policy::endpoint::{Endpoint, Endpoints};
+use crate::policy::isolation;
 use crate::policy::name::Scoped;
+use crate::policy::network::Networks;
 use crate::policy::read::cluster::{Cluster, node};
 use crate::policy::read::each::each;
 use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::read::groups::{self, Objects};
 use crate::policy::read::membership::NamespaceRule;
+use crate::policy::read::network;
 use crate::policy::read::pod::Pod;
 use crate::policy::read::{Parsed, policy};
 use crate::policy::rule::Rules;
@@ -33,7 +37,20 @@ pub struct Documents {
     pub endpoints: Endpoints,
     /// Namespaces and the rules for their pods.
     pub cluster: Cluster,
+    pub networks: Networks,
     pub problems: Vec<Problem>,
+}
+
+impl Documents {
+    /// With what keeps the tenants apart, as if there were no pods but these.
+    pub fn isolated(mut self) -> Documents {
+        let unplaced = of_no_network(&self.endpoints.pods, &self.networks);
+        self.networks = self.networks.beside(unplaced);
+        self.endpoints.pods.iter_mut().for_each(|pod| pod.place(&self.networks));
+        let isolation = Rules::new(isolation::rules(&self.networks));
+        self.rules = Rules::merged(&[&self.rules, &isolation]);
+        self
+    }
 }
 
 /// The objects in a text: JSON, or documents of YAML; those of a list one by one.
@@ -71,6 +88,7 @@ struct DocumentsReader {
     parsed: Parsed,
     groups: Objects,
     policies: Objects,
+    networks: Networks,
     endpoints: Endpoints,
     /// They need what is said of their namespaces.
     pods: Vec<Pod>,
@@ -94,16 +112,18 @@ impl DocumentsReader {
     }
 
     fn finish(mut self) -> Documents {
-        for pod in self.pods {
+        for pod in std::mem::take(&mut self.pods) {
             let problems = self.cluster.pod(pod, &mut self.endpoints);
             self.pod_problems.extend(problems);
         }
         self.parsed.problems.append(&mut self.pod_problems);
         self.parsed.append(groups::read(&self.groups, &self.policies));
+        self.note_overlaps();
         Documents {
             rules: Rules::new(self.parsed.rules),
             endpoints: self.endpoints,
             cluster: self.cluster,
+            networks: self.networks,
             problems: self.parsed.problems,
         }
     }
@@ -140,7 +160,7 @@ impl DocumentsReader {
         root.need("spec")?;
         let spec = &object["spec"];
         let tenant = metadata.get("tenant").map(|field| field.name()).transpose()?;
-        let tenant = tenant.unwrap_or_else(|| "default".parse().expect("a name"));
+        let tenant = tenant.unwrap_or_else(|| Networks::default_name().tenant);
         match kind {
             "Group" => self.groups.insert(Scoped { tenant, name }, spec.clone()),
             "GroupPolicy" => self.policies.insert(Scoped { tenant, name }, spec.clone()),
@@ -149,9 +169,28 @@ impl DocumentsReader {
                 self.cluster.rules.insert(name, rule);
                 None
             }
+            "Network" => {
+                let name = Scoped { tenant, name };
+                let network = network::read(&name, spec)?;
+                if !self.networks.insert(name, network) {
+                    return Err(
+                        root.fault(format!("there are more than {} networks", Networks::LIMIT))
+                    );
+                }
+                None
+            }
             other => return Err(root.fault(format!("kind {} is not known", quoted(other)))),
         };
         Ok(())
+    }
+
+    /// Networks that share addresses keep what they have; no host takes a block of them.
+    fn note_overlaps(&mut self) {
+        for overlap in self.networks.overlaps() {
+            let subject = Object::named(format!("Network {}", overlap.network));
+            let problem = Problem::new(ProblemKind::Policy, subject, overlap.to_string());
+            self.parsed.problems.push(problem);
+        }
     }
 
     /// The pods of the namespace that `object` is about stay in quarantine.
@@ -169,4 +208,11 @@ impl DocumentsReader {
             _ => self.parsed.problems.push(problem),
         }
     }
+}
+
+/// The addresses of pods that are in the network of the settings, which no object says.
+fn of_no_network(pods: &[Endpoint], networks: &Networks) -> Vec<IpNetwork> {
+    let addresses = pods.iter().flat_map(|pod| &pod.addresses);
+    let other = addresses.filter(|address| networks.of(**address).is_none());
+    other.map(|address| subnet::host(*address)).collect()
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::policy::labels::Labels;
 use crate::policy::name::{ObjectName, Scoped};
+use crate::policy::network::Networks;
 use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::read::groups::scoped;
 
@@ -16,9 +17,6 @@ use crate::policy::read::groups::scoped;
 const TENANT: [&str; 2] = ["humanz.io/tenant", "io.contiv.tenant"];
 const GROUP: [&str; 2] = ["humanz.io/group", "io.contiv.net-group"];
 const NETWORK: [&str; 2] = ["humanz.io/network", "io.contiv.network"];
-
-/// Where nothing says otherwise.
-const DEFAULT_TENANT: &str = "default";
 
 /// What a pod, its namespace and this host say.
 #[derive(Clone, Copy, Debug)]
@@ -165,7 +163,7 @@ fn asked(
 }
 
 fn default_tenant() -> ObjectName {
-    DEFAULT_TENANT.parse().expect("a name")
+    Networks::default_name().tenant
 }
 
 fn membership(field: &ObjectField<'_>, tenant: &ObjectName) -> Result<Membership, Fault> {

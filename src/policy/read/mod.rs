@@ -11,6 +11,7 @@ pub mod fields;
 pub mod groups;
 pub mod kubernetes;
 pub mod membership;
+pub mod network;
 pub mod network_policy;
 pub mod parsed;
 pub mod pod;
