@@ -11,7 +11,7 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use crate::net::subnet::{self, Pool, PoolError, contains};
-use crate::net::{Family, PerFamily};
+use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 use crate::policy::name::Scoped;
 
 /// The tenant of what has none, and the name of the network of the settings.
@@ -210,6 +210,19 @@ mod by_name {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ByName, D::Error> {
         Ok(Vec::<(Scoped, TenantNetwork)>::deserialize(from)?.into_iter().collect())
+    }
+}
+
+impl NetworkOverlap {
+    /// One of them is the network of the settings.
+    pub fn is_with_settings(&self) -> bool {
+        [&self.network, &self.other].contains(&&Networks::default_name())
+    }
+
+    pub fn problem(&self) -> Problem {
+        let subject = Object::named(format!("Network {}", self.network));
+        let fix = "give one of them other subnets: humanz-agent policy apply";
+        Problem::new(ProblemKind::Policy, subject, self.to_string()).with_fix(fix)
     }
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::policy::members::{self, Members};
+use crate::policy::network::NetworkOverlap;
 use crate::policy::read::cluster::Cluster;
 use crate::policy::rule::{Origin, PolicyPeer, PolicyVerdict, Rules};
 use crate::policy::selector::Selector;
@@ -218,7 +219,14 @@ impl Policies {
 
     /// What is wrong with their objects, and what holds up a change of them.
     pub fn problems(&self) -> impl Iterator<Item = Problem> {
-        self.problems.values().flatten().cloned().chain(self.held_up())
+        let said = self.problems.values().flatten().cloned();
+        said.chain(self.held_up()).chain(self.inside_settings())
+    }
+
+    /// Networks that share addresses with that of the settings. Of other overlaps their source speaks.
+    fn inside_settings(&self) -> impl Iterator<Item = Problem> {
+        let networks = self.merged.iter().flat_map(|known| known.networks.overlaps());
+        networks.filter(NetworkOverlap::is_with_settings).map(|overlap| overlap.problem())
     }
 
     fn held_up(&self) -> Option<Problem> {

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use ipnetwork::IpNetwork;
 use serde_json::{Map, Value};
 
 use crate::lease::transaction::{Transaction, Write};
 use crate::net::Problem;
+use crate::policy::network::NetworkOverlap;
 use crate::policy::read::documents;
 use crate::sources::references::dangling;
 use crate::sources::stored::{MARK, OBJECTS_LIMIT, StoredName, StoredPolicies, VALUE_LIMIT};
@@ -63,7 +65,7 @@ impl Change {
         if faults.is_empty() { Ok(Change { put, remove: Vec::new() }) } else { Err(faults) }
     }
 
-    /// The transaction for this, with `stored` below `range` at `revision` now.
+    /// The transaction for this, with `stored` below `range` at `revision` now, and `pools` of the settings.
     ///
     /// # Errors
     /// Everything that would be wrong then and is not now, or why it is too much.
@@ -72,6 +74,7 @@ impl Change {
         stored: &StoredPolicies,
         range: &str,
         revision: i64,
+        pools: &[IpNetwork],
     ) -> Result<Planned, Vec<String>> {
         let (before, _) = stored.objects(range);
         let mut after = before.clone();
@@ -82,7 +85,7 @@ impl Change {
                 faults.push(format!("{name} is not there"));
             }
         }
-        faults.extend(self.faults(&before, &after));
+        faults.extend(new_faults(&before, &after, pools));
         if after.len() > OBJECTS_LIMIT {
             faults.push(format!("{} objects: {OBJECTS_LIMIT} is the limit", after.len()));
         }
@@ -92,27 +95,6 @@ impl Change {
             return Err(faults);
         }
         Ok(Planned { effects, transaction, problems: stored.read(range).problems })
-    }
-
-    fn faults(
-        &self,
-        before: &BTreeMap<StoredName, Value>,
-        after: &BTreeMap<StoredName, Value>,
-    ) -> Vec<String> {
-        let read = |objects: &BTreeMap<StoredName, Value>| {
-            let objects: Vec<Value> = objects.values().cloned().collect();
-            let problems = documents::read(&objects, true).problems.into_iter();
-            problems.map(|problem| format!("{}: {problem}", problem.subject)).collect::<Vec<_>>()
-        };
-        let had = read(before);
-        let mut faults: Vec<String> =
-            read(after).into_iter().filter(|fault| !had.contains(fault)).collect();
-        // A group that misses a policy is closed, and its reader says so.
-        let missing = dangling(before);
-        let new = dangling(after).into_iter().filter(|one| !missing.contains(one));
-        let new = new.filter(|(name, _)| name.kind.name != "Group");
-        faults.extend(new.map(|(name, why)| format!("{name}: {why}")));
-        faults
     }
 
     fn effects(&self, before: &BTreeMap<StoredName, Value>) -> Vec<(StoredName, Effect)> {
@@ -167,6 +149,31 @@ impl Change {
     }
 }
 
+/// What is wrong with `after` and not with `before`.
+fn new_faults(
+    before: &BTreeMap<StoredName, Value>,
+    after: &BTreeMap<StoredName, Value>,
+    pools: &[IpNetwork],
+) -> Vec<String> {
+    let read = |objects: &BTreeMap<StoredName, Value>| {
+        let objects: Vec<Value> = objects.values().cloned().collect();
+        let read = documents::read(&objects, true);
+        let overlaps = read.networks.beside(pools.to_vec()).overlaps().into_iter();
+        let with_settings = overlaps.filter(NetworkOverlap::is_with_settings);
+        let problems = read.problems.into_iter().chain(with_settings.map(|it| it.problem()));
+        problems.map(|problem| format!("{}: {problem}", problem.subject)).collect::<Vec<_>>()
+    };
+    let had = read(before);
+    let mut faults: Vec<String> =
+        read(after).into_iter().filter(|fault| !had.contains(fault)).collect();
+    // A group that misses a policy is closed, and its reader says so.
+    let missing = dangling(before);
+    let new = dangling(after).into_iter().filter(|one| !missing.contains(one));
+    let new = new.filter(|(name, _)| name.kind.name != "Group");
+    faults.extend(new.map(|(name, why)| format!("{name}: {why}")));
+    faults
+}
+
 /// What is kept of an object: no status, and nothing that a server adds.
 fn bare(mut object: Value) -> Value {
     const KEPT: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
@@ -207,7 +214,12 @@ mod tests {
             Ok(put) => put,
         };
         let remove = remove.iter().map(|object| StoredName::of(object).unwrap()).collect();
-        let planned = Change { remove, ..change }.plan(&stored(there), RANGE, 7);
+        let planned = Change { remove, ..change }.plan(
+            &stored(there),
+            RANGE,
+            7,
+            &["10.244.0.0/16".parse().unwrap()],
+        );
         planned.err().unwrap_or_default().join("; ")
     }
 
@@ -232,6 +244,16 @@ mod tests {
         );
         assert!(faults(&both, &[], &[&both[1]]).contains("does not exist"));
         assert_eq!(faults(&both, &[], &[&both[0], &both[1]]), "");
+        let network = |pool: &str| own("Network", "front", &json!({"subnets": [pool]}));
+        assert_eq!(faults(&both, &[network("10.1.0.0/16")], &[]), "");
+        let wide = faults(&both, &[network("10.0.0.0/8")], &[]);
+        assert!(
+            wide.contains("10.244.0.0/16 lies in 10.0.0.0/8 of network default/front"),
+            "{wide}"
+        );
+        let rule = own("NamespaceRule", "shop", &json!({"network": "front"}));
+        assert_eq!(faults(&both, &[network("10.1.0.0/16"), rule.clone()], &[]), "");
+        assert!(faults(&both, &[rule], &[]).contains("Network default/front does not exist"));
         let rule = own("NamespaceRule", "shop", &json!({"group": "gone"}));
         assert!(faults(&both, &[rule], &[]).contains("Group default/gone does not exist"));
     }
@@ -258,10 +280,10 @@ mod tests {
         let groups: Vec<Value> =
             (0..1000).map(|number| own("Group", &format!("g{number}"), &json!({}))).collect();
         let change = Change::put(groups.clone()).unwrap();
-        let planned = change.plan(&stored(&groups[..999]), RANGE, 7).unwrap();
+        let planned = change.plan(&stored(&groups[..999]), RANGE, 7, &[]).unwrap();
         let count = |effect| planned.effects.iter().filter(|(_, found)| *found == effect).count();
         assert_eq!((count(Effect::Added), count(Effect::Unchanged)), (1, 999));
-        let all = change.plan(&StoredPolicies::default(), RANGE, 0).unwrap().transaction;
+        let all = change.plan(&StoredPolicies::default(), RANGE, 0, &[]).unwrap().transaction;
         assert_eq!(all.writes.len(), 1000usize.div_ceil(TOGETHER) + 1);
         assert!(all.writes.len() <= 64);
     }

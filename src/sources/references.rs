@@ -1,4 +1,4 @@
-//! Pure. Names of groups and policies in objects that stand in etcd, and those that nothing bears.
+//! Pure. Names of groups, networks and policies in objects that stand in etcd, and those that nothing bears.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,20 +34,22 @@ fn references(name: &StoredName, spec: &Value) -> Vec<(&'static str, Scoped)> {
     };
     let tenant = name.scope.clone().unwrap_or_else(|| tenant_of(&spec));
     let read = |value: &Value| scoped(&ObjectField::root(value), &tenant).ok();
-    let (kind, values): (_, Vec<Value>) = match name.kind.name {
-        "Group" => ("GroupPolicy", list(&spec, "policies")),
-        "GroupPolicy" => {
-            let rules = list(&spec, "rules").into_iter();
-            ("Group", rules.map(|rule| rule["peer"]["group"].clone()).collect())
+    const MEMBERSHIP: [(&str, &str); 2] = [("Group", "group"), ("Network", "network")];
+    let of = |value: &Value| MEMBERSHIP.map(|(kind, field)| (kind, value[field].clone()));
+    let values: Vec<(&'static str, Value)> = match name.kind.name {
+        "Group" => {
+            list(&spec, "policies").into_iter().map(|policy| ("GroupPolicy", policy)).collect()
         }
+        "GroupPolicy" => list(&spec, "rules").iter().flat_map(|rule| of(&rule["peer"])).collect(),
         "NamespaceRule" => {
-            let pods = list(&spec, "pods").into_iter().map(|pod| pod["group"].clone());
-            let all = spec.get("group").map(|group| group.value().clone());
-            ("Group", pods.chain(all).collect())
+            let pods = list(&spec, "pods");
+            pods.iter().chain([spec.value()]).flat_map(of).collect()
         }
         _ => return Vec::new(),
     };
-    values.iter().filter_map(|value| Some((kind, read(value)?))).collect()
+    let own = ("Network", Networks::default_name());
+    let named = values.iter().filter_map(|(kind, value)| Some((*kind, read(value)?)));
+    named.filter(|one| *one != own).collect()
 }
 
 fn tenant_of(spec: &ObjectField<'_>) -> ObjectName {

@@ -49,7 +49,7 @@ pub struct Apply {
     error_code(75, "policies keep changing")
 )]
 pub struct Remove {
-    /// kind of the object: Group, GroupPolicy, NamespaceRule, Namespace, NetworkPolicy …
+    /// kind of the object: Group, GroupPolicy, NamespaceRule, Network, Namespace, NetworkPolicy …
     #[argh(positional)]
     kind: String,
     /// its name: tenant/name (the tenant default without one), namespace/name or name
@@ -136,10 +136,11 @@ fn make(
     as_json: bool,
 ) -> Result<Outcome, Exit> {
     let start = start(call)?;
+    let pools: Vec<_> = call.load()?.settings.pool_networks().iter().copied().collect();
     let range = start.roots.policies_range();
     for _ in 0..TRIES {
         let (stored, revision) = read_policies(&start).map_err(unreachable)?;
-        let planned = change.plan(&stored, &range, revision).map_err(refused)?;
+        let planned = change.plan(&stored, &range, revision, &pools).map_err(refused)?;
         let commit = || {
             etcd::commit(&start.etcd, &start.roots, "change policies", &planned.transaction)
                 .map_err(unreachable)

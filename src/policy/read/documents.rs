@@ -186,11 +186,8 @@ impl DocumentsReader {
 
     /// Networks that share addresses keep what they have; no host takes a block of them.
     fn note_overlaps(&mut self) {
-        for overlap in self.networks.overlaps() {
-            let subject = Object::named(format!("Network {}", overlap.network));
-            let problem = Problem::new(ProblemKind::Policy, subject, overlap.to_string());
-            self.parsed.problems.push(problem);
-        }
+        let problems = self.networks.overlaps().into_iter().map(|overlap| overlap.problem());
+        self.parsed.problems.extend(problems);
     }
 
     /// The pods of the namespace that `object` is about stay in quarantine.
