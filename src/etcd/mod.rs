@@ -4,6 +4,7 @@
 //! published is revoked.
 //!
 //! - `session`: executes the session state machine of `lease`, and watches
+//! - `survivors`: the wait of a new host on an empty etcd
 //! - `liveness`: keeps the etcd lease of the alive key
 //! - `reports`: writes and reads reachability reports
 //! - `files`: applies renewed certificates and passwords
@@ -23,6 +24,7 @@ pub mod reports;
 mod roles;
 mod session;
 mod settings;
+mod survivors;
 mod tls;
 mod update;
 mod watch;

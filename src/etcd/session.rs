@@ -18,15 +18,14 @@ use crate::etcd::contact::Contact;
 use crate::etcd::reports::{self, Reports};
 use crate::etcd::settings::{EtcdSetup, EtcdStart};
 use crate::etcd::update::Update;
-use crate::etcd::{files, liveness};
+use crate::etcd::{files, liveness, survivors};
 use crate::lease::EtcdError;
-use crate::lease::session::grace::GRACE;
 use crate::lease::session::{Command, Event, Found, Pause, SessionExit, SessionMachine, Settled};
 use crate::lease::{HostAttributes, LeaseError};
 use crate::net::PerFamily;
 use crate::os::random;
 
-/// Longest time between two attempts while etcd does not answer: much shorter than [`GRACE`], as a survivor
+/// Longest time between two attempts while etcd does not answer: much shorter than the wait on an empty etcd, as a survivor
 /// of a loss of data puts the keys back before a new host takes one of the subnets.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -224,7 +223,11 @@ impl<P: FnMut(Update)> Session<'_, P> {
             Command::AllocateTicket => Event::TicketAllocated(self.etcd.allocate_ticket().await?),
             Command::Pause(pause) => {
                 sleep(match pause {
-                    Pause::Grace => GRACE,
+                    Pause::Grace => {
+                        let roots = &self.machine.claimant().network.roots;
+                        survivors::wait(self.etcd, roots).await?;
+                        return Ok(Event::Elapsed);
+                    }
                     Pause::Probation => PROBATION,
                     Pause::Answer { same_boot: true, waits: 0, .. } => ANSWER_SAME_BOOT,
                     Pause::Answer { waits: 0, .. } => ANSWER,

@@ -3,7 +3,7 @@
 //! The default network is that of the settings: `default/default`, of the tenant `default`. Networks lie side by
 //! side, so that an address says which network its pod is in, whatever the pod says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -50,6 +50,9 @@ pub struct Networks {
     by_name: BTreeMap<Scoped, TenantNetwork>,
     /// Of the settings.
     default: Vec<IpNetwork>,
+    /// Those whose objects are not understood.
+    #[serde(default)]
+    unread: BTreeSet<Scoped>,
 }
 
 /// A pool in which another network has addresses.
@@ -122,6 +125,20 @@ impl Networks {
             self.by_name.insert(name, network);
         }
         has_room
+    }
+
+    /// What its object says is not understood.
+    pub fn note_unread(&mut self, name: Scoped) {
+        self.unread.insert(name);
+    }
+
+    /// Of a network that is not understood now, what `before` knew: its pods are not opened to others.
+    pub fn keep_unread(&mut self, before: &Networks) {
+        for name in &self.unread {
+            if let Some(network) = before.get(name) {
+                self.by_name.insert(name.clone(), network.clone());
+            }
+        }
     }
 
     pub fn get(&self, name: &Scoped) -> Option<&TenantNetwork> {
@@ -262,7 +279,8 @@ mod tests {
             let name = Scoped { tenant: tenant.parse().unwrap(), name: name.parse().unwrap() };
             (name, network(pools))
         };
-        Networks { by_name: all.iter().map(named).collect(), default: vec![net("10.244.0.0/16")] }
+        let default = vec![net("10.244.0.0/16")];
+        Networks { by_name: all.iter().map(named).collect(), default, ..Networks::default() }
     }
 
     #[test]

@@ -85,6 +85,7 @@ impl Policies {
         self.problems.insert(update.provider, update.problems);
         let Some(mut snapshot) = update.snapshot else { return false };
         if let Some(before) = self.snapshots.get(&update.provider) {
+            snapshot.networks.keep_unread(&before.networks);
             snapshot.share(before);
             if **before == snapshot {
                 return false;
@@ -387,6 +388,28 @@ mod tests {
         assert!(!take(&mut policies, Some("a")), "nothing changed");
         assert!(!take(&mut policies, None) && policies.snapshot().is_some());
         assert!(take(&mut policies, Some("b")));
+    }
+
+    #[test]
+    fn a_network_that_is_not_understood_any_longer_stays_as_it_was() {
+        let said = |spec: &str| {
+            let object = format!(
+                "{{\"apiVersion\": \"humanz.io/v1\", \"kind\": \"Network\", \"metadata\": \
+                 {{\"tenant\": \"blue\", \"name\": \"front\"}}, \"spec\": {spec}}}"
+            );
+            let read = documents::read(&documents::objects(&object).unwrap(), true);
+            let networks = read.networks;
+            let snapshot = Some(PolicySnapshot { networks, ..PolicySnapshot::default() });
+            SourceUpdate { provider: Provider::Etcd, snapshot, problems: read.problems }
+        };
+        let mut policies = Policies::default();
+        policies.take(said("{\"subnets\": [\"10.1.0.0/16\"]}"), SystemTime::UNIX_EPOCH);
+        let rules = |policies: &Policies| policies.snapshot().unwrap().rules.clone();
+        let before = rules(&policies);
+        assert!(!before.is_empty());
+        policies.take(said("{\"subnets\": \"all\"}"), SystemTime::UNIX_EPOCH);
+        assert_eq!(rules(&policies), before);
+        assert_eq!(policies.problems().count(), 1);
     }
 
     #[test]

@@ -171,7 +171,8 @@ impl DocumentsReader {
             }
             "Network" => {
                 let name = Scoped { tenant, name };
-                let network = network::read(&name, spec)?;
+                let read = network::read(&name, spec);
+                let network = read.inspect_err(|_| self.networks.note_unread(name.clone()))?;
                 if !self.networks.insert(name, network) {
                     return Err(
                         root.fault(format!("there are more than {} networks", Networks::LIMIT))
