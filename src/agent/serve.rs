@@ -60,15 +60,16 @@ impl Agent {
             self.answer_pods();
             self.finish_pods();
             self.keep_policies(false);
-            let reconciled = self.reconcile().is_some();
+            if let Some(lost) = self.lost_folder() {
+                // Nothing could be written there.
+                self.registry.save();
+                return Err(lost);
+            }
+            self.reconcile();
             self.exchange_members();
             self.publish();
             self.record_flows();
             self.announce();
-            if reconciled && let Some(lost) = self.lost_folder() {
-                self.registry.save();
-                return Err(lost);
-            }
         }
         self.shut_down();
         Ok(())
