@@ -40,7 +40,7 @@ pub fn last(
         subnets: subnets.into_iter().collect(),
         sources: policies.states(&providers).into_iter().map(dated).collect(),
         known: policies.snapshot().cloned(),
-        pods: Pods::of(network, &contents.entries),
+        pods: Pods::of(network, &contents.entries, &Pods::default()),
         held: BTreeMap::new(),
     }))
 }

@@ -14,6 +14,7 @@ mod found;
 mod in_epoch;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::nft::set::DataType;
 use crate::nft::{Action, Chain, ElementChange, NftRule, Ruleset, Set, TableEdit, Value};
@@ -44,8 +45,8 @@ pub fn plan(wanted: &PolicyTable, found: Option<&FoundPolicy>, first_epoch: u32)
     let present = InEpoch { table: wanted, epoch: epoch.unwrap_or(first_epoch) };
     let differences = found.differences(wanted);
     let of_epoch = found.differences_of_epoch(present);
-    let counters: Vec<String> = wanted.counters().difference(found.counters()).cloned().collect();
-    let unused: Vec<String> = found.counters().difference(wanted.counters()).cloned().collect();
+    let counters = not_in(wanted.counters(), found.counters());
+    let unused = not_in(found.counters(), wanted.counters());
     if differences.is_empty() && of_epoch.is_empty() && counters.is_empty() && unused.is_empty() {
         return PolicyPlan::default();
     }
@@ -68,6 +69,13 @@ pub fn plan(wanted: &PolicyTable, found: Option<&FoundPolicy>, first_epoch: u32)
     };
     let change = |difference| TableChange { table: POLICY_TABLE.to_owned(), difference };
     PolicyPlan { changes: differences.into_iter().map(change).collect(), transactions, new_epoch }
+}
+
+fn not_in(names: &Arc<BTreeSet<String>>, others: &Arc<BTreeSet<String>>) -> Vec<String> {
+    match Arc::ptr_eq(names, others) {
+        true => Vec::new(),
+        false => names.difference(others).cloned().collect(),
+    }
 }
 
 /// The mark of the epoch found, if it is one.

@@ -23,7 +23,7 @@ type DescribedPod = (Arc<LocalPod>, Option<Arc<Endpoint>>);
 /// The pods of a host with what policies say of each. Equal descriptions are the same value in memory.
 #[derive(Debug, Default)]
 pub struct DescribedPods {
-    of: Option<(Arc<PolicySnapshot>, NodeName)>,
+    of: Option<(Arc<PolicySnapshot>, NodeName, Pods)>,
     /// Those with an address.
     pods: BTreeMap<PodKey, DescribedPod>,
     /// The selectors that rules deny.
@@ -35,7 +35,13 @@ pub struct DescribedPods {
 impl DescribedPods {
     /// Takes over what is known of `pods` on `host` now.
     pub fn update(&mut self, known: &Arc<PolicySnapshot>, host: &NodeName, pods: &Pods) {
-        let before = self.follow(known, host);
+        let is_same = |(of, on, those): &(Arc<PolicySnapshot>, NodeName, Pods)| {
+            Arc::ptr_eq(of, known) && on == host && those.is_same(pods)
+        };
+        if self.of.as_ref().is_some_and(is_same) {
+            return;
+        }
+        let before = self.follow(known, host, pods);
         self.pods.retain(|key, (pod, _)| pods.get(key) == Some(pod));
         let is_new = |pod: &&Arc<LocalPod>| !self.pods.contains_key(&pod.key());
         let new: Vec<Arc<LocalPod>> = pods.iter().filter(is_new).cloned().collect();
@@ -43,6 +49,7 @@ impl DescribedPods {
             let mut found: BTreeMap<PodKey, Endpoint> = BTreeMap::new();
             let described = Pods::describe(new.iter().map(|pod| &**pod), known, host);
             found.extend(described.map(|(pod, endpoint)| (pod.key(), endpoint)));
+            self.share_namespaces(found.values_mut());
             for pod in new {
                 let key = pod.key();
                 let former = before.get(&key).and_then(|(_, endpoint)| endpoint.as_ref());
@@ -61,11 +68,12 @@ impl DescribedPods {
         &mut self,
         known: &Arc<PolicySnapshot>,
         host: &NodeName,
+        pods: &Pods,
     ) -> BTreeMap<PodKey, DescribedPod> {
-        let before = self.of.replace((Arc::clone(known), host.clone()));
+        let before = self.of.replace((Arc::clone(known), host.clone(), pods.clone()));
         let (same_rules, same_pods) = match &before {
-            Some((of, _)) if Arc::ptr_eq(of, known) => (true, true),
-            Some((of, _)) => {
+            Some((of, ..)) if Arc::ptr_eq(of, known) => (true, true),
+            Some((of, ..)) => {
                 let same_pods = of.pods == known.pods
                     && of.standalone == known.standalone
                     && of.networks == known.networks;
@@ -77,9 +85,22 @@ impl DescribedPods {
             self.denied = SelectorIndex::new(BTreeSet::from_iter(denied(&known.rules)));
             self.namespaces.clear();
         }
-        match same_pods && before.is_some_and(|(_, of)| of == *host) {
+        match same_pods && before.is_some_and(|(_, of, _)| of == *host) {
             true => BTreeMap::new(),
             false => std::mem::take(&mut self.pods),
+        }
+    }
+
+    /// Equal namespaces become the same value.
+    fn share_namespaces<'a>(&self, endpoints: impl Iterator<Item = &'a mut Endpoint>) {
+        let known = self.namespaces.values().map(|(namespace, _)| namespace);
+        let mut shared: BTreeMap<ObjectName, Arc<Namespace>> =
+            known.map(|known| (known.name().clone(), Arc::clone(known))).collect();
+        for Endpoint { namespace, .. } in endpoints {
+            match shared.get(namespace.name()) {
+                Some(known) if known == namespace => *namespace = Arc::clone(known),
+                _ => drop(shared.insert(namespace.name().clone(), Arc::clone(namespace))),
+            }
         }
     }
 

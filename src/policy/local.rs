@@ -26,11 +26,21 @@ pub type PodKey = (String, String);
 pub struct Pods(Arc<BTreeMap<PodKey, Arc<LocalPod>>>);
 
 impl Pods {
-    /// Those of a network, and no others.
-    pub fn of(network: &str, entries: &[StoreEntry]) -> Pods {
-        let mut pods = Pods::default();
-        entries.iter().for_each(|entry| pods.add(local_pod(network, entry)));
-        pods
+    /// Those of a network, and no others: an address is that of the last of `entries` that has it. Pods that
+    /// are as in `before` are the same values.
+    pub fn of(network: &str, entries: &[StoreEntry], before: &Pods) -> Pods {
+        let mut last = BTreeMap::new();
+        for (place, entry) in entries.iter().enumerate() {
+            last.extend(entry.addresses.iter().map(|address| (*address, place)));
+        }
+        let pod = |(place, entry): (usize, &StoreEntry)| {
+            let mut pod = local_pod(network, entry);
+            pod.addresses.retain(|address| last.get(address) == Some(&place));
+            let key = pod.key();
+            let known = before.get(&key).filter(|known| ***known == pod).cloned();
+            (key, known.unwrap_or_else(|| Arc::new(pod)))
+        };
+        Pods(Arc::new(entries.iter().enumerate().map(pod).collect()))
     }
 
     /// A new pod: a former one that had one of its addresses has it no longer.
@@ -41,6 +51,11 @@ impl Pods {
             Arc::make_mut(former).addresses.retain(|address| !is_taken(address));
         }
         pods.insert(pod.key(), Arc::new(pod));
+    }
+
+    /// The same value in memory.
+    pub fn is_same(&self, other: &Pods) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub fn get(&self, key: &PodKey) -> Option<&Arc<LocalPod>> {

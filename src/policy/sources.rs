@@ -51,7 +51,7 @@ pub struct SourceState {
     /// What is wrong with its objects.
     pub problems: usize,
     /// The objects that its rules stand in.
-    pub policies: BTreeSet<Origin>,
+    pub policies: Arc<BTreeSet<Origin>>,
 }
 
 impl Policies {
@@ -263,7 +263,7 @@ impl SourceState {
             read: None,
             holds: false,
             problems: 0,
-            policies: BTreeSet::new(),
+            policies: Arc::default(),
         }
     }
 
@@ -273,8 +273,8 @@ impl SourceState {
     }
 }
 
-fn objects(rules: &Rules) -> BTreeSet<Origin> {
-    rules.iter().map(|rule| rule.origin.object()).collect()
+fn objects(rules: &Rules) -> Arc<BTreeSet<Origin>> {
+    Arc::new(rules.iter().map(|rule| rule.origin.object()).collect())
 }
 
 #[cfg(test)]

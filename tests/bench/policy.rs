@@ -23,6 +23,8 @@ const PODS: usize = 250;
 const TURN: Duration = Duration::from_millis(80);
 const TURNS: usize = 41;
 const STARTS: usize = 60;
+/// Until agents have done what the last pod left to do.
+const QUIET: Duration = Duration::from_millis(80);
 
 pub fn measure(_: &mut Workspace, table: &mut Table) {
     let (off, on) = (Side::start(false), Side::start(true));
@@ -33,7 +35,8 @@ pub fn measure(_: &mut Workspace, table: &mut Table) {
     on.write(0, 0);
     first_packets(&off, &on, table);
     starts(&off, &on, "", table);
-    let pods: Vec<Pod> = (0..PODS).map(|number| on.add(&format!("p{number}"), number)).collect();
+    let add = |number: usize| [&off, &on].map(|side| side.add(&format!("p{number}"), number));
+    let pods: Vec<[Pod; 2]> = (0..PODS).map(add).collect();
     load(&on, table);
     one_peer(&on, table);
     starts(&off, &on, ", 250 pods and 1,000 policies", table);
@@ -248,6 +251,7 @@ fn starts(off: &Side, on: &Side, beside: &str, table: &mut Table) {
         let turn = |side: &Side| {
             let name = format!("start{number}");
             pod::make_netns(side.host(), &name);
+            std::thread::sleep(QUIET);
             let args =
                 format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name};app=app1");
             let attachment = Attachment { args, ..Attachment::new(&name) };

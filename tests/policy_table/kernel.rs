@@ -44,7 +44,7 @@ pub fn bring(nft: &Nft, wanted: &PolicyTable) {
 fn comparable(policy: &FoundPolicy) -> (FoundTable, BTreeSet<String>) {
     let mut table = policy.table();
     table.chains.iter_mut().flat_map(|chain| &mut chain.rules).for_each(|rule| rule.handle = 0);
-    (table, policy.counters().clone())
+    (table, BTreeSet::clone(policy.counters()))
 }
 
 #[test]

@@ -130,7 +130,8 @@ fn read_pods(run: &Reconcile<'_>, cache: &mut CachedPolicy) -> anyhow::Result<()
         pods::store(run.settings, network).map_err(|exit| anyhow::anyhow!("{}", exit.why))?;
     let contents =
         store.contents_after(&mut cache.entries).with_context(|| ipam_dir_hint(run.settings))?;
-    let pods = Pods::of(network, &contents.entries);
+    let pods =
+        Pods::of(network, &contents.entries, cache.pods.as_ref().unwrap_or(&Pods::default()));
     if cache.released.is_none() {
         // After the store was read: an address that is freed meanwhile is in the table no longer.
         let found = cache.table.observe(&run.kernel.nft)?.map(FoundPolicy::table);

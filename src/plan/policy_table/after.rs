@@ -10,6 +10,12 @@ impl FoundPolicy {
     /// Makes it what it is after `edits`, which make it `wanted`, or a part of the way.
     pub fn note(&mut self, edits: &[TableEdit], wanted: &PolicyTable) {
         edits.iter().for_each(|edit| self.note_one(edit, wanted));
+        let is_counter = |edit: &TableEdit| {
+            matches!(edit, TableEdit::AddCounter(_) | TableEdit::RemoveCounter(_))
+        };
+        if edits.iter().any(is_counter) {
+            self.share_counters(wanted);
+        }
     }
 
     fn note_one(&mut self, edit: &TableEdit, wanted: &PolicyTable) {
@@ -22,7 +28,7 @@ impl FoundPolicy {
             }
             TableEdit::Elements(change) => self.note_elements(change, wanted),
             TableEdit::AddCounter(name) => {
-                self.counters.insert(name.clone());
+                Arc::make_mut(&mut self.counters).insert(name.clone());
             }
             TableEdit::AddChain(chain) => {
                 let made =
@@ -42,7 +48,9 @@ impl FoundPolicy {
             TableEdit::RemoveChain(name) => drop(self.chains.remove(name)),
             TableEdit::RemoveSet(name) => drop(self.sets.remove(name)),
             TableEdit::RemoveFlowtable(name) => self.flowtables.retain(|it| it.name != *name),
-            TableEdit::RemoveCounter(name) => drop(self.counters.remove(name)),
+            TableEdit::RemoveCounter(name) => {
+                Arc::make_mut(&mut self.counters).remove(name);
+            }
         }
     }
 

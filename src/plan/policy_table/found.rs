@@ -19,7 +19,7 @@ pub struct FoundPolicy {
     pub(super) sets: BTreeMap<String, TablePart<Set, FoundSet>>,
     pub(super) chains: BTreeMap<String, TablePart<Chain, FoundChain>>,
     /// Its named counters.
-    pub(super) counters: BTreeSet<String>,
+    pub(super) counters: Arc<BTreeSet<String>>,
 }
 
 /// A set or chain.
@@ -44,7 +44,7 @@ impl FoundPolicy {
             flowtables,
             sets: named.map(|set| (set.name.clone(), TablePart::Read(set))).collect(),
             chains: chains.into_iter().map(|it| (it.name.clone(), TablePart::Read(it))).collect(),
-            counters,
+            counters: Arc::new(counters),
         }
     }
 
@@ -55,7 +55,7 @@ impl FoundPolicy {
             flowtables: Vec::new(),
             sets: BTreeMap::new(),
             chains: BTreeMap::new(),
-            counters: BTreeSet::new(),
+            counters: Arc::default(),
         }
     }
 
@@ -83,7 +83,7 @@ impl FoundPolicy {
         }
     }
 
-    pub fn counters(&self) -> &BTreeSet<String> {
+    pub fn counters(&self) -> &Arc<BTreeSet<String>> {
         &self.counters
     }
 
@@ -101,6 +101,13 @@ impl FoundPolicy {
                 *found = TablePart::Made(Arc::clone(chain));
             }
         }
+        self.share_counters(wanted);
+    }
+
+    pub(super) fn share_counters(&mut self, wanted: &PolicyTable) {
+        if self.counters == *wanted.counters() {
+            self.counters = Arc::clone(wanted.counters());
+        }
     }
 
     /// Everything but what depends on the epoch.
@@ -110,7 +117,7 @@ impl FoundPolicy {
         if !self.flowtables.is_empty() {
             differences.push(TableDifference::Flowtable(self.flowtables.clone(), None));
         }
-        for (name, wanted, found) in pairs(wanted.sets(), &self.sets) {
+        for (name, wanted, found) in changed(wanted.sets(), &self.sets) {
             differences.extend(match (wanted, found) {
                 (Some(wanted), Some(found)) => set_differences(wanted, found),
                 (Some(_), None) => Some(TableDifference::SetMissing(name.clone())),
@@ -118,7 +125,7 @@ impl FoundPolicy {
                 (None, _) => Some(TableDifference::SetForeign(name.clone())),
             });
         }
-        for (name, wanted, found) in pairs(wanted.chains(), &self.chains) {
+        for (name, wanted, found) in changed(wanted.chains(), &self.chains) {
             differences.extend(match (wanted, found) {
                 (Some(wanted), Some(found)) => rules_differences(wanted, found),
                 (Some(_), None) => vec![TableDifference::ChainMissing(name.clone())],
@@ -193,13 +200,19 @@ fn read_back(chain: &Chain) -> FoundChain {
     FoundChain { name: chain.name.clone(), base: chain.base.clone(), rules }
 }
 
-/// The parts of both by name, in its order.
-fn pairs<'a, W, F>(
-    wanted: &'a BTreeMap<String, W>,
-    found: &'a BTreeMap<String, F>,
-) -> impl Iterator<Item = (&'a String, Option<&'a W>, Option<&'a F>)> {
+/// The parts of both by name, in its order, but for those that are the same in memory.
+fn changed<'a, M, R>(
+    wanted: &'a BTreeMap<String, Arc<M>>,
+    found: &'a BTreeMap<String, TablePart<M, R>>,
+) -> impl Iterator<Item = (&'a String, Option<&'a Arc<M>>, Option<&'a TablePart<M, R>>)> {
     let (mut wanted, mut found) = (wanted.iter().peekable(), found.iter().peekable());
     std::iter::from_fn(move || {
+        while let (Some((_, part)), Some((_, TablePart::Made(made)))) =
+            (wanted.peek(), found.peek())
+            && Arc::ptr_eq(part, made)
+        {
+            (wanted.next(), found.next());
+        }
         let order = match (wanted.peek(), found.peek()) {
             (Some((wanted, _)), Some((found, _))) => wanted.cmp(found),
             (Some(_), None) => Ordering::Less,

@@ -36,6 +36,7 @@ pub struct Compiler {
     maps: PodMaps,
     /// By address in memory.
     pods: BTreeMap<usize, CompiledPod>,
+    updates: u64,
     users: PartUsers,
     table: PolicyTable,
 }
@@ -54,6 +55,8 @@ struct TableBasis {
 struct CompiledPod {
     pod: Arc<Endpoint>,
     programs: [ProgramKey; 2],
+    /// The last update that had it.
+    seen: u64,
 }
 
 /// How many programs use each chain, counter and set, and how many deny by a set.
@@ -108,7 +111,8 @@ impl Compiler {
             judges(*family).into_iter().for_each(|chain| compiler.put_chain(chain));
         }
         drops(basis.log_group).into_iter().for_each(|chain| compiler.put_chain(chain));
-        compiler.table.counters.extend([UNKNOWN, UNTRACKED].map(str::to_owned));
+        let counters = [UNKNOWN, UNTRACKED].map(str::to_owned);
+        compiler.table.counters = Arc::new(counters.into());
         compiler.basis = Some(basis);
         compiler
     }
@@ -121,14 +125,20 @@ impl Compiler {
             self.networks = Some(networks);
         }
         self.peers.take(host.known, host.subnets);
-        let id = |pod: &Arc<Endpoint>| Arc::as_ptr(pod) as usize;
-        let mut gone = std::mem::take(&mut self.pods);
+        self.updates += 1;
         for pod in host.pods {
-            let known = gone.remove(&id(pod));
-            let compiled = known.unwrap_or_else(|| self.add_pod(pod));
-            self.pods.insert(id(pod), compiled);
+            let id = Arc::as_ptr(pod) as usize;
+            match self.pods.get_mut(&id) {
+                Some(compiled) => compiled.seen = self.updates,
+                None => {
+                    let compiled = self.add_pod(pod);
+                    self.pods.insert(id, compiled);
+                }
+            }
         }
-        gone.into_values().for_each(|compiled| self.remove_pod(&compiled));
+        let is_gone = |_: &usize, compiled: &mut CompiledPod| compiled.seen != self.updates;
+        let gone: Vec<_> = self.pods.extract_if(.., is_gone).collect();
+        gone.iter().for_each(|(_, compiled)| self.remove_pod(compiled));
         let (removed, added) = self.maps.changed_elements();
         for (set, element) in &removed {
             self.set_mut(set).elements.remove(element);
@@ -152,10 +162,10 @@ impl Compiler {
         });
         self.maps.add(pod, &verdicts);
         self.peers.add_pod(pod);
-        CompiledPod { pod: Arc::clone(pod), programs }
+        CompiledPod { pod: Arc::clone(pod), programs, seen: self.updates }
     }
 
-    fn remove_pod(&mut self, CompiledPod { pod, programs }: &CompiledPod) {
+    fn remove_pod(&mut self, CompiledPod { pod, programs, .. }: &CompiledPod) {
         self.peers.remove_pod(pod);
         let verdicts = programs.each_ref().map(|key| self.programs.verdict(key).clone());
         self.maps.remove(pod, &verdicts);
@@ -174,7 +184,10 @@ impl Compiler {
             table.chains.insert(chain.name.clone(), Arc::new(chain.clone()));
         }
         let counters = program.counters.iter().filter(|counter| users.counters.add(counter));
-        table.counters.extend(counters.cloned());
+        let counters: Vec<_> = counters.cloned().collect();
+        if !counters.is_empty() {
+            Arc::make_mut(&mut table.counters).extend(counters);
+        }
         let denying = program.sets.denying.iter().filter(|set| users.denying.add(set));
         table.denying.extend(denying.cloned());
         for (name, source) in program.sets.by_name.iter().filter(|(name, _)| users.sets.add(name)) {
@@ -193,7 +206,7 @@ impl Compiler {
             table.chains.remove(&chain.name);
         }
         for counter in program.counters.iter().filter(|counter| users.counters.remove(counter)) {
-            table.counters.remove(counter);
+            Arc::make_mut(&mut table.counters).remove(counter);
         }
         for set in program.sets.denying.iter().filter(|set| users.denying.remove(set)) {
             table.denying.remove(set);

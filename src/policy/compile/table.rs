@@ -38,7 +38,7 @@ pub struct HostPolicy<'a> {
 pub struct PolicyTable {
     pub(super) sets: BTreeMap<String, Arc<Set>>,
     pub(super) chains: BTreeMap<String, Arc<Chain>>,
-    pub(super) counters: BTreeSet<String>,
+    pub(super) counters: Arc<BTreeSet<String>>,
     pub(super) denying: BTreeSet<String>,
     pub(super) mark_bits: MarkBits,
 }
@@ -100,7 +100,7 @@ impl PolicyTable {
         &self.chains
     }
 
-    pub fn counters(&self) -> &BTreeSet<String> {
+    pub fn counters(&self) -> &Arc<BTreeSet<String>> {
         &self.counters
     }
 
@@ -117,6 +117,9 @@ impl PolicyTable {
     pub(super) fn share(&mut self, before: &PolicyTable) {
         share(&mut self.sets, &before.sets);
         share(&mut self.chains, &before.chains);
+        if self.counters == before.counters {
+            self.counters = Arc::clone(&before.counters);
+        }
     }
 }
 
