@@ -36,12 +36,25 @@ pub struct Applier {
     dry: bool,
     lines: Vec<Line>,
     done: Vec<Line>,
+    /// What was done is logged when somebody asks for that.
+    logs_later: bool,
+    unlogged: Vec<Vec<Line>>,
     failures: Vec<Problem>,
 }
 
 impl Applier {
     pub fn new(dry: bool) -> Applier {
         Applier { dry, ..Applier::default() }
+    }
+
+    /// One whose changes are logged by [`Applier::log`], where somebody waits for them.
+    pub fn logging_later() -> Applier {
+        Applier { logs_later: true, ..Applier::default() }
+    }
+
+    /// Logs what was done and is not logged yet.
+    pub fn log(&mut self) {
+        std::mem::take(&mut self.unlogged).iter().for_each(|lines| log_done(lines));
     }
 
     /// Carries out one change with `apply`; goes on after a failure.
@@ -121,11 +134,9 @@ impl Applier {
     }
 
     fn done(&mut self, lines: Vec<Line>) {
-        let (first, rest) = lines.split_at(lines.len().min(LINES));
-        first.iter().for_each(|line| log::info!("{}", line.past()));
-        rest.iter().for_each(|line| log::debug!("{}", line.past()));
-        if !rest.is_empty() {
-            log::info!("{} more changes of this kind (RUST_LOG=debug shows each)", rest.len());
+        match self.logs_later {
+            true => self.unlogged.push(lines.clone()),
+            false => log_done(&lines),
         }
         self.done.extend(lines);
     }
@@ -187,6 +198,15 @@ impl Applier {
 
 /// So many changes are logged, or named in a failure, one by one: changes can concern all hosts.
 const LINES: usize = 20;
+
+fn log_done(lines: &[Line]) {
+    let (first, rest) = lines.split_at(lines.len().min(LINES));
+    first.iter().for_each(|line| log::info!("{}", line.past()));
+    rest.iter().for_each(|line| log::debug!("{}", line.past()));
+    if !rest.is_empty() {
+        log::info!("{} more changes of this kind (RUST_LOG=debug shows each)", rest.len());
+    }
+}
 
 #[cfg(test)]
 mod tests {

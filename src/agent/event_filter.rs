@@ -115,7 +115,7 @@ impl EventFilter {
                 let leaves_guards = self.gone.is_multiple_of(LEFTOVERS);
                 let guards = if leaves_guards { Scope::FIREWALL } else { Scope::default() };
                 let has_policies = self.own.policies.load(Ordering::Relaxed);
-                let policies = if has_policies { Scope::POLICY } else { Scope::default() };
+                let policies = if has_policies { Scope::PODS } else { Scope::default() };
                 return guards.and(policies);
             }
         }

@@ -55,21 +55,31 @@ pub struct Scope {
     pub files: bool,
     /// The table of policies.
     pub policy: bool,
+    /// Which pods this host has, by its store of addresses.
+    pub pods: bool,
 }
 
 impl Scope {
     pub const ALL: Scope =
-        Scope { links: true, routes: true, firewall: true, files: true, policy: true };
-    const NONE: Scope =
-        Scope { links: false, routes: false, firewall: false, files: false, policy: false };
+        Scope { links: true, routes: true, firewall: true, files: true, policy: true, pods: true };
+    const NONE: Scope = Scope {
+        links: false,
+        routes: false,
+        firewall: false,
+        files: false,
+        policy: false,
+        pods: false,
+    };
     /// Links or addresses changed; routes hang on both.
     pub const LINKS: Scope = Scope { links: true, routes: true, ..Scope::NONE };
     /// Routes changed.
     pub const ROUTES: Scope = Scope { routes: true, ..Scope::NONE };
     /// nftables changed.
     pub const FIREWALL: Scope = Scope { firewall: true, ..Scope::NONE };
-    /// Policies, or what they concern, changed.
+    /// Policies changed.
     pub const POLICY: Scope = Scope { policy: true, ..Scope::NONE };
+    /// Pods came or went, which policies may concern.
+    pub const PODS: Scope = Scope { pods: true, ..Scope::POLICY };
 
     pub fn is_empty(self) -> bool {
         self == Scope::default()
@@ -82,6 +92,7 @@ impl Scope {
             firewall: self.firewall || other.firewall,
             files: self.files || other.files,
             policy: self.policy || other.policy,
+            pods: self.pods || other.pods,
         }
     }
 }

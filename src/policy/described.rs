@@ -29,8 +29,11 @@ pub struct DescribedPods {
     /// The selectors that rules deny.
     denied: SelectorIndex<Selector>,
     /// The namespaces of `pods`, and whether no policy concerns them.
-    namespaces: BTreeMap<ObjectName, (Arc<Namespace>, bool)>,
+    namespaces: BTreeMap<ObjectName, NotedNamespace>,
 }
+
+/// A namespace, and whether no policy concerns it.
+type NotedNamespace = (Arc<Namespace>, bool);
 
 impl DescribedPods {
     /// Takes over what is known of `pods` on `host` now.
@@ -42,25 +45,70 @@ impl DescribedPods {
             return;
         }
         let before = self.follow(known, host, pods);
-        self.pods.retain(|key, (pod, _)| pods.get(key) == Some(pod));
-        let is_new = |pod: &&Arc<LocalPod>| !self.pods.contains_key(&pod.key());
-        let new: Vec<Arc<LocalPod>> = pods.iter().filter(is_new).cloned().collect();
-        if !new.is_empty() {
-            let mut found: BTreeMap<PodKey, Endpoint> = BTreeMap::new();
-            let described = Pods::describe(new.iter().map(|pod| &**pod), known, host);
-            found.extend(described.map(|(pod, endpoint)| (pod.key(), endpoint)));
-            self.share_namespaces(found.values_mut());
-            for pod in new {
-                let key = pod.key();
-                let former = before.get(&key).and_then(|(_, endpoint)| endpoint.as_ref());
-                let endpoint = found.remove(&key).map(|endpoint| match former {
-                    Some(former) if **former == endpoint => Arc::clone(former),
-                    _ => Arc::new(endpoint),
-                });
-                self.pods.insert(key, (pod, endpoint));
+        let (gone, new) = self.differences(pods);
+        for key in &gone {
+            self.pods.remove(key);
+        }
+        let added = self.add(&new, known, host, &before);
+        match gone.is_empty() && !self.namespaces.is_empty() {
+            true => {
+                let no_others = &mut BTreeMap::new();
+                added.iter().for_each(|it| self.note_namespace(&known.rules, it, no_others));
+            }
+            false => self.note_namespaces(&known.rules),
+        }
+    }
+
+    /// The keys of those that are not as in `pods`, and of `pods` those that are new or others.
+    fn differences(&self, pods: &Pods) -> (Vec<PodKey>, Vec<Arc<LocalPod>>) {
+        let (mut gone, mut new) = (Vec::new(), Vec::new());
+        let mut known = self.pods.iter().peekable();
+        for (key, pod) in pods.by_key() {
+            let is_before =
+                |(it, (of, _)): &(&PodKey, &DescribedPod)| !Arc::ptr_eq(of, pod) && *it < key;
+            while let Some((key, _)) = known.next_if(is_before) {
+                gone.push(key.clone());
+            }
+            match known.next_if(|(it, (of, _))| Arc::ptr_eq(of, pod) || *it == key) {
+                Some((_, (of, _))) if of == pod => {}
+                Some((key, _)) => {
+                    gone.push(key.clone());
+                    new.push(Arc::clone(pod));
+                }
+                None => new.push(Arc::clone(pod)),
             }
         }
-        self.note_namespaces(&known.rules);
+        gone.extend(known.map(|(key, _)| key.clone()));
+        (gone, new)
+    }
+
+    /// Describes new pods, and gives the descriptions. Those that are as `before` stay the same values.
+    fn add(
+        &mut self,
+        new: &[Arc<LocalPod>],
+        known: &PolicySnapshot,
+        host: &NodeName,
+        before: &BTreeMap<PodKey, DescribedPod>,
+    ) -> Vec<Arc<Endpoint>> {
+        if new.is_empty() {
+            return Vec::new();
+        }
+        let described = Pods::describe(new.iter().map(|pod| &**pod), known, host);
+        let mut found: BTreeMap<PodKey, Endpoint> =
+            described.map(|(pod, endpoint)| (pod.key(), endpoint)).collect();
+        self.share_namespaces(found.values_mut());
+        let mut added = Vec::new();
+        for pod in new {
+            let key = pod.key();
+            let former = before.get(&key).and_then(|(_, endpoint)| endpoint.as_ref());
+            let endpoint = found.remove(&key).map(|endpoint| match former {
+                Some(former) if **former == endpoint => Arc::clone(former),
+                _ => Arc::new(endpoint),
+            });
+            added.extend(endpoint.clone());
+            self.pods.insert(key, (Arc::clone(pod), endpoint));
+        }
+        added
     }
 
     /// Forgets what depended on what was known before; gives the descriptions that are to be made anew.
@@ -106,20 +154,27 @@ impl DescribedPods {
 
     fn note_namespaces(&mut self, rules: &Rules) {
         let mut before = std::mem::take(&mut self.namespaces);
-        for endpoint in self.pods.values().filter_map(|(_, endpoint)| endpoint.as_ref()) {
-            let (namespace, name) = (&endpoint.namespace, endpoint.namespace.name());
-            let is_known = |(known, _): &(Arc<Namespace>, bool)| {
-                Arc::ptr_eq(known, namespace) || known == namespace
-            };
-            if self.namespaces.get(name).is_some_and(is_known) {
-                continue;
-            }
-            let known = before.remove(name).filter(is_known);
-            let judge = || (Arc::clone(namespace), unconcerned::is_free(rules, namespace));
-            let judged = known.unwrap_or_else(judge);
-            let both = |(_, is_free): &mut (Arc<Namespace>, bool)| *is_free &= judged.1;
-            self.namespaces.entry(name.clone()).and_modify(both).or_insert(judged.clone());
+        let all: Vec<_> = self.pods.values().filter_map(|(_, it)| it.clone()).collect();
+        all.iter().for_each(|endpoint| self.note_namespace(rules, endpoint, &mut before));
+    }
+
+    /// Notes the namespace of a pod; `before`: those that were noted of the same rules.
+    fn note_namespace(
+        &mut self,
+        rules: &Rules,
+        Endpoint { namespace, .. }: &Endpoint,
+        before: &mut BTreeMap<ObjectName, NotedNamespace>,
+    ) {
+        let is_known = |(known, _): &NotedNamespace| known == namespace;
+        if self.namespaces.get(namespace.name()).is_some_and(is_known) {
+            return;
         }
+        let known = before.remove(namespace.name()).filter(is_known);
+        let judge = || (Arc::clone(namespace), unconcerned::is_free(rules, namespace));
+        let judged = known.unwrap_or_else(judge);
+        let both = |(_, is_free): &mut NotedNamespace| *is_free &= judged.1;
+        let noted = self.namespaces.entry(namespace.name().clone());
+        noted.and_modify(both).or_insert(judged.clone());
     }
 
     /// Each pod that policies know.

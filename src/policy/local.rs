@@ -64,7 +64,12 @@ impl Pods {
 
     /// Those with an address.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<LocalPod>> {
-        self.0.values().filter(|pod| !pod.addresses.is_empty())
+        self.by_key().map(|(_, pod)| pod)
+    }
+
+    /// The same in the order of their keys.
+    pub fn by_key(&self) -> impl Iterator<Item = (&PodKey, &Arc<LocalPod>)> {
+        self.0.iter().filter(|(_, pod)| !pod.addresses.is_empty())
     }
 
     /// What policies say of these pods: as their source knows them; else, on a host without Kubernetes,

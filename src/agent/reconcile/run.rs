@@ -44,7 +44,7 @@ pub fn run(
         own.set_pools(run.settings.pool_networks());
         own.policies.store(run.settings.policy.is_some(), Ordering::Relaxed);
     }
-    let work = if run.scope.policy { PolicyWork::WithStore } else { PolicyWork::Whole };
+    let work = if run.scope.pods { PolicyWork::WithStore } else { PolicyWork::Whole };
     if (run.scope.policy || run.scope.firewall)
         && !reconcile::policy::reconcile(run, work, &mut known.policy, applier)
         && !run.was_ready
@@ -53,8 +53,8 @@ pub fn run(
         // No pod may start where nothing would keep it in quarantine.
         return None;
     }
-    if let (Scope::POLICY, Some(before)) = (run.scope, run.previous) {
-        // Pods that come and go change nothing else here: the host is what it was.
+    if let (Scope::POLICY | Scope::PODS, Some(before)) = (run.scope, run.previous) {
+        // Policies, and pods that come and go, change nothing else here: the host is what it was.
         let (host_state, problems) = (before.clone(), Vec::new());
         return Some(ReconcileOutcome { host_state, problems, repaired: Vec::new() });
     }

@@ -63,7 +63,7 @@ impl Agent {
 
     /// DEL removes a pod's link before it releases the address: the store is read again a little later.
     pub(super) fn note_pods(&mut self, scope: Scope) {
-        if scope.policy && self.settings.policy.is_some() {
+        if scope.pods && self.settings.policy.is_some() {
             self.state.pods_due = Some((Instant::now() + RELEASED, RELEASED));
         }
     }
@@ -74,7 +74,7 @@ impl Agent {
         let Some((_, waited)) = self.state.pods_due.filter(|(due, _)| *due <= now) else { return };
         let next = waited * 4;
         self.state.pods_due = (next < RELEASED_LIMIT).then_some((now + next, next));
-        self.state.scope = self.state.scope.and(Scope::POLICY);
+        self.state.scope = self.state.scope.and(Scope::PODS);
         self.state.reasons.and(TriggerReason::PODS);
         self.state.reconcile_at = now;
     }

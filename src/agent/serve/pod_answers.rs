@@ -28,9 +28,10 @@ impl Agent {
             pods.add(asked.pod.clone());
         }
         let policies = self.policy_input();
-        let mut applier = Applier::new(false);
+        let mut applier = Applier::logging_later();
         let is_in_force = self.work_on_policies(PolicyWork::InForce, &policies, &mut applier);
         self.answer(asked, &policies, is_in_force);
+        applier.log();
         self.note_pod_changes(&applier);
         self.state.finish_pods_at.get_or_insert(Instant::now() + SETTLE);
         if !is_in_force {

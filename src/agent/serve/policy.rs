@@ -201,7 +201,7 @@ impl Agent {
     /// Looks at the pods again while one of them is in quarantine: it may have gone.
     pub(super) fn look_at_quarantine(&mut self) {
         if self.state.quarantine_due.take_if(|due| *due <= Instant::now()).is_some() {
-            self.state.scope = self.state.scope.and(Scope::POLICY);
+            self.state.scope = self.state.scope.and(Scope::PODS);
             self.state.reasons.and(TriggerReason::PODS);
         }
     }
