@@ -328,6 +328,7 @@ fn as_compare(condition: &Condition) -> Compare {
         Condition::Unchanged { key, modified } => {
             Compare::mod_revision(key.as_str(), CompareOp::Equal, *modified)
         }
+        Condition::Exists { key } => Compare::create_revision(key.as_str(), CompareOp::Greater, 0),
         Condition::RangeUnchanged { prefix, since } => {
             Compare::mod_revision(prefix.as_str(), CompareOp::Less, since + 1)
                 .with_range(after(prefix))

@@ -25,12 +25,16 @@ pub enum Continuity {
 }
 
 /// How the store of `found` relates to the store of `known`: by the random id in the network settings,
-/// and by the revision, which never decreases.
+/// and by the revision, which never decreases. Settings with the same id that were created anew are those of a
+/// request from before the loss that arrived after it.
 pub fn continuity(known: &Snapshot, found: &Snapshot) -> Continuity {
     let Some(before) = &known.config else { return Continuity::Same };
     let Some(now) = &found.config else { return Continuity::Lost };
     if now.value.id == before.value.id {
-        return if found.revision < known.revision { Continuity::Lost } else { Continuity::Same };
+        let is_remembered = now.created == 0 || before.created == 0;
+        let is_older = found.revision < known.revision;
+        let is_same = !is_older && (is_remembered || now.created == before.created);
+        return if is_same { Continuity::Same } else { Continuity::Lost };
     }
     let knew_more =
         |ancestor: &Ancestor| ancestor.id == before.value.id && ancestor.revision >= known.revision;
@@ -52,6 +56,11 @@ pub struct Restoration {
     pub has_settings: bool,
     /// The last transaction is under way.
     pub marking: bool,
+    /// Keys of hosts that were there when etcd was read.
+    found: Vec<String>,
+    /// What must be there for the next transaction, else etcd has lost its data again: `found`, then a key of
+    /// each host that the last one put back.
+    present: Vec<String>,
 }
 
 impl Restoration {
@@ -65,8 +74,43 @@ impl Restoration {
         let batches = transactions(&known, found, network).collect();
         let mark = mark(&known, found, &network.config(""), new_store_id, &network.roots);
         let has_settings = found.config.is_some();
-        Restoration { known, batches, mark, has_settings, marking: false }
+        // Survivors put back the first ones first.
+        let there = found.hosts.keys().rev().take(BATCH_HOSTS);
+        let found: Vec<_> = there.map(|host| network.key(&Key::Host(host.clone()))).collect();
+        let present = found.clone();
+        Restoration { known, batches, mark, has_settings, marking: false, found, present }
     }
+
+    /// This host may not put back others: only the mark is left.
+    pub fn only_mark(&mut self) {
+        self.batches.clear();
+        self.present = self.found.clone();
+    }
+
+    /// The next transaction: it does nothing without the hosts that the one before
+    /// it found or put back.
+    pub fn next_transaction(&mut self) -> Transaction {
+        let batch = self.batches.pop_front();
+        self.marking = batch.is_none();
+        let mut transaction = batch.unwrap_or_else(|| self.mark.clone());
+        let there = std::mem::replace(&mut self.present, first_keys(&transaction));
+        for key in there {
+            transaction.exists(key);
+        }
+        transaction
+    }
+}
+
+/// A key that each nested transaction puts.
+fn first_keys(batch: &Transaction) -> Vec<String> {
+    let first = |write: &Write| match write {
+        Write::Try(Transaction { writes, .. }) => writes.iter().find_map(|write| match write {
+            Write::Put { key, .. } => Some(key.clone()),
+            Write::Delete { .. } | Write::Try(_) => None,
+        }),
+        Write::Put { .. } | Write::Delete { .. } => None,
+    };
+    batch.writes.iter().filter_map(first).collect()
 }
 
 /// Puts back the hosts that `known` has and `found` lacks: batches of the size of one etcd transaction.

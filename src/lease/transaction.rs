@@ -18,6 +18,8 @@ pub struct Transaction {
 pub enum Condition {
     /// The key was last changed at the revision `modified`; 0: it does not exist.
     Unchanged { key: String, modified: i64 },
+    /// There is such a key.
+    Exists { key: String },
     /// No key with `prefix` was changed after the revision `since`.
     RangeUnchanged { prefix: String, since: i64 },
     /// There are keys with `prefix`, and none of them has `value`.
@@ -60,7 +62,7 @@ impl Transaction {
 
     fn collect<'a>(&'a self, written: &mut BTreeSet<&'a str>, read: &mut BTreeSet<&'a str>) {
         read.extend(self.conditions.iter().map(|condition| match condition {
-            Condition::Unchanged { key, .. } => key.as_str(),
+            Condition::Unchanged { key, .. } | Condition::Exists { key } => key.as_str(),
             Condition::RangeUnchanged { prefix, .. } | Condition::NoneHas { prefix, .. } => prefix,
         }));
         for write in &self.writes {
@@ -75,6 +77,11 @@ impl Transaction {
 
     pub fn unchanged(&mut self, key: impl Into<String>, modified: i64) -> &mut Transaction {
         self.conditions.push(Condition::Unchanged { key: key.into(), modified });
+        self
+    }
+
+    pub fn exists(&mut self, key: impl Into<String>) -> &mut Transaction {
+        self.conditions.push(Condition::Exists { key: key.into() });
         self
     }
 

@@ -20,6 +20,8 @@ pub enum Flaw {
     /// The number is put, then read, and the slot taken without looking who has it (the Python
     /// agent).
     PutThenGet,
+    /// A store is marked as rebuilt without the hosts that were put back being there.
+    MarksAnything,
     /// A new host does not wait, on an empty etcd, for those that lost their keys with it.
     NoGrace,
     /// An agent does not ask whether another one with its name and machine id lives.

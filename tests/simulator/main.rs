@@ -165,6 +165,11 @@ fn a_new_host_that_does_not_wait_for_survivors_is_detected() {
 }
 
 #[test]
+fn a_store_that_is_marked_as_rebuilt_without_its_hosts_is_detected() {
+    detected_in(Some(LOSSES), Flaw::MarksAnything, &["both use", "lacks"]);
+}
+
+#[test]
 fn a_copied_machine_that_nobody_notices_is_detected() {
     detected(Flaw::CopyUnnoticed, &["both serve", "do not come to rest"]);
 }

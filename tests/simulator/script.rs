@@ -44,6 +44,8 @@ pub enum Act {
     Compact,
     /// etcd loses everything, and has a new store after a restart.
     Lose,
+    /// All keys are deleted, and again after so many milliseconds.
+    EmptyTwice(u64),
     /// A backup is made.
     Backup,
     /// etcd is restored from the backup.
@@ -122,7 +124,10 @@ fn act(style: u64, hosts: usize, random: &mut Random) -> Act {
     if random.happens(300) {
         match style {
             0 => return Act::Python(random.between(1, 3) as usize),
-            1 => return [Act::Lose, Act::Empty][random.below(2) as usize],
+            1 => {
+                let twice = Act::EmptyTwice(random.between(1, 60));
+                return [Act::Lose, Act::Empty, twice][random.below(3) as usize];
+            }
             2 => return [Act::Backup, Act::Backup, Act::Restore][random.below(3) as usize],
             3 => return Act::Leave(host),
             4 => return Act::Widen(host),

@@ -132,6 +132,7 @@ impl Store {
             Condition::Unchanged { key, modified } => {
                 self.keys.get(key).map_or(0, |stored| stored.modified) == *modified
             }
+            Condition::Exists { key } => self.keys.contains_key(key),
             Condition::RangeUnchanged { prefix, since } => {
                 let below = self.keys.range(prefix.clone()..);
                 let mut below = below.take_while(|(key, _)| key.starts_with(prefix));

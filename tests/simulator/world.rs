@@ -247,6 +247,10 @@ impl World {
                     self.lose(backup);
                 }
             }
+            Act::EmptyTwice(apart) => {
+                self.act(Act::Empty);
+                self.after(apart, Scheduled::Act(Act::Empty));
+            }
             Act::Empty => {
                 self.lost = Some(self.now);
                 let keys: Vec<String> = self.store.keys.keys().cloned().collect();
@@ -730,6 +734,9 @@ impl World {
         }
         match self.flaw {
             Flaw::PlainPut if claims => bent.conditions.clear(),
+            Flaw::MarksAnything | Flaw::LossUnnoticed => {
+                bent.conditions.retain(|c| !matches!(c, Condition::Exists { .. }));
+            }
             Flaw::PutThenGet if claims => {
                 let own = self
                     .store

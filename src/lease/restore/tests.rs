@@ -77,6 +77,9 @@ fn the_same_mark_and_a_later_revision_is_the_same_store() {
     check(store(Some(&a), &[], 50), Continuity::Same);
     check(store(Some(&a), &[], 90), Continuity::Same);
     check(store(Some(&a), &[], 49), Continuity::Lost);
+    let mut recreated = store(Some(&a), &[], 90);
+    recreated.config.as_mut().unwrap().created = 60;
+    check(recreated, Continuity::Lost);
     check(store(None, &[], 90), Continuity::Lost);
     check(store(Some(&b), &[], 90), Continuity::Lost);
     assert_eq!(continuity(&store(None, &[], 9), &store(Some(&b), &[], 3)), Continuity::Same);
@@ -90,6 +93,30 @@ fn a_store_rebuilt_by_a_host_that_knew_more_needs_nothing() {
     assert_eq!(continuity(&known, &rebuilt(50)), Continuity::Rebuilt);
     assert_eq!(continuity(&known, &rebuilt(51)), Continuity::Rebuilt);
     assert_eq!(continuity(&known, &rebuilt(49)), Continuity::Lost);
+}
+
+#[test]
+fn no_transaction_goes_on_without_what_was_there_before_it() {
+    let known = Arc::new(store(Some(&config("a")), &HOSTS, 50));
+    let found = store(None, &[("/h/h2", "10.0.2.0/24")], 1);
+    let mut restoration = Restoration::new(known, &found, &network(), "b");
+    let required = |transaction: Transaction| -> Vec<String> {
+        let keys = transaction.conditions.into_iter().filter_map(|condition| match condition {
+            Condition::Exists { key } => Some(key),
+            _ => None,
+        });
+        keys.collect()
+    };
+    let mut denied = restoration.clone();
+    assert_eq!(required(restoration.next_transaction()), ["/h/h2"]);
+    assert!(!restoration.marking);
+    let mut put_back = required(restoration.next_transaction());
+    put_back.sort();
+    assert_eq!(put_back, ["/h/h1", "/h/py", "/z/subnets/4/10.0.2.0-24"]);
+    assert!(restoration.marking);
+    denied.next_transaction();
+    denied.only_mark();
+    assert_eq!(required(denied.next_transaction()), ["/h/h2"], "it could put back none");
 }
 
 #[test]

@@ -9,30 +9,30 @@ use crate::lease::snapshot::Snapshot;
 impl SessionMachine {
     /// The next transaction of the restoration; the last one marks the store as rebuilt.
     pub(super) fn restore(&mut self, mut restoration: Box<Restoration>) -> Command {
-        let (what, transaction) = match restoration.batches.pop_front() {
-            Some(batch) => ("put back lost hosts", batch),
-            None => {
-                restoration.marking = true;
-                ("mark etcd as rebuilt", restoration.mark.clone())
-            }
+        let transaction = restoration.next_transaction();
+        let what = match restoration.marking {
+            true => "mark etcd as rebuilt",
+            false => "put back lost hosts",
         };
         self.commit(what, transaction, |_| State::Restoring(restoration))
     }
 
-    /// A transaction of the restoration was committed or refused.
+    /// A transaction of the restoration was committed or refused; one whose conditions do not hold means that
+    /// what was read holds no longer.
     pub(super) fn restored(
         &mut self,
         mut restoration: Box<Restoration>,
         event: Result<Event, EtcdError>,
     ) -> Result<Command, SessionExit> {
         match event {
+            Ok(Event::Committed(None)) => Ok(self.read()),
             Ok(_) if restoration.marking => Ok(self.read()),
             Ok(_) => Ok(self.restore(restoration)),
             Err(EtcdError::Denied(why)) if !restoration.marking => {
                 self.warnings
                     .push(format!("{why}; this host remembers the other hosts until they return"));
                 self.absent = Some(Snapshot::clone(&restoration.known));
-                restoration.batches.clear();
+                restoration.only_mark();
                 Ok(self.restore(restoration))
             }
             Err(EtcdError::Denied(why)) if restoration.has_settings => {

@@ -113,7 +113,7 @@ impl Scene {
                 attributes: HostAttributes::default(),
                 vacated: self.vacated,
                 etcd_lease: Some(1),
-                new_store_id: "b".to_owned(),
+                new_store_id: format!("id{}", self.store.revision),
             })),
             Command::Commit { transaction, .. } => {
                 let is_denied = |write: &Write| match write {

@@ -200,18 +200,22 @@ fn read_back(chain: &Chain) -> FoundChain {
     FoundChain { name: chain.name.clone(), base: chain.base.clone(), rules }
 }
 
+/// A part's name, the part as it is wanted, and as it was found.
+type BothParts<'a, M, R> = (&'a String, Option<&'a Arc<M>>, Option<&'a TablePart<M, R>>);
+
 /// The parts of both by name, in its order, but for those that are the same in memory.
 fn changed<'a, M, R>(
     wanted: &'a BTreeMap<String, Arc<M>>,
     found: &'a BTreeMap<String, TablePart<M, R>>,
-) -> impl Iterator<Item = (&'a String, Option<&'a Arc<M>>, Option<&'a TablePart<M, R>>)> {
+) -> impl Iterator<Item = BothParts<'a, M, R>> {
     let (mut wanted, mut found) = (wanted.iter().peekable(), found.iter().peekable());
     std::iter::from_fn(move || {
         while let (Some((_, part)), Some((_, TablePart::Made(made)))) =
             (wanted.peek(), found.peek())
             && Arc::ptr_eq(part, made)
         {
-            (wanted.next(), found.next());
+            wanted.next();
+            found.next();
         }
         let order = match (wanted.peek(), found.peek()) {
             (Some((wanted, _)), Some((found, _))) => wanted.cmp(found),

@@ -136,9 +136,11 @@ impl Compiler {
                 }
             }
         }
-        let is_gone = |_: &usize, compiled: &mut CompiledPod| compiled.seen != self.updates;
-        let gone: Vec<_> = self.pods.extract_if(.., is_gone).collect();
-        gone.iter().for_each(|(_, compiled)| self.remove_pod(compiled));
+        let is_gone = |(_, compiled): &(&usize, &CompiledPod)| compiled.seen != self.updates;
+        let gone: Vec<usize> = self.pods.iter().filter(is_gone).map(|(id, _)| *id).collect();
+        for compiled in gone.iter().filter_map(|id| self.pods.remove(id)).collect::<Vec<_>>() {
+            self.remove_pod(&compiled);
+        }
         let (removed, added) = self.maps.changed_elements();
         for (set, element) in &removed {
             self.set_mut(set).elements.remove(element);
