@@ -50,7 +50,7 @@ pub fn normal(words: Vec<String>) -> Vec<String> {
 }
 
 /// Subcommands that have `ls`; a pod or host may be called list.
-const LISTS: [&str; 3] = ["ipam", "nodes", "policy"];
+const LISTS: [&str; 7] = ["group", "ipam", "net", "nodes", "ns", "policy", "tenant"];
 
 /// Whether this option of the agent is followed by a value; `None` if it is none of the agent's
 /// settings.

@@ -15,6 +15,7 @@ pub mod help;
 pub mod ipam;
 pub mod json;
 pub mod nodes;
+pub mod objects;
 mod pending_changes;
 pub mod policy;
 pub mod probe;
@@ -65,6 +66,14 @@ pub enum Subcommand {
     Flows(flows::Flows),
     /// What policies decide.
     Policy(policy::Policy),
+    /// Which tenants there are.
+    Tenant(objects::TenantCommand),
+    /// The networks of tenants.
+    Net(objects::NetCommand),
+    /// Groups of pods.
+    Group(objects::GroupCommand),
+    /// What namespaces belong to.
+    Namespace(objects::NamespaceCommand),
     /// Where packets are lost.
     Explain(explain::Explain),
     /// Whether other hosts answer.
@@ -138,6 +147,10 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Subcommand::Doctor(options) => doctor::run(call, &options),
         Subcommand::Probe(options) => probe::run(call, &options),
         Subcommand::Policy(options) => policy::run(call, &options),
+        Subcommand::Tenant(options) => objects::tenant(call, &options),
+        Subcommand::Net(options) => objects::net(call, &options),
+        Subcommand::Group(options) => objects::group(call, &options),
+        Subcommand::Namespace(options) => objects::namespace(call, &options),
         Subcommand::Explain(options) => explain::run(call, &options),
         Subcommand::Status(options) => status::run(call, &options),
         Subcommand::Ready(options) => ready::run(call, &options),

@@ -40,5 +40,6 @@ pub use inputs::{ExchangedFrom, hosts};
 pub use item::Item;
 pub use kubernetes::{ApiStart, read, spawn};
 pub use policies::{PoliciesStart, policies, read_policies};
+pub use references::users;
 pub use shared::{GroupId, HostAddresses, Hosts};
 pub use stored::{KINDS, Kind, MARK, StoredName, StoredPolicies, VALUE_LIMIT};

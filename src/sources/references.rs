@@ -25,6 +25,18 @@ pub fn dangling(objects: &BTreeMap<StoredName, Value>) -> BTreeSet<(StoredName, 
     dangling
 }
 
+/// The `objects` that refer to this one.
+pub fn users(objects: &BTreeMap<StoredName, Value>, name: &StoredName) -> BTreeSet<StoredName> {
+    let refers = |(by, object): &(&StoredName, &Value)| {
+        references(by, &object["spec"]).iter().any(|(kind, wanted)| {
+            *kind == name.kind.name
+                && name.scope.as_ref() == Some(&wanted.tenant)
+                && name.name == wanted.name
+        })
+    };
+    objects.iter().filter(refers).map(|(by, _)| by.clone()).collect()
+}
+
 /// Kind and name of each object that this one refers to.
 fn references(name: &StoredName, spec: &Value) -> Vec<(&'static str, Scoped)> {
     let spec = ObjectField::root(spec);

@@ -153,6 +153,16 @@ impl StoredName {
         StoredName::parse(kind, rest).ok().filter(|name| name.path() == path)
     }
 
+    /// An object of this name.
+    pub fn object(&self, spec: Value) -> Value {
+        let mut metadata = json!({"name": self.name});
+        if let (Some(field), Some(scope)) = (self.kind.scope, &self.scope) {
+            metadata[field] = json!(scope);
+        }
+        json!({"apiVersion": self.kind.versions[0], "kind": self.kind.name,
+            "metadata": metadata, "spec": spec})
+    }
+
     /// An object of this name that closes what it is about.
     fn closed(&self) -> Value {
         let spec = match self.kind.name {
@@ -161,15 +171,11 @@ impl StoredName {
             // Their readers close what names them, or the pods of the namespace.
             _ => json!("not understood"),
         };
-        let mut metadata = json!({"name": self.name});
-        if let (Some(field), Some(scope)) = (self.kind.scope, &self.scope) {
-            metadata[field] = json!(scope);
-        }
+        let mut object = self.object(spec);
         if self.kind.name == "Namespace" {
-            metadata["labels"] = json!("not understood");
+            object["metadata"]["labels"] = json!("not understood");
         }
-        json!({"apiVersion": self.kind.versions[0], "kind": self.kind.name,
-            "metadata": metadata, "spec": spec})
+        object
     }
 }
 

@@ -12,6 +12,7 @@ mod explain;
 mod ipam;
 mod matrix;
 mod nodes;
+mod objects;
 mod probe;
 mod routes;
 mod running;

@@ -41,6 +41,7 @@ fn the_guide_of_policies_does_what_it_shows() {
         "Test and compare",
         "Roll out",
         "From etcd",
+        "One object at a time",
         "Networks of tenants",
         "In Contiv's words",
         "From Calico and kube-router",

@@ -20,12 +20,13 @@ const ELLIPSIS: &str = "…";
 const CODE: &str = "; echo $?";
 
 /// Words of commands that change something: what fails the first time has failed.
-const CHANGES: [&str; 15] = [
+const CHANGES: [&str; 17] = [
     "--apply",
     "-w",
     ">",
     "add",
     "apply",
+    "create",
     "delete",
     "enable",
     "grant-permission",
@@ -35,6 +36,7 @@ const CHANGES: [&str; 15] = [
     "mv",
     "reserve",
     "rm",
+    "rule-add",
     "uninstall",
 ];
 

@@ -6,7 +6,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::policy::files;
+use crate::command::objects::files;
 use crate::command::policy::live::{Affected, Live};
 use crate::net::{Family, Protocol};
 use crate::policy::read::documents::{self, Documents};

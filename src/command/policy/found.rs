@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Context;
 
 use crate::command::call::Call;
-use crate::command::policy::files;
+use crate::command::objects::files;
 use crate::inspect::{Host, HostList, agent_socket, policies};
 use crate::net::Problem;
 use crate::nft::Nft;

@@ -4,7 +4,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::policy::files;
+use crate::command::objects::files;
 use crate::command::policy::found::{self, KnownPolicies, PacketCounts, packets};
 use crate::command::table::{Cell, Table, Tone};
 use crate::policy::list::{PolicyObject, policies};

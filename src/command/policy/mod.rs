@@ -1,10 +1,10 @@
 //! `policy`: what policies decide, which hold, and those in etcd.
 
 mod diff;
-mod files;
 pub mod found;
 mod list;
 mod live;
+mod rules;
 mod show;
 mod stored;
 mod test;
@@ -43,6 +43,10 @@ enum PolicyVerb {
     Apply(stored::Apply),
     Rm(stored::Remove),
     Export(stored::Export),
+    Create(rules::CreatePolicy),
+    RuleAdd(rules::AddRule),
+    RuleRm(rules::RemoveRule),
+    RuleLs(rules::ListRules),
     List(list::List),
     Show(show::Show),
 }
@@ -58,6 +62,10 @@ pub fn run(call: &mut Call<'_>, options: &Policy) -> Result<Outcome, Exit> {
         PolicyVerb::Apply(options) => stored::apply(call, options),
         PolicyVerb::Rm(options) => stored::remove(call, options),
         PolicyVerb::Export(options) => stored::export(call, options),
+        PolicyVerb::Create(options) => rules::create(call, options),
+        PolicyVerb::RuleAdd(options) => rules::add(call, options),
+        PolicyVerb::RuleRm(options) => rules::remove(call, options),
+        PolicyVerb::RuleLs(options) => rules::list(call, options),
         PolicyVerb::List(options) => list::run(call, options),
         PolicyVerb::Show(options) => show::run(call, options),
     }

@@ -1,17 +1,14 @@
 //! `policy apply`, `rm` and `export`: policies in etcd.
 
 use argh::{ArgsInfo, FromArgs};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::command::call::{Call, Outcome};
-use crate::command::policy::files;
-use crate::etcd;
-use crate::inspect::cluster;
+use crate::command::objects::edit::StoredObjects;
+use crate::command::objects::files;
+use crate::command::objects::stored;
 use crate::settings::exit::{self, Exit};
-use crate::sources::{Change, Effect, Kind, Planned, PoliciesStart, StoredName, read_policies};
-
-/// How often others may change policies meanwhile.
-const TRIES: u32 = 10;
+use crate::sources::{Change, Kind, StoredName};
 
 /// put policies into etcd, where all hosts with POLICY=on take them from: each object is added, or replaces
 /// the one of its kind and name. All of them in one transaction, and only if each is understood and what it
@@ -29,6 +26,9 @@ pub struct Apply {
     /// a file with objects (YAML or JSON), again for more; -: standard input
     #[argh(option, short = 'f')]
     file: Vec<String>,
+    /// take out of etcd what stands in none of the files
+    #[argh(switch)]
+    prune: bool,
     /// only show what would change
     #[argh(switch)]
     dry_run: bool,
@@ -82,8 +82,12 @@ pub fn apply(call: &mut Call<'_>, options: &Apply) -> Result<Outcome, Exit> {
     if options.file.is_empty() {
         return Err(Exit::new(exit::SETTINGS, "which objects? -f FILE (-f -: standard input)"));
     }
-    let change = Change::put(files::read(&options.file)?).map_err(refused)?;
-    make(call, &change, options.dry_run, options.json)
+    let put = Change::put(files::read(&options.file)?).map_err(stored::refused)?;
+    let change = |there: &StoredObjects| {
+        let surplus = there.keys().filter(|name| options.prune && !put.put.contains_key(name));
+        Ok(Change { remove: surplus.cloned().collect(), ..put.clone() })
+    };
+    stored::make(call, change, (options.dry_run, options.json))
 }
 
 /// Answers.
@@ -96,7 +100,7 @@ pub fn remove(call: &mut Call<'_>, options: &Remove) -> Result<Outcome, Exit> {
     let kind = kind.ok_or_else(|| unknown(format!("{:?} is no kind of policies", options.kind)))?;
     let name = StoredName::parse(kind, &options.name).map_err(unknown)?;
     let change = Change { remove: vec![name], ..Change::default() };
-    make(call, &change, options.dry_run, options.json)
+    stored::make(call, |_| Ok(change.clone()), (options.dry_run, options.json))
 }
 
 /// Answers.
@@ -104,90 +108,10 @@ pub fn remove(call: &mut Call<'_>, options: &Remove) -> Result<Outcome, Exit> {
 /// # Errors
 /// etcd does not answer.
 pub fn export(call: &mut Call<'_>, _: &Export) -> Result<Outcome, Exit> {
-    let start = start(call)?;
-    let (stored, _) = read_policies(&start).map_err(unreachable)?;
-    let (objects, problems) = stored.understood(&start.roots.policies_range());
+    let (objects, problems) = stored::read(call)?;
     for problem in &problems {
         log::error!("{}: {problem}", problem.subject);
     }
-    let list = Value::Array(objects);
+    let list = Value::Array(objects.into_values().collect());
     call.answer(false, problems.is_empty(), Value::Null, &format!("{list:#}"))
-}
-
-fn start(call: &mut Call<'_>) -> Result<PoliciesStart, Exit> {
-    let loaded = call.load()?;
-    let (etcd, roots) = cluster::etcd(&loaded.settings)?;
-    Ok(PoliciesStart { etcd: etcd.clone(), roots: roots.clone() })
-}
-
-fn unreachable(why: String) -> Exit {
-    Exit::new(exit::UNAVAILABLE, format!("policies in etcd: {why}"))
-}
-
-fn refused(faults: Vec<String>) -> Exit {
-    let faults: String = faults.iter().map(|fault| format!("\n! {fault}")).collect();
-    Exit::new(exit::FAILURE, format!("nothing was changed:{faults}"))
-}
-
-fn make(
-    call: &mut Call<'_>,
-    change: &Change,
-    dry_run: bool,
-    as_json: bool,
-) -> Result<Outcome, Exit> {
-    let start = start(call)?;
-    let pools: Vec<_> = call.load()?.settings.pool_networks().iter().copied().collect();
-    let range = start.roots.policies_range();
-    for _ in 0..TRIES {
-        let (stored, revision) = read_policies(&start).map_err(unreachable)?;
-        let planned = change.plan(&stored, &range, revision, &pools).map_err(refused)?;
-        let commit = || {
-            etcd::commit(&start.etcd, &start.roots, "change policies", &planned.transaction)
-                .map_err(unreachable)
-        };
-        if dry_run || commit()? {
-            return answer(call, &planned, dry_run, as_json);
-        }
-    }
-    Err(Exit::new(exit::TEMPORARY, "policies keep changing: try again"))
-}
-
-fn answer(
-    call: &mut Call<'_>,
-    planned: &Planned,
-    dry_run: bool,
-    as_json: bool,
-) -> Result<Outcome, Exit> {
-    let mut text = String::new();
-    for (name, effect) in &planned.effects {
-        let sign = match effect {
-            Effect::Added => "+",
-            Effect::Replaced => "~",
-            Effect::Removed => "-",
-            Effect::Unchanged => continue,
-        };
-        text += &format!("{sign} {name}\n");
-    }
-    if text.is_empty() {
-        text += "nothing differs\n";
-    } else if dry_run {
-        text += "nothing was changed (--dry-run)\n";
-    }
-    // They were there before, and are no reason to leave.
-    text += &files::faults(&planned.problems);
-    let word = |effect: &Effect| match effect {
-        Effect::Added => "added",
-        Effect::Replaced => "replaced",
-        Effect::Removed => "removed",
-        Effect::Unchanged => "unchanged",
-    };
-    let objects = planned.effects.iter();
-    let objects =
-        objects.map(|(name, effect)| json!({"object": name.path(), "effect": word(effect)}));
-    let value = json!({
-        "objects": objects.collect::<Vec<_>>(),
-        "applied": !dry_run,
-        "problems": planned.problems,
-    });
-    call.answer(as_json, true, value, &text)
 }

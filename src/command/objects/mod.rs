@@ -1,0 +1,50 @@
+//! `net`, `group`, `ns` and `tenant`: the objects of tenants in etcd, one at a time.
+
+pub mod edit;
+pub mod files;
+mod group;
+mod namespace;
+mod net;
+pub mod stored;
+mod tenant;
+mod verbs;
+
+pub use group::GroupCommand;
+pub use namespace::NamespaceCommand;
+pub use net::NetCommand;
+pub use tenant::TenantCommand;
+
+use crate::command::call::{Call, Outcome};
+use crate::settings::exit::Exit;
+
+/// Answers.
+///
+/// # Errors
+/// What keeps an object from being shown or changed.
+pub fn net(call: &mut Call<'_>, options: &NetCommand) -> Result<Outcome, Exit> {
+    net::run(call, options)
+}
+
+/// Answers.
+///
+/// # Errors
+/// As [`net`].
+pub fn group(call: &mut Call<'_>, options: &GroupCommand) -> Result<Outcome, Exit> {
+    group::run(call, options)
+}
+
+/// Answers.
+///
+/// # Errors
+/// As [`net`].
+pub fn namespace(call: &mut Call<'_>, options: &NamespaceCommand) -> Result<Outcome, Exit> {
+    namespace::run(call, options)
+}
+
+/// Answers.
+///
+/// # Errors
+/// As [`net`].
+pub fn tenant(call: &mut Call<'_>, options: &TenantCommand) -> Result<Outcome, Exit> {
+    tenant::run(call, options)
+}

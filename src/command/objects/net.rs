@@ -1,0 +1,114 @@
+//! `net`: networks of tenants.
+
+use argh::{ArgsInfo, FromArgs};
+
+use crate::command::call::{Call, Outcome};
+use crate::command::objects::edit::{self, SpecFields, YesNo};
+use crate::command::objects::verbs::{ListObjects, ObjectKind, RemoveObject, ShowObject};
+use crate::settings::exit::Exit;
+
+const KIND: ObjectKind =
+    ObjectKind { kind: "Network", columns: &[("SUBNETS", "subnets"), ("SHARED", "shared")] };
+
+/// make, change, remove and show networks of tenants: where their pods have addresses, and which tenants they are
+/// kept apart from. In etcd, for all hosts
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "net",
+    example = "{command_name} create blue/front --cidr 10.32.0.0/16",
+    example = "{command_name} set blue/front --shared yes",
+    example = "{command_name} ls",
+    example = "{command_name} show blue/front",
+    example = "{command_name} rm blue/front",
+    error_code(1, "it cannot be, or is not there: nothing was changed"),
+    error_code(69, "etcd cannot be reached, or refuses")
+)]
+pub struct NetCommand {
+    #[argh(subcommand)]
+    verb: NetVerb,
+}
+
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(subcommand)]
+enum NetVerb {
+    Create(NetCreate),
+    Set(NetSet),
+    Remove(RemoveObject),
+    List(ListObjects),
+    Show(ShowObject),
+}
+
+/// make a network
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "create",
+    example = "{command_name} blue/front --cidr 10.32.0.0/16 --cidr fd00:32::/64",
+    error_code(1, "it cannot be: nothing was changed"),
+    error_code(69, "etcd cannot be reached, or refuses")
+)]
+pub struct NetCreate {
+    /// tenant/name (the tenant default without one)
+    #[argh(positional)]
+    name: String,
+    /// a subnet, IPv4 or IPv6, again for more; all of them
+    #[argh(option)]
+    cidr: Vec<String>,
+    /// whether all tenants reach it: yes or no
+    #[argh(option)]
+    shared: Option<YesNo>,
+    /// only show what would change
+    #[argh(switch)]
+    dry_run: bool,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// change what is given of a network; the rest stays
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "set",
+    example = "{command_name} blue/front --shared yes",
+    error_code(1, "it cannot be: nothing was changed"),
+    error_code(69, "etcd cannot be reached, or refuses")
+)]
+pub struct NetSet {
+    /// tenant/name (the tenant default without one)
+    #[argh(positional)]
+    name: String,
+    /// a subnet, IPv4 or IPv6, again for more; all of them
+    #[argh(option)]
+    cidr: Vec<String>,
+    /// whether all tenants reach it: yes or no
+    #[argh(option)]
+    shared: Option<YesNo>,
+    /// only show what would change
+    #[argh(switch)]
+    dry_run: bool,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+pub fn run(call: &mut Call<'_>, options: &NetCommand) -> Result<Outcome, Exit> {
+    match &options.verb {
+        NetVerb::Create(options) => {
+            let fields = fields(&options.cidr, options.shared);
+            KIND.create(call, &options.name, &fields, (options.dry_run, options.json))
+        }
+        NetVerb::Set(options) => {
+            let fields = fields(&options.cidr, options.shared);
+            KIND.set(call, &options.name, &fields, (options.dry_run, options.json))
+        }
+        NetVerb::Remove(options) => KIND.remove(call, options),
+        NetVerb::List(options) => KIND.list(call, options),
+        NetVerb::Show(options) => KIND.show(call, options),
+    }
+}
+
+fn fields(cidrs: &[String], shared: Option<YesNo>) -> SpecFields {
+    [edit::list("subnets", cidrs), edit::flag("shared", shared)].concat()
+}

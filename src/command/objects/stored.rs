@@ -1,0 +1,116 @@
+//! Objects in etcd: how a subcommand reads them, and changes them in one transaction.
+
+use serde_json::json;
+
+use crate::command::call::{Call, Outcome};
+use crate::command::objects::edit::StoredObjects;
+use crate::command::objects::files;
+use crate::etcd;
+use crate::inspect::cluster;
+use crate::net::Problem;
+use crate::settings::exit::{self, Exit};
+use crate::sources::{
+    Change, Effect, Planned, PoliciesStart, StoredName, StoredPolicies, read_policies,
+};
+
+/// How often others may change objects meanwhile.
+const TRIES: u32 = 10;
+
+/// The objects that are understood, and what is wrong with others.
+///
+/// # Errors
+/// etcd does not answer.
+pub fn read(call: &mut Call<'_>) -> Result<(StoredObjects, Vec<Problem>), Exit> {
+    let start = start(call)?;
+    let (stored, _) = read_policies(&start).map_err(unreachable)?;
+    Ok(understood(&stored, &start.roots.policies_range()))
+}
+
+fn understood(stored: &StoredPolicies, range: &str) -> (StoredObjects, Vec<Problem>) {
+    let (objects, problems) = stored.understood(range);
+    let named = objects.into_iter().filter_map(|it| Some((StoredName::of(&it).ok()?, it)));
+    (named.collect(), problems)
+}
+
+/// Makes the `change` that follows from the objects there are, and says what it did.
+///
+/// # Errors
+/// What keeps it from being made.
+pub fn make(
+    call: &mut Call<'_>,
+    change: impl Fn(&StoredObjects) -> Result<Change, String>,
+    (dry_run, as_json): (bool, bool),
+) -> Result<Outcome, Exit> {
+    let start = start(call)?;
+    let pools: Vec<_> = call.load()?.settings.pool_networks().iter().copied().collect();
+    let range = start.roots.policies_range();
+    for _ in 0..TRIES {
+        let (stored, revision) = read_policies(&start).map_err(unreachable)?;
+        let change = change(&understood(&stored, &range).0).map_err(|why| refused(vec![why]))?;
+        let planned = change.plan(&stored, &range, revision, &pools).map_err(refused)?;
+        let commit = || {
+            etcd::commit(&start.etcd, &start.roots, "change policies", &planned.transaction)
+                .map_err(unreachable)
+        };
+        if dry_run || commit()? {
+            return answer(call, &planned, dry_run, as_json);
+        }
+    }
+    Err(Exit::new(exit::TEMPORARY, "policies keep changing: try again"))
+}
+
+fn start(call: &mut Call<'_>) -> Result<PoliciesStart, Exit> {
+    let loaded = call.load()?;
+    let (etcd, roots) = cluster::etcd(&loaded.settings)?;
+    Ok(PoliciesStart { etcd: etcd.clone(), roots: roots.clone() })
+}
+
+fn unreachable(why: String) -> Exit {
+    Exit::new(exit::UNAVAILABLE, format!("policies in etcd: {why}"))
+}
+
+/// Nothing was changed, because of `faults`.
+pub fn refused(faults: Vec<String>) -> Exit {
+    let faults: String = faults.iter().map(|fault| format!("\n! {fault}")).collect();
+    Exit::new(exit::FAILURE, format!("nothing was changed:{faults}"))
+}
+
+fn answer(
+    call: &mut Call<'_>,
+    planned: &Planned,
+    dry_run: bool,
+    as_json: bool,
+) -> Result<Outcome, Exit> {
+    let mut text = String::new();
+    for (name, effect) in &planned.effects {
+        let sign = match effect {
+            Effect::Added => "+",
+            Effect::Replaced => "~",
+            Effect::Removed => "-",
+            Effect::Unchanged => continue,
+        };
+        text += &format!("{sign} {name}\n");
+    }
+    if text.is_empty() {
+        text += "nothing differs\n";
+    } else if dry_run {
+        text += "nothing was changed (--dry-run)\n";
+    }
+    // They were there before, and are no reason to leave.
+    text += &files::faults(&planned.problems);
+    let word = |effect: &Effect| match effect {
+        Effect::Added => "added",
+        Effect::Replaced => "replaced",
+        Effect::Removed => "removed",
+        Effect::Unchanged => "unchanged",
+    };
+    let objects = planned.effects.iter();
+    let objects =
+        objects.map(|(name, effect)| json!({"object": name.path(), "effect": word(effect)}));
+    let value = json!({
+        "objects": objects.collect::<Vec<_>>(),
+        "applied": !dry_run,
+        "problems": planned.problems,
+    });
+    call.answer(as_json, true, value, &text)
+}

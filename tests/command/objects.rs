@@ -1,0 +1,141 @@
+//! The subcommands `tenant`, `net`, `group`, `ns`, and `policy` rule by rule.
+
+use serde_json::json;
+
+use crate::support::{Cluster, Ended, Node};
+use crate::{object, refused, run};
+
+const SETTINGS: &[(&str, &str)] = &[("IPV6_SUBNET", ""), ("POLICY", "on")];
+
+fn done(host: &Node, line: &str) -> String {
+    run(host, line, SETTINGS).ok()
+}
+
+fn typed(host: &Node, line: &str) -> Ended {
+    run(host, line, SETTINGS)
+}
+
+#[test]
+fn objects_are_made_changed_shown_and_removed_one_at_a_time() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    assert_eq!(done(host, "net ls"), "there is no Network\n");
+    assert_eq!(done(host, "tenant ls"), "there is no tenant\n");
+    let created = done(host, "net create blue/front --cidr 10.32.0.0/16 --dry-run");
+    assert_eq!(created, "+ Network blue/front\nnothing was changed (--dry-run)\n");
+    done(host, "net create blue/front --cidr 10.32.0.0/16 --cidr fd00:32::/64");
+    assert_eq!(done(host, "policy create blue/web"), "+ GroupPolicy blue/web\n");
+    done(host, "group create blue/web --policies web --default deny");
+    done(host, "ns create shop --tenant blue --group web --network front --allow *");
+    let rule = "policy rule-add blue/web --direction in --action allow --protocol tcp --port 80 --port 8000-8999";
+    assert_eq!(done(host, &format!("{rule} --peer-group web")), "~ GroupPolicy blue/web\n");
+    done(
+        host,
+        "policy rule-add blue/web --direction out --action deny --cidr 10.0.0.0/8 --except 10.1.0.0/16 --priority 9",
+    );
+
+    let rules = done(host, "policy rule-ls blue/web");
+    let lines: Vec<Vec<&str>> =
+        rules.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        lines[1],
+        ["1", "in", "1", "allow", "tcp", "80,8000-8999", "group", "web"],
+        "{rules}"
+    );
+    assert_eq!(lines[2][..4], ["2", "out", "9", "deny"], "{rules}");
+    let listed = object(&typed(host, "policy rule-ls blue/web --json"));
+    let first = json!({"direction": "in", "action": "allow", "protocol": "tcp",
+        "ports": [80, "8000-8999"], "peer": {"group": "web"}});
+    assert_eq!(listed["rules"][0], first);
+
+    assert_eq!(done(host, "net set blue/front --shared yes"), "~ Network blue/front\n");
+    assert_eq!(done(host, "net set blue/front --shared yes"), "nothing differs\n");
+    let net = object(&typed(host, "net show blue/front --json"));
+    let spec = json!({"subnets": ["10.32.0.0/16", "fd00:32::/64"], "shared": true});
+    assert_eq!((&net["object"]["spec"], &net["usedBy"]), (&spec, &json!(["NamespaceRule shop"])));
+    let group = done(host, "group show blue/web");
+    assert!(
+        group.contains("GroupPolicy blue/web") && group.contains("NamespaceRule shop"),
+        "{group}"
+    );
+    let tenants = done(host, "tenant ls");
+    let row: Vec<&str> = tenants.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row, ["blue", "1", "1", "1", "1"], "{tenants}");
+    let tenant = object(&typed(host, "tenant show blue --json"));
+    assert_eq!((&tenant["networks"], &tenant["namespaces"]), (&json!(["front"]), &json!(["shop"])));
+
+    assert_eq!(done(host, "policy rule-rm blue/web 1"), "~ GroupPolicy blue/web\n");
+    assert!(!done(host, "policy rule-ls blue/web").contains("tcp"));
+    done(host, "group set blue/web --policies=");
+    done(host, "policy rm GroupPolicy blue/web");
+    for line in ["ns rm shop", "group rm blue/web", "net rm blue/front"] {
+        assert!(done(host, line).starts_with("- "));
+    }
+    assert_eq!(done(host, "tenant ls"), "there is no tenant\n");
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_reason_and_nothing_is_changed() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    done(host, "net create blue/front --cidr 10.32.0.0/16");
+    done(host, "group create blue/web");
+    done(host, "ns create shop --tenant blue --group web --network front");
+    done(host, "policy create blue/p");
+    let before = done(host, "policy export");
+    let nothing = "nothing was changed";
+    for (line, code, words) in [
+        ("net create blue/front --cidr 10.33.0.0/16", 1, &[nothing, "there already"][..]),
+        ("net create green/front --cidr 10.32.7.0/24", 1, &[nothing, "blue/front"]),
+        ("net create green/front --cidr 10.244.0.0/24", 1, &[nothing, "10.244.0.0/16"]),
+        ("net create green/front --cidr 10.33.0.7/24", 1, &[nothing, "10.33.0.7/24"]),
+        ("net create green/front", 1, &[nothing, "subnets"]),
+        ("net set green/front --shared no", 1, &[nothing, "Network green/front is not there"]),
+        ("net set blue/front --shared perhaps", 2, &["perhaps"]),
+        ("net set blue/front", 1, &[nothing, "what is to be set"]),
+        ("net rm blue/front", 1, &[nothing, "NamespaceRule shop"]),
+        ("net rm blue/frnt", 1, &[nothing, "blue/frnt is not there"]),
+        ("net show blue/frnt", 1, &["blue/frnt is not there"]),
+        ("net show a/b/c", 2, &["b/c"]),
+        ("group create blue/db --policies gone", 1, &[nothing, "blue/gone does not exist"]),
+        ("group set blue/web --default perhaps", 1, &[nothing, "perhaps"]),
+        ("group rm blue/web", 1, &[nothing, "NamespaceRule shop"]),
+        ("ns set shop --group gone", 1, &[nothing, "Group blue/gone does not exist"]),
+        ("policy rule-add blue/p --direction in --action allow --peer-group gone", 1, &["gone"]),
+        ("policy rule-add blue/p --direction up --action allow", 1, &[nothing, "up"]),
+        ("policy rule-add blue/p --direction in --action allow --port 80", 1, &[nothing]),
+        (
+            "policy rule-add blue/p --direction in --action allow --cidr 10.0.0.0/8 --peer-group web",
+            2,
+            &["one of"],
+        ),
+        ("policy rule-add blue/gone --direction in --action allow", 1, &["create makes it"]),
+        ("policy rule-rm blue/p 1", 1, &[nothing, "none with number 1"]),
+        ("policy rule-rm blue/p 0", 1, &[nothing, "none with number 0"]),
+        ("tenant show gren", 1, &["nothing is of the tenant \"gren\""]),
+        ("gruop ls", 2, &["did you mean group?"]),
+        ("net crate x", 2, &["did you mean create?"]),
+    ] {
+        refused(&typed(host, line), code, words);
+    }
+    assert_eq!(done(host, "policy export"), before);
+}
+
+#[test]
+fn pruning_takes_out_what_no_file_has() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    done(host, "group create blue/web");
+    done(host, "net create blue/front --cidr 10.32.0.0/16");
+    host.write("/root/all.json", &done(host, "policy export"));
+    done(host, "group create blue/db");
+    done(host, "ns create shop --tenant blue --group db");
+    let pruned = done(host, "policy apply -f /root/all.json --prune");
+    assert_eq!(pruned, "- Group blue/db\n- NamespaceRule shop\n");
+    assert_eq!(done(host, "policy apply -f /root/all.json --prune"), "nothing differs\n");
+    // A value that is not understood is nobody's to take out but by its name.
+    cluster.etcd.put("/humanz/v1-policies/Group/blue/bad", "{");
+    done(host, "policy apply -f /root/all.json --prune");
+    refused(&typed(host, "group set blue/bad --default allow"), 1, &["blue/bad is not there"]);
+    done(host, "group rm blue/bad");
+}
