@@ -242,7 +242,7 @@ impl AddRule {
         let fields = [
             ("priority", self.priority.map(|priority| json!(priority))),
             ("protocol", self.protocol.as_deref().map(number)),
-            ("audit", self.audit.then(|| json!(true))),
+            ("audit", self.audit.then_some(json!(true))),
         ];
         for (field, value) in fields.into_iter().filter_map(|(field, it)| Some((field, it?))) {
             rule[field] = value;
