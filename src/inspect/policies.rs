@@ -1,10 +1,14 @@
 //! What this host knows of policies: as its agent says, or as its disk has it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnetwork::IpNetwork;
 
 use crate::inspect::{agent_socket, identity, last_policies, pods};
+use crate::net::Family;
+use crate::netlink::NetlinkError;
+use crate::nft::{Nft, Value};
+use crate::policy::compile::{POLICY_TABLE, address};
 use crate::policy::local::Pods;
 use crate::policy::sources::{Policies, SourceState};
 use crate::policy::view::View;
@@ -19,13 +23,15 @@ pub fn asked(settings: &Settings) -> Result<Option<View>, String> {
     serde_json::from_value(view).map_err(|error| format!("the agent's answer: {error}"))
 }
 
-/// What held last, and the pods that the store has; `None` if `settings` have no policies.
+/// What held last, the pods that the store has, and which of them the kernel's table has; `None` if `settings`
+/// have no policies.
 ///
 /// # Errors
 /// The store of addresses cannot be read, or this host has no name.
 pub fn last(
     settings: &Settings,
     subnets: impl IntoIterator<Item = IpNetwork>,
+    nft: &Nft,
 ) -> Result<Option<View>, Exit> {
     let Some(policy) = &settings.policy else { return Ok(None) };
     let providers = policy.providers(&settings.source);
@@ -35,12 +41,33 @@ pub fn last(
     let dated = |state: SourceState| SourceState { read: read.filter(|_| state.holds), ..state };
     let network = &settings.cni.name;
     let contents = pods::store(settings, network)?.contents().map_err(pods::refused)?;
+    let pods = Pods::of(network, &contents.entries, &Pods::default());
+    // Who may not read the table sees the store alone.
+    let not_in_force = not_in_force(nft, &pods).unwrap_or_default();
     Ok(Some(View {
         host: identity::node_name(settings)?,
         subnets: subnets.into_iter().collect(),
         sources: policies.states(&providers).into_iter().map(dated).collect(),
         known: policies.snapshot().cloned(),
-        pods: Pods::of(network, &contents.entries, &Pods::default()),
+        pods,
         held: BTreeMap::new(),
+        not_in_force,
     }))
+}
+
+/// The containers with an address that the table does not have; none where there is no table.
+fn not_in_force(nft: &Nft, pods: &Pods) -> Result<BTreeSet<String>, NetlinkError> {
+    if !nft.tables()?.iter().any(|name| name == POLICY_TABLE) {
+        return Ok(BTreeSet::new());
+    }
+    let mut found = BTreeSet::new();
+    for pod in pods.iter() {
+        for address in &pod.addresses {
+            let [to_pod, ..] = address::sets(Family::of(*address));
+            if nft.element(POLICY_TABLE, &to_pod, &[Value::address(*address)])?.is_none() {
+                found.insert(pod.container_id.clone());
+            }
+        }
+    }
+    Ok(found)
 }

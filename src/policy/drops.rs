@@ -151,6 +151,7 @@ impl fmt::Display for Denial {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Arc;
 
     use serde_json::{Value, json};
@@ -182,6 +183,7 @@ mod tests {
             })),
             pods: vec![pod("web", "10.1.2.3"), pod("db", "10.1.2.4")].into(),
             held: BTreeMap::new(),
+            not_in_force: BTreeSet::new(),
         })
     }
 

@@ -48,19 +48,10 @@ impl<'a> Knowledge<'a> {
             Direction::Ingress => (tuple.destination, tuple.source),
             Direction::Egress => (tuple.source, tuple.destination),
         };
-        let is_here = self.pod(own).is_some();
-        let decided =
-            |reason| PartialDecision::Known(Decision { allowed: true, reason, audit: None });
-        if direction == Direction::Ingress && is_here && self.own.contains(&peer) {
-            return decided(Reason::OwnNode);
-        }
-        let dns = [Protocol::Udp, Protocol::Tcp].map(|it| Transport::Port(it, DNS_PORT));
-        if direction == Direction::Egress
-            && is_here
-            && self.own.contains(&peer)
-            && dns.contains(&tuple.transport)
+        if self.pod(own).is_some()
+            && let Some(reason) = self.exempt(tuple, direction)
         {
-            return decided(Reason::OwnResolver);
+            return PartialDecision::Known(Decision { allowed: true, reason, audit: None });
         }
         let end = PartialEnd { known: self, tuple, direction, subject: own, peer };
         let itself = own == peer;
@@ -75,6 +66,21 @@ impl<'a> Knowledge<'a> {
                 PartialDecision::Known(Decision { audit, ..decision })
             }
             depends => depends,
+        }
+    }
+
+    /// Why a pod of this host needs no rule at its end: the other end is the host itself, which reaches its
+    /// pods and answers their questions about names. That is so in quarantine, too.
+    pub fn exempt(&self, tuple: &Tuple, direction: Direction) -> Option<Reason<'a>> {
+        let dns = [Protocol::Udp, Protocol::Tcp].map(|it| Transport::Port(it, DNS_PORT));
+        match direction {
+            Direction::Ingress if self.own.contains(&tuple.source) => Some(Reason::OwnNode),
+            Direction::Egress
+                if self.own.contains(&tuple.destination) && dns.contains(&tuple.transport) =>
+            {
+                Some(Reason::OwnResolver)
+            }
+            _ => None,
         }
     }
 

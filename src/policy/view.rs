@@ -33,6 +33,9 @@ pub struct View {
     /// By container: pods that other hosts must know first.
     #[serde(default)]
     pub held: BTreeMap<String, Held>,
+    /// Containers that the kernel's table lets nothing reach, as found where no agent answers.
+    #[serde(default)]
+    pub not_in_force: BTreeSet<String>,
 }
 
 /// Why a pod is held, and since when.
@@ -63,6 +66,8 @@ pub enum QuarantineReason {
     /// No source knows the pod.
     NotKnown,
     Held(HeldReason),
+    /// The kernel's table does not have it. What for, only its agent knows.
+    NotInForce,
 }
 
 impl View {
@@ -83,8 +88,11 @@ impl View {
             let reason = match (&self.known, held) {
                 (None, _) => QuarantineReason::NoPolicies,
                 (_, Some(held)) => QuarantineReason::Held(held.reason),
-                _ if pod.addresses.iter().all(|it| known.contains(it)) => return None,
-                _ => QuarantineReason::NotKnown,
+                _ if !pod.addresses.iter().all(|it| known.contains(it)) => {
+                    QuarantineReason::NotKnown
+                }
+                _ if self.not_in_force.contains(&pod.container_id) => QuarantineReason::NotInForce,
+                _ => return None,
             };
             Some(Quarantined {
                 pod: pod.pod.clone().unwrap_or_else(|| pod.container_id.clone()),
@@ -98,12 +106,13 @@ impl View {
 }
 
 impl QuarantineReason {
-    pub const ALL: [QuarantineReason; 5] = [
+    pub const ALL: [QuarantineReason; 6] = [
         QuarantineReason::NoPolicies,
         QuarantineReason::NotKnown,
         QuarantineReason::Held(HeldReason::MembersUnknown),
         QuarantineReason::Held(HeldReason::FormerOwner),
         QuarantineReason::Held(HeldReason::NotPublished),
+        QuarantineReason::NotInForce,
     ];
 
     /// In metrics.
@@ -114,6 +123,7 @@ impl QuarantineReason {
             QuarantineReason::Held(HeldReason::MembersUnknown) => "members unknown",
             QuarantineReason::Held(HeldReason::FormerOwner) => "former owner",
             QuarantineReason::Held(HeldReason::NotPublished) => "not published",
+            QuarantineReason::NotInForce => "not in force",
         }
     }
 }
@@ -151,6 +161,9 @@ impl Quarantined {
                 "it ends when etcd has what this host says of its pods: see the other problems, and \
                  whether etcd answers"
             }
+            QuarantineReason::NotInForce => {
+                "it ends when humanz-agent runs (systemctl start humanz-agent)"
+            }
         };
         let problem = Problem::new(ProblemKind::Policy, self.subject(), what).with_fix(fix);
         match self.since {
@@ -166,6 +179,7 @@ impl fmt::Display for QuarantineReason {
             QuarantineReason::NoPolicies => f.write_str("no policies have been read yet"),
             QuarantineReason::NotKnown => f.write_str("no source of policies knows the pod"),
             QuarantineReason::Held(reason) => reason.fmt(f),
+            QuarantineReason::NotInForce => f.write_str("the table does not have its address yet"),
         }
     }
 }
@@ -204,6 +218,7 @@ mod tests {
             known: known.map(Arc::new),
             pods: vec![pod("c1", Some("shop/web"), "10.1.2.3"), pod("c2", None, "10.1.2.4")].into(),
             held: BTreeMap::new(),
+            not_in_force: BTreeSet::new(),
         }
     }
 
@@ -245,6 +260,19 @@ mod tests {
         let at = |seconds| problems(&view, SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(1), Vec::<String>::new());
         assert!(at(4).len() == 1 && at(4)[0].contains("a former pod's"), "{:?}", at(4));
+    }
+
+    #[test]
+    fn a_pod_that_the_table_does_not_have_is_in_quarantine() {
+        let standalone = Some(Cluster::new(true));
+        let mut view = view(Some(PolicySnapshot { standalone, ..PolicySnapshot::default() }));
+        view.not_in_force.insert("c2".to_owned());
+        let quarantined = view.quarantined();
+        assert_eq!(quarantined.len(), 1);
+        assert_eq!(
+            (&*quarantined[0].pod, quarantined[0].reason),
+            ("c2", QuarantineReason::NotInForce)
+        );
     }
 
     #[test]

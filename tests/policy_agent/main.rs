@@ -11,6 +11,7 @@ mod etcd;
 mod flows;
 mod guide;
 mod held;
+mod here;
 mod hosts;
 mod kills;
 mod leak;

@@ -172,6 +172,7 @@ impl Agent {
                 sources,
                 known: self.state.policies.snapshot().cloned(),
                 pods,
+                not_in_force: BTreeSet::new(),
             };
             let known = self.state.cache.policy.described.known_addresses();
             let (quarantined, now) = (view.quarantined_but(&known), SystemTime::now());

@@ -72,8 +72,9 @@ pub fn view(settings: &Settings) -> Result<(View, Option<String>), Exit> {
         Ok(None) => Err(Exit::new(exit::UNAVAILABLE, "the agent has no policies yet: it starts")),
         Err(why) if agent_socket::is_denied(settings) => Err(Exit::new(exit::UNAVAILABLE, why)),
         Err(why) => {
-            let subnets = Host::inspect(settings, HostList::Saved)?.subnets;
-            let view = policies::last(settings, subnets.iter().copied())?.ok_or_else(off)?;
+            let host = Host::inspect(settings, HostList::Saved)?;
+            let last = policies::last(settings, host.subnets.iter().copied(), &host.kernel.nft)?;
+            let view = last.ok_or_else(off)?;
             Ok((view, Some(format!("{why}; this is what held last"))))
         }
     }

@@ -1,45 +1,26 @@
 //! `policy diff --live`: the connections that run on this host and that a change would cut.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use crate::command::call::{Call, complain};
-use crate::command::policy::found;
-use crate::inspect::{Host, HostList};
+use crate::command::call::Call;
+use crate::command::policy::here::HostPolicies;
 use crate::net::Family;
 use crate::netlink::connections::{self, Connection};
-use crate::policy::partial::Knowledge;
 use crate::policy::read::documents::Documents;
-use crate::policy::rule::{Origin, Tier};
 use crate::policy::running::{ConnectionOutcome, RuleChange};
-use crate::policy::view::View;
-use crate::policy::{Direction, Members, PolicySnapshot, Rule, Rules, Tuple, members};
-use crate::settings::exit::{self, Exit};
+use crate::policy::{Direction, Rule, Tuple};
+use crate::settings::exit::Exit;
 
 /// Lines of text for each list; JSON has all.
 const LINES: usize = 50;
 
-/// Kinds that say which policies there are, and not what pods are like.
-const POLICIES: [&str; 6] = [
-    "NetworkPolicy",
-    "ClusterNetworkPolicy",
-    "AdminNetworkPolicy",
-    "BaselineAdminNetworkPolicy",
-    GROUP,
-    GROUP_POLICY,
-];
-const GROUP: &str = "Group";
-const GROUP_POLICY: &str = "GroupPolicy";
-
 /// The host, with the connections that run.
 pub struct Live {
-    view: View,
-    known: PolicySnapshot,
-    own: BTreeSet<IpAddr>,
+    host: HostPolicies,
     connections: Vec<Connection>,
 }
 
@@ -69,17 +50,12 @@ impl Live {
     /// # Errors
     /// Policies are off, or this user may not ask agent and kernel.
     pub fn look(call: &mut Call<'_>) -> Result<Live, Exit> {
-        let settings = call.load()?.settings;
-        let (view, note) = found::view(&settings)?;
-        note.into_iter().for_each(|note| complain(&note));
-        let host = Host::inspect(&settings, HostList::Saved)?;
-        let own = host.addresses()?.iter().map(|found| found.address.ip()).collect();
+        let host = HostPolicies::look(call)?;
         let mut all = Vec::new();
         for family in Family::BOTH {
             all.extend(connections::of_family(family, |_| true).context("list connections")?);
         }
-        let known = view.known.as_deref().cloned().unwrap_or_default();
-        Ok(Live { view, known, own, connections: all })
+        Ok(Live { host, connections: all })
     }
 
     /// What the objects `new` do to connections that run. `before` and `after` are those of files without
@@ -93,21 +69,12 @@ impl Live {
         before: &Documents,
         after: &Documents,
     ) -> Result<Affected, Exit> {
-        let rules = self.changed(new, before, after)?;
-        let pods = self.view.endpoints();
-        // Of a selector that is not among them, this host did not ask what it finds elsewhere.
-        let members = self.known.members.clone();
-        let then = self.members_then(members.clone(), &rules, after);
-        let knowledge = |rules, members| Knowledge {
-            rules,
-            members,
-            pods: &pods,
-            subnets: &self.view.subnets,
-            own: &self.own,
-        };
+        let rules = self.host.changed((new, "--new"), before, after)?;
+        let pods = self.host.view.endpoints();
+        let then = self.host.members_then(&rules, after);
         let change = RuleChange {
-            before: knowledge(&self.known.rules, &members),
-            after: knowledge(&rules, &then),
+            before: self.host.knowledge(&self.host.known.rules, &self.host.known.members, &pods),
+            after: self.host.knowledge(&rules, &then, &pods),
         };
         let mut affected = Affected::default();
         for connection in &self.connections {
@@ -126,47 +93,6 @@ impl Live {
         Ok(affected)
     }
 
-    /// The rules that hold here, with those of `new` in place of the ones of the same objects.
-    fn changed(&self, new: &[Value], before: &Documents, after: &Documents) -> Result<Rules, Exit> {
-        let kinds: BTreeSet<&str> =
-            new.iter().filter_map(|object| object["kind"].as_str()).collect();
-        let refused = |why: String| Exit::new(exit::SETTINGS, why);
-        if let Some(kind) = kinds.iter().find(|kind| !POLICIES.contains(kind)) {
-            let why = "--live judges this host's pods as they are now";
-            return Err(refused(format!("{why}: take objects of kind {kind} out of --new")));
-        }
-        let changes_groups = kinds.contains(GROUP) || kinds.contains(GROUP_POLICY);
-        let files: BTreeSet<Origin> =
-            before.rules.iter().map(|rule| rule.origin.object()).collect();
-        let is_missing = |rule: &&Rule| {
-            rule.tier == Tier::Group && changes_groups && !files.contains(&rule.origin.object())
-        };
-        if let Some(rule) = self.known.rules.iter().find(is_missing) {
-            let why = "groups are read together with their policies, and -f lacks";
-            let hint = "humanz-agent policy export prints those in etcd";
-            return Err(refused(format!("{why} {}: {hint}", rule.origin)));
-        }
-        let is_changed = |rule: &&Rule| match rule.tier {
-            Tier::Group => changes_groups,
-            _ => new.iter().any(|object| is_of(&rule.origin, object)),
-        };
-        let kept = self.known.rules.iter().filter(|rule| !is_changed(rule));
-        let added = after.rules.iter().filter(is_changed);
-        Ok(Rules::new(kept.chain(added).cloned().collect()))
-    }
-
-    /// With what the files say of selectors that no rule had: what they find on other hosts is not known
-    /// where the files have no pods.
-    fn members_then(&self, mut members: Members, rules: &Rules, after: &Documents) -> Members {
-        if after.endpoints.pods.is_empty() {
-            return members;
-        }
-        let mut wanted = members::peers(rules.iter());
-        wanted.retain(|selector| !members.contains_key(selector));
-        members.extend(members::find(&wanted, &after.endpoints));
-        members
-    }
-
     fn named(
         &self,
         connection: &Connection,
@@ -174,10 +100,7 @@ impl Live {
         rule: &Rule,
     ) -> AffectedConnection {
         let tuple = Tuple::of(connection);
-        let name = |address: IpAddr| {
-            let pod = self.view.pods.iter().find(|pod| pod.addresses.contains(&address))?;
-            Some(pod.pod.clone().unwrap_or_else(|| pod.container_id.clone()))
-        };
+        let name = |address: IpAddr| self.host.pod_name(address);
         AffectedConnection {
             connection: *connection,
             tuple,
@@ -187,16 +110,6 @@ impl Live {
             rule: rule.to_string(),
         }
     }
-}
-
-fn is_of(origin: &Origin, object: &Value) -> bool {
-    let metadata = &object["metadata"];
-    object["kind"] == origin.source.name()
-        && metadata["name"] == origin.name.as_str()
-        && origin
-            .namespace
-            .as_ref()
-            .is_none_or(|own| metadata["namespace"].as_str().unwrap_or("default") == own.as_str())
 }
 
 impl Affected {

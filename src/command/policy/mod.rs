@@ -2,8 +2,10 @@
 
 mod diff;
 pub mod found;
+mod here;
 mod list;
 mod live;
+mod live_test;
 mod rules;
 mod show;
 mod stored;
@@ -14,7 +16,7 @@ use argh::{ArgsInfo, FromArgs};
 use crate::command::call::{Call, Outcome};
 use crate::settings::exit::Exit;
 
-/// say what network policies decide, from files alone (test, diff), which policies hold on this host (ls,
+/// say what network policies decide, on this host or from files (test, diff), which policies hold here (ls,
 /// show), and change those in etcd (apply, rm, export)
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
@@ -57,6 +59,7 @@ enum PolicyVerb {
 /// A file or an end that is not understood.
 pub fn run(call: &mut Call<'_>, options: &Policy) -> Result<Outcome, Exit> {
     match &options.verb {
+        PolicyVerb::Test(options) if options.is_live() => live_test::run(call, options),
         PolicyVerb::Test(options) => test::run(call, options),
         PolicyVerb::Diff(options) => diff::run(call, options),
         PolicyVerb::Apply(options) => stored::apply(call, options),

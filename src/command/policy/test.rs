@@ -9,36 +9,54 @@ use crate::command::call::{Call, Outcome};
 use crate::command::objects::files;
 use crate::net::{Family, Protocol};
 use crate::policy::read::documents;
-use crate::policy::{Decision, Endpoint, Endpoints, Judgement, Reason, Transport, Tuple, evaluate};
+use crate::policy::{Decision, Endpoints, Judgement, Reason, Transport, Tuple, evaluate};
 use crate::settings::exit::{self, Exit};
 
-/// say whether a connection is allowed, and which rule decides at each end; policies, groups, pods,
-/// namespaces and nodes stand in files (JSON, policies also as YAML). A service is tested by
-/// the pods behind it
+/// say whether a connection is allowed, and which rule decides at each end: by what holds on this host, or
+/// by files alone with policies, groups, pods, namespaces and nodes (JSON, policies also as YAML). A service
+/// is tested by the pods behind it
 #[derive(FromArgs, ArgsInfo, Debug)]
-#[argh(subcommand, name = "test")]
+#[argh(
+    subcommand,
+    name = "test",
+    example = "{command_name} --from shop/web --to shop/db:5432",
+    example = "{command_name} --live -f new.yaml --from shop/web --to shop/db:5432",
+    example = "{command_name} -f cluster.json -f new.yaml --from shop/web --to 192.0.2.7",
+    error_code(1, "it is denied, or what another host judges is not known here"),
+    error_code(2, "a file or an end is not understood, or policies are off")
+)]
 pub struct Test {
-    /// a file of objects, again for more; -: standard input
+    /// a file of objects, again for more; -: standard input. Without one what holds on this host
     #[argh(option, short = 'f')]
-    file: Vec<String>,
+    pub file: Vec<String>,
+    /// by what holds on this host, with the policies of the files in place of those of their names
+    #[argh(switch)]
+    live: bool,
     /// a pod (namespace/name) or an address
     #[argh(option)]
-    from: String,
+    pub from: String,
     /// the same, with :PORT; without a port an echo request
     #[argh(option)]
-    to: String,
+    pub to: String,
     /// tcp (default), udp or sctp
     #[argh(option, default = "Protocol::Tcp")]
-    protocol: Protocol,
+    pub protocol: Protocol,
     /// let pods choose their group where their namespace has no rule
     #[argh(switch)]
-    free_groups: bool,
+    pub free_groups: bool,
     /// print one JSON object
     #[argh(switch)]
-    json: bool,
+    pub json: bool,
 }
 
-/// Answers for each family that both ends have; it is denied if one of them is.
+impl Test {
+    /// It is about this host, and not about files alone.
+    pub fn is_live(&self) -> bool {
+        self.live || self.file.is_empty()
+    }
+}
+
+/// Answers by files for each family that both ends have; it is denied if one of them is.
 ///
 /// # Errors
 /// A file or an end that is not understood.
@@ -46,7 +64,11 @@ pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
     let documents = documents::read(&files::read(&options.file)?, options.free_groups).isolated();
     let endpoints = &documents.endpoints;
     let (to, port) = destination(&options.to);
-    let tuples = tuples(endpoints, (&options.from, to), port.map(|port| (options.protocol, port)))?;
+    let port = port.map(|port| (options.protocol, port));
+    let pods = || endpoints.pods.iter().map(|pod| (pod.to_string(), &*pod.addresses));
+    let named =
+        |what: &str| addresses(what, pods(), "of these files that has an address of its own");
+    let tuples = tuples(named, (&options.from, to), port)?;
     let judged: Vec<(Tuple, Judgement<'_>)> = tuples
         .into_iter()
         .map(|tuple| (tuple, evaluate(&documents.rules, endpoints, &tuple)))
@@ -104,7 +126,7 @@ fn object(tuple: &Tuple, judgement: &Judgement<'_>) -> Value {
 }
 
 /// An end of `to`, and its port: `shop/db:80`, `192.0.2.1:80`, `[::1]:80`, `::1`.
-fn destination(to: &str) -> (&str, Option<u16>) {
+pub fn destination(to: &str) -> (&str, Option<u16>) {
     let split = to.rsplit_once(':').and_then(|(end, port)| Some((end, port.parse().ok()?)));
     match split {
         _ if to.parse::<IpAddr>().is_ok() => (to, None),
@@ -116,12 +138,17 @@ fn destination(to: &str) -> (&str, Option<u16>) {
     }
 }
 
-fn tuples(
-    endpoints: &Endpoints,
+/// The connections that are meant from `from` to `to`, one for each family that both have. `addresses`: those
+/// of an end.
+///
+/// # Errors
+/// An end that is not known, or no family in common.
+pub fn tuples(
+    addresses: impl Fn(&str) -> Result<Vec<IpAddr>, Exit>,
     (from, to): (&str, &str),
     port: Option<(Protocol, u16)>,
 ) -> Result<Vec<Tuple>, Exit> {
-    let (sources, destinations) = (addresses(endpoints, from)?, addresses(endpoints, to)?);
+    let (sources, destinations) = (addresses(from)?, addresses(to)?);
     let mut tuples = Vec::new();
     for source in &sources {
         for destination in &destinations {
@@ -143,12 +170,19 @@ fn tuples(
     }
 }
 
-fn addresses(endpoints: &Endpoints, what: &str) -> Result<Vec<IpAddr>, Exit> {
+/// The address `what`, or those of the pod of that name among `pods`. `where_pods`: what `pods` are.
+///
+/// # Errors
+/// Neither.
+pub fn addresses<'a>(
+    what: &str,
+    pods: impl IntoIterator<Item = (String, &'a [IpAddr])>,
+    where_pods: &str,
+) -> Result<Vec<IpAddr>, Exit> {
     if let Ok(address) = what.parse() {
         return Ok(vec![address]);
     }
-    let is_meant = |pod: &&Endpoint| pod.to_string() == what;
-    let pod = endpoints.pods.iter().find(is_meant).map(|pod| pod.addresses.clone());
-    let why = "is no address, and no pod of these files that has an address of its own";
-    pod.ok_or_else(|| Exit::new(exit::SETTINGS, format!("{what} {why}")))
+    let pod = pods.into_iter().find(|(name, _)| name == what);
+    let why = format!("{what} is no address, and no pod {where_pods}");
+    pod.map(|(_, addresses)| addresses.to_vec()).ok_or_else(|| Exit::new(exit::SETTINGS, why))
 }

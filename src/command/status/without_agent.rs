@@ -10,6 +10,7 @@ use crate::api::status::{self, Status};
 use crate::command::pending_changes::PendingChanges;
 use crate::inspect::pool_use::{addresses, scarce};
 use crate::inspect::{Host, identity, policies};
+use crate::policy::view::View;
 use crate::settings::Source;
 
 /// The status as an agent would fill it, and the changes that it would make.
@@ -29,9 +30,7 @@ pub fn status(host: &Host) -> (Status, Vec<String>) {
         host_state: found.outcome.as_ref().map(|outcome| outcome.host_state.clone()),
         etcd: store_status(host),
         contact: None,
-        policies: policies::last(&host.settings, host.subnets.iter().copied())
-            .unwrap_or_default()
-            .map(Arc::new),
+        policies: last_policies(host).map(Arc::new),
     };
     let uses = addresses(&snapshot.settings, snapshot.subnets);
     let mut problems = match host.settings.is_etcd_unknown() {
@@ -55,6 +54,11 @@ pub fn status(host: &Host) -> (Status, Vec<String>) {
     status.firewall = status.firewall.filter(|_| has_subnet);
     status.firewall.iter_mut().for_each(|firewall| pending.correct_firewall(firewall));
     (status, found.lines.iter().map(ToString::to_string).collect())
+}
+
+fn last_policies(host: &Host) -> Option<View> {
+    let last = policies::last(&host.settings, host.subnets.iter().copied(), &host.kernel.nft);
+    last.unwrap_or_default()
 }
 
 fn store_status(host: &Host) -> StoreStatus {

@@ -1,0 +1,214 @@
+//! `policy test --live`: what this host decides of a connection, and what it would with the policies of files.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use serde_json::{Value, json};
+
+use crate::command::call::{Call, Outcome};
+use crate::command::objects::files;
+use crate::command::policy::here::HostPolicies;
+use crate::command::policy::test::{Test, addresses, destination, tuples};
+use crate::net::node_name::NodeName;
+use crate::policy::partial::{Knowledge, PartialDecision};
+use crate::policy::read::documents;
+use crate::policy::view::{QuarantineReason, Quarantined};
+use crate::policy::{Decision, Direction, Reason, Rule, Tuple};
+use crate::settings::exit::Exit;
+
+/// What this host says of one end.
+enum LiveEnd<'a> {
+    Judged(PartialDecision<'a>),
+    Quarantined(QuarantineReason),
+    /// It lies in this host's subnets, and no pod has it.
+    NoSuchPod,
+    /// It may be a pod of another host, of that one where it is known.
+    Elsewhere(Option<&'a NodeName>),
+    /// No pod: nothing judges it.
+    NoPod,
+}
+
+/// Answers for each family that both ends have: denied if one end is for certain, allowed if both are.
+///
+/// # Errors
+/// Policies are off; a file or an end that is not understood.
+pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
+    let host = HostPolicies::look(call)?;
+    let objects = files::read(&options.file)?;
+    let documents = documents::read(&objects, options.free_groups);
+    let rules = host.changed((&objects, "-f"), &documents, &documents)?;
+    let pods = host.view.endpoints();
+    let quarantined = host.view.quarantined();
+    let knowledge = host.knowledge(&rules, &host.known.members, &pods);
+    let judge = LiveJudge { host: &host, knowledge, quarantined: &quarantined };
+
+    let (to, port) = destination(&options.to);
+    let port = port.map(|port| (options.protocol, port));
+    let tuples = tuples(|what| judge.addresses(what), (&options.from, to), port)?;
+    let judged: Vec<(Tuple, [LiveEnd<'_>; 2])> =
+        tuples.into_iter().map(|tuple| (tuple, judge.ends(&tuple))).collect();
+    let all: Vec<Option<bool>> =
+        judged.iter().flat_map(|(_, ends)| ends).map(LiveEnd::allowed).collect();
+    let allowed = all_allow(&all);
+
+    let mut text = files::faults(&documents.problems);
+    for (tuple, ends) in &judged {
+        text += &judge.lines(tuple, ends);
+    }
+    text += match allowed {
+        Some(true) => "allowed",
+        Some(false) => "denied",
+        None => "not known here",
+    };
+    let json = json!({
+        "allowed": allowed,
+        "connections": judged.iter().map(|(tuple, ends)| object(tuple, ends)).collect::<Vec<_>>(),
+        "problems": documents.problems,
+    });
+    call.answer(options.json, allowed == Some(true), json, &text)
+}
+
+/// Denied if one is for certain, allowed if all are.
+fn all_allow(ends: &[Option<bool>]) -> Option<bool> {
+    match ends {
+        _ if ends.contains(&Some(false)) => Some(false),
+        _ if ends.contains(&None) => None,
+        _ => Some(true),
+    }
+}
+
+/// What is known here.
+struct LiveJudge<'a> {
+    host: &'a HostPolicies,
+    knowledge: Knowledge<'a>,
+    quarantined: &'a [Quarantined],
+}
+
+impl<'a> LiveJudge<'a> {
+    /// Names of other hosts' pods are not known.
+    fn addresses(&self, what: &str) -> Result<Vec<IpAddr>, Exit> {
+        let known = self.knowledge.pods.iter().map(|pod| (pod.to_string(), &*pod.addresses));
+        let held = self.quarantined.iter().map(|it| (it.pod.clone(), &*it.addresses));
+        addresses(what, known.chain(held), "of this host (of a pod elsewhere give the address)")
+    }
+
+    fn ends(&self, tuple: &Tuple) -> [LiveEnd<'a>; 2] {
+        let Tuple { source, destination, .. } = *tuple;
+        [
+            self.end(tuple, Direction::Egress, source),
+            self.end(tuple, Direction::Ingress, destination),
+        ]
+    }
+
+    fn end(&self, tuple: &Tuple, way: Direction, own: IpAddr) -> LiveEnd<'a> {
+        let held = self.quarantined.iter().find(|it| it.addresses.contains(&own));
+        let is_known = self.knowledge.pods.iter().any(|pod| pod.addresses.contains(&own));
+        let exempt = match held {
+            Some(_) => self.knowledge.exempt(tuple, way),
+            None => None,
+        };
+        let is_in = |subnet: &IpNetwork| subnet.contains(own);
+        match (exempt, held) {
+            (Some(reason), _) => {
+                let decision = Decision { allowed: true, reason, audit: None };
+                LiveEnd::Judged(PartialDecision::Known(decision))
+            }
+            (None, Some(held)) => LiveEnd::Quarantined(held.reason),
+            _ if is_known => LiveEnd::Judged(self.knowledge.end(tuple, way)),
+            _ if self.host.own.contains(&own) => LiveEnd::NoPod,
+            _ if self.host.view.subnets.iter().any(is_in) => LiveEnd::NoSuchPod,
+            _ => self.elsewhere(own),
+        }
+    }
+
+    /// Pods of other hosts have addresses of the pools; where those are not known, any.
+    fn elsewhere(&self, address: IpAddr) -> LiveEnd<'a> {
+        match self.host.host.peer(address) {
+            Some((name, _, Some(_))) => return LiveEnd::Elsewhere(Some(name)),
+            Some((_, _, None)) => return LiveEnd::NoPod,
+            None => {}
+        }
+        let settings = self.host.host.settings.pool_networks();
+        let networks = self.host.known.networks.pools().map(|(pool, _)| pool);
+        let mut pools = settings.iter().copied().chain(networks);
+        let is_known = settings.iter().next().is_some();
+        match is_known && !pools.any(|pool| pool.contains(address)) {
+            true => LiveEnd::NoPod,
+            false => LiveEnd::Elsewhere(None),
+        }
+    }
+
+    fn lines(&self, tuple: &Tuple, [egress, ingress]: &[LiveEnd<'_>; 2]) -> String {
+        let name = |address| self.host.pod_name(address).map(|pod| format!("{pod} "));
+        let name = |address| name(address).unwrap_or_default();
+        let (source, destination) = (name(tuple.source), name(tuple.destination));
+        let (from, to) = (tuple.source, tuple.target());
+        format!("{source}{from} -> {destination}{to}\n  egress   {egress}\n  ingress  {ingress}\n")
+    }
+}
+
+impl LiveEnd<'_> {
+    /// `None`: that is not known here.
+    fn allowed(&self) -> Option<bool> {
+        match self {
+            LiveEnd::Judged(PartialDecision::Known(decision)) => Some(decision.allowed),
+            LiveEnd::Judged(PartialDecision::DependsOn(_)) | LiveEnd::Elsewhere(_) => None,
+            LiveEnd::Quarantined(_) | LiveEnd::NoSuchPod => Some(false),
+            LiveEnd::NoPod => Some(true),
+        }
+    }
+
+    fn decision(&self) -> Option<&Decision<'_>> {
+        match self {
+            LiveEnd::Judged(PartialDecision::Known(decision)) => Some(decision),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for LiveEnd<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LiveEnd::Judged(decision) => decision.fmt(f)?,
+            LiveEnd::Quarantined(reason) => {
+                write!(f, "denied: the pod is in quarantine: {reason}")?
+            }
+            LiveEnd::NoSuchPod => f.write_str("denied: no pod of this host has that address")?,
+            LiveEnd::Elsewhere(Some(host)) => write!(f, "not known here: ask on host {host}")?,
+            LiveEnd::Elsewhere(None) => {
+                f.write_str("not known here: ask on the host of that pod, if it is one")?;
+            }
+            LiveEnd::NoPod => write!(f, "allowed: {}", Reason::NoPod)?,
+        }
+        match self.decision().and_then(|decision| decision.audit) {
+            Some(rule) => write!(f, "; audited: {} by {rule}", rule.verdict),
+            None => Ok(()),
+        }
+    }
+}
+
+fn object(tuple: &Tuple, ends: &[LiveEnd<'_>; 2]) -> Value {
+    let end = |end: &LiveEnd<'_>| {
+        let decision = end.decision();
+        let rule = decision.and_then(|decision| match decision.reason {
+            Reason::Rule(rule) => Some(rule),
+            _ => None,
+        });
+        let audit = decision.and_then(|decision| decision.audit);
+        json!({
+            "allowed": end.allowed(),
+            "reason": decision.map_or_else(|| end.to_string(), |it| it.reason.to_string()),
+            "rule": rule.map(Rule::to_string),
+            "audit": audit.map(|rule| format!("{} by {rule}", rule.verdict)),
+        })
+    };
+    let both: Vec<Option<bool>> = ends.iter().map(LiveEnd::allowed).collect();
+    json!({
+        "source": tuple.source,
+        "destination": tuple.destination,
+        "allowed": all_allow(&both),
+        "egress": end(&ends[0]),
+        "ingress": end(&ends[1]),
+    })
+}
