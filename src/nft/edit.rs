@@ -31,17 +31,21 @@ pub enum TableEdit {
     RemoveCounter(String),
 }
 
-/// The messages of `edits`, in their order.
-pub fn messages(table: &str, edits: &[TableEdit]) -> Vec<Message> {
+/// The messages of `edits`, in their order. `flags`: of the table.
+pub fn messages(table: &str, flags: u32, edits: &[TableEdit]) -> Vec<Message> {
     let numbered = (1..).zip(edits);
-    numbered.flat_map(|(number, edit)| edit.messages(table, number)).collect()
+    let messages = |(number, edit): (u32, &TableEdit)| match edit {
+        TableEdit::Table { comment } => vec![message::add_table(table, comment, flags)],
+        edit => edit.inside(table, number),
+    };
+    numbered.flat_map(messages).collect()
 }
 
 impl TableEdit {
-    /// `number`: unique in the transaction.
-    fn messages(&self, table: &str, number: u32) -> Vec<Message> {
+    /// Of what is in the table. `number`: unique in the transaction.
+    fn inside(&self, table: &str, number: u32) -> Vec<Message> {
         match self {
-            TableEdit::Table { comment } => vec![message::add_table(table, Some(comment))],
+            TableEdit::Table { .. } => Vec::new(),
             TableEdit::AddSet(set) => {
                 let elements = message::add_elements(table, (&set.name, &set.shape), &set.elements);
                 [vec![message::add_set(table, set, number)], elements].concat()

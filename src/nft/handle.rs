@@ -1,5 +1,6 @@
 //! Tables of the family `inet` in the kernel: observed, replaced, changed, removed.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use neli::consts::nl::NlmF;
@@ -19,6 +20,8 @@ pub type Fingerprints = BTreeMap<String, Vec<Option<u64>>>;
 /// A handle on nftables in one network namespace.
 pub struct Nft {
     socket: NetlinkSocket,
+    /// The tables that this handle alone changes.
+    own_tables: RefCell<BTreeSet<String>>,
 }
 
 impl Nft {
@@ -27,7 +30,8 @@ impl Nft {
     /// # Errors
     /// [`NetlinkError::Io`].
     pub fn open() -> Result<Nft, NetlinkError> {
-        Ok(Nft { socket: NetlinkSocket::open(NetlinkProtocol::Netfilter)? })
+        let socket = NetlinkSocket::open(NetlinkProtocol::Netfilter)?;
+        Ok(Nft { socket, own_tables: RefCell::default() })
     }
 
     /// Puts `ruleset` in the place of the table of its name, in one transaction: a refusal changes
@@ -49,7 +53,7 @@ impl Nft {
     pub fn edit(&self, table: &str, transactions: &[Vec<TableEdit>]) -> Result<(), NetlinkError> {
         let mut transactions = transactions.iter();
         transactions.try_for_each(|edits| {
-            let mut messages = edit::messages(table, edits);
+            let mut messages = edit::messages(table, self.table_flags(table), edits);
             // A refusal is reported whether asked for or not; thousands of acknowledgements find no
             // room.
             let last = messages.pop();
@@ -296,6 +300,20 @@ impl Nft {
     /// [`NetlinkError::Io`].
     pub fn port(&self) -> Result<u32, NetlinkError> {
         self.socket.port()
+    }
+
+    /// Whether this handle alone changes the table, as soon as there is one.
+    pub(super) fn set_own(&self, table: &str, is_own: bool) {
+        let mut own = self.own_tables.borrow_mut();
+        match is_own {
+            true => own.insert(table.to_owned()),
+            false => own.remove(table),
+        };
+    }
+
+    /// The flags with which this handle makes the table.
+    fn table_flags(&self, table: &str) -> u32 {
+        if self.own_tables.borrow().contains(table) { message::CLAIMED } else { 0 }
     }
 
     pub(super) fn socket(&self) -> &NetlinkSocket {

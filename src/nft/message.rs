@@ -20,6 +20,9 @@ use crate::nft::userdata::Userdata;
 /// has room for some 250 acknowledgements.)
 const ELEMENTS_BYTES: usize = 64_000;
 
+/// Flags of a table that one socket alone changes and that outlives it (Linux 6.9).
+pub(super) const CLAIMED: u32 = table::OWNER | table::PERSIST;
+
 /// NFNL_SUBSYS_NFTABLES as `res_id` of the messages around a transaction.
 const SUBSYSTEM: [u8; 2] = 10u16.to_be_bytes();
 
@@ -52,7 +55,7 @@ fn between(begin: Attributes, messages: impl IntoIterator<Item = Message>) -> Ve
 pub fn replace(ruleset: &Ruleset) -> Vec<Message> {
     let table = ruleset.table.as_str();
     let mut messages = delete(table);
-    messages.push(add_table(table, Some(&ruleset.comment)));
+    messages.push(add_table(table, &ruleset.comment, 0));
     for (id, set) in (1..).zip(&ruleset.sets) {
         messages.push(add_set(table, set, id));
     }
@@ -72,7 +75,7 @@ pub fn replace(ruleset: &Ruleset) -> Vec<Message> {
 /// stay. All that is there already must be as this function makes it.
 pub fn ensure(ruleset: &Ruleset) -> Vec<Message> {
     let table = ruleset.table.as_str();
-    let mut messages = vec![add_table(table, Some(&ruleset.comment))];
+    let mut messages = vec![add_table(table, &ruleset.comment, 0)];
     messages.extend((1..).zip(&ruleset.sets).map(|(id, set)| add_set(table, set, id)));
     for chain in &ruleset.chains {
         messages.push(add_chain(table, chain));
@@ -86,10 +89,23 @@ pub fn ensure(ruleset: &Ruleset) -> Vec<Message> {
 
 /// Removes the table, be it there or not.
 pub fn delete(table: &str) -> Vec<Message> {
+    vec![inet_table(table, Attributes::new()), delete_present(table)]
+}
+
+fn delete_present(table: &str) -> Message {
     let what = format!("delete table inet {table}");
     let name = Attributes::new().text(table::NAME, table);
-    let delete = inet(what, message::DELETE_TABLE, NlmF::empty(), name);
-    vec![add_table(table, None), delete]
+    inet(what, message::DELETE_TABLE, NlmF::empty(), name)
+}
+
+/// Takes a table that is there for the socket that sends this.
+pub fn claim(table: &str) -> Vec<Message> {
+    vec![inet_table(table, Attributes::new().be32(table::FLAGS, CLAIMED))]
+}
+
+/// What the kernel refuses if sockets cannot have a table that is not there yet.
+pub fn claim_and_delete(table: &str) -> Vec<Message> {
+    [claim(table), vec![delete_present(table)]].concat()
 }
 
 /// Adds and removes elements; removals first, so that nothing overlaps.
@@ -167,12 +183,17 @@ pub fn header(family: u8) -> [u8; HEADER] {
     [family, 0, 0, 0]
 }
 
-pub(super) fn add_table(table: &str, comment: Option<&str>) -> Message {
+/// `flags`: 0, or [`CLAIMED`]; never dormant.
+pub(super) fn add_table(table: &str, comment: &str, flags: u32) -> Message {
     let attributes = Attributes::new()
-        .text(table::NAME, table)
-        .be32(table::FLAGS, 0)
-        .put_some(table::USERDATA, comment.map(|comment| Userdata::comment(comment).bytes()));
-    inet(format!("add table inet {table}"), message::NEW_TABLE, NlmF::CREATE, attributes)
+        .be32(table::FLAGS, flags)
+        .put_some(table::USERDATA, Some(Userdata::comment(comment).bytes()));
+    inet_table(table, attributes)
+}
+
+fn inet_table(table: &str, attributes: Attributes) -> Message {
+    let what = format!("add table inet {table}");
+    inet(what, message::NEW_TABLE, NlmF::CREATE, attributes.text(table::NAME, table))
 }
 
 pub(super) fn add_set<'a>(table: impl Into<TablePath<'a>>, wanted: &Set, id: u32) -> Message {

@@ -7,6 +7,7 @@ pub mod set;
 pub mod userdata;
 
 mod cached_table;
+mod claim;
 mod edit;
 mod expression;
 mod handle;

@@ -47,6 +47,9 @@ pub mod table {
     pub const USERDATA: u16 = 6;
     /// Flag: the table is there and does nothing.
     pub const DORMANT: u32 = 1;
+    /// Flags: only the socket that says so may change it; and it stays when that socket is closed.
+    pub const OWNER: u32 = 2;
+    pub const PERSIST: u32 = 4;
 }
 
 /// Attributes of a chain and of its hook.

@@ -4,6 +4,8 @@
 use std::fs;
 use std::net::IpAddr;
 
+use nix::errno::Errno;
+
 use crate::checks::service_manager::LOOK;
 use crate::cni::config::AgentDown;
 use crate::cni::error::{CniError, code};
@@ -77,8 +79,13 @@ fn without_agent(
         }
         AgentDown::Quarantine if !is_unconcerned => Ok(on_agent_down.name()),
         _ => {
-            let opened = table.nft.change_elements(POLICY_TABLE, &opened(&entry.addresses));
-            opened.or_internal("open the pod")?;
+            match table.nft.change_elements(POLICY_TABLE, &opened(&entry.addresses)) {
+                // The agent has the table for itself, and comes to the pod.
+                Err(error) if error.errno() == Some(Errno::EPERM) => {
+                    return Ok(AgentDown::Quarantine.name());
+                }
+                outcome => outcome.or_internal("open the pod")?,
+            }
             let unconcerned = "no policy concerns its namespace";
             Ok(if is_unconcerned { unconcerned } else { on_agent_down.name() })
         }
@@ -134,7 +141,13 @@ impl TableInForce {
     }
 
     fn forget(&self, addresses: &[IpAddr]) -> Result<(), CniError> {
-        forget(&self.nft, addresses).or_internal("remove a former pod's policies")
+        let what = "remove a former pod's policies";
+        match forget(&self.nft, addresses) {
+            Err(error) if error.errno() == Some(Errno::EPERM) => {
+                Err(again(format!("{what}: the agent that does not answer has the table")))
+            }
+            outcome => outcome.or_internal(what),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::RcvBufForce;
 use serde_json::{Value, json};
 
+use crate::one_host::is_closed;
 use crate::start::InNetns;
 use crate::support::cni::Network;
 use crate::support::process::lock;
@@ -105,9 +106,9 @@ fn policies(random: &mut Random) -> Vec<Value> {
     all
 }
 
-/// What somebody does to the table that opens nothing.
-fn damage(host: &Node, random: &mut Random) {
-    let done = [
+/// What somebody does to the table that opens nothing; `closed`: nobody can.
+fn damage(host: &Node, random: &mut Random, closed: bool) {
+    let mut done = vec![
         "nft add chain inet humanz-policy mine",
         "nft flush set inet humanz-policy epoch",
         "nft add counter inet humanz-policy mine",
@@ -115,6 +116,9 @@ fn damage(host: &Node, random: &mut Random) {
         "nft add rule inet humanz-policy unknown counter",
         "nft flush set inet humanz-policy self4",
     ];
+    if closed {
+        done.extend(["nft delete table inet humanz-policy", "nft flush table inet humanz-policy"]);
+    }
     // The table may be in the middle of a change.
     host.shell(done[random.below(done.len() as u64) as usize]);
 }
@@ -143,13 +147,13 @@ fn nothing_of_a_denied_pod_arrives_whatever_changes() {
     std::thread::sleep(Duration::from_millis(300));
     lock(&counter.received).clear();
     let floods = [db.v4(), db.v6()].map(|to| [Flood::start(&web, to), Flood::start(&other, to)]);
-    let begun = Instant::now();
+    let (closed, begun) = (is_closed(host), Instant::now());
     let (mut made, mut damaged) = (0, 0);
     for change in 1..=changes {
         write_policies(host, &policies(&mut random));
         match random.below(8) {
             0 => {
-                damage(host, &mut random);
+                damage(host, &mut random, closed);
                 damaged += 1;
             }
             1 if change % 10 == 0 => {
@@ -164,6 +168,7 @@ fn nothing_of_a_denied_pod_arrives_whatever_changes() {
             agent.process.signal(Signal::SIGKILL);
             agent.process.wait(SOON);
             write_policies(host, &policies(&mut random));
+            damage(host, &mut random, false);
             agent = Agent::start(host, STANDALONE);
             if random.below(2) == 0 {
                 agent.wait_ready();

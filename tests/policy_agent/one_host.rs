@@ -4,12 +4,14 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::json;
 
+use crate::start::connect;
 use crate::support::wait::patience;
-use crate::support::{Place, Pod, local, soon};
+use crate::support::{Agent, Node, Place, Pod, local, pod, soon};
 use crate::traffic::{Flood, Server};
-use crate::{add, alone, counters, only_from, serve, write_policies};
+use crate::{STANDALONE, add, alone, counters, only_from, serve, write_policies};
 
 fn addresses(pod: &Pod) -> [IpAddr; 2] {
     [pod.v4(), pod.v6()]
@@ -56,24 +58,43 @@ fn a_policy_of_the_file_drops_what_it_denies_and_reaches_running_connections() {
     agent.stop();
 }
 
+/// What somebody does to the table.
+const DAMAGES: [&str; 4] = [
+    "nft delete table inet humanz-policy",
+    "nft flush chain inet humanz-policy forward",
+    "nft flush map inet humanz-policy in4",
+    "nft add element inet humanz-policy epoch '{ 0x00010000 }'",
+];
+
+/// While the agent runs the kernel keeps the table from everybody else (Linux 6.9).
+pub fn is_closed(host: &Node) -> bool {
+    let tried = host.shell("nft add chain inet humanz-policy probe");
+    assert!(tried.succeeded() || tried.stderr.contains("not permitted"), "{tried}");
+    !tried.succeeded()
+}
+
 #[test]
 fn a_table_that_somebody_deletes_or_empties_is_back_at_once() {
     let alone = alone();
     let host = &alone.host;
     write_policies(host, &[only_from("db", &["web"])]);
-    let agent = serve(host, &[]);
+    let mut agent = serve(host, &[]);
     let (db, web) = (add(host, "db", "db"), add(host, "web", "web"));
     let other = add(host, "other", "other");
     let mut server = Server::open(&db);
     let (allowed, denied) = (Flood::start(&web, db.v4()), Flood::start(&other, db.v4()));
-    for damage in [
-        "nft delete table inet humanz-policy",
-        "nft flush chain inet humanz-policy forward",
-        "nft flush map inet humanz-policy in4",
-        "nft add element inet humanz-policy epoch '{ 0x00010000 }'",
-    ] {
+    server.wait(web.v4());
+    let closed = is_closed(host);
+    for damage in DAMAGES {
+        // Where the agent prevents it while it runs, it may happen before it starts.
+        if closed {
+            agent.kill();
+        }
         let begun = Instant::now();
         host.shell(damage).ok();
+        if closed {
+            agent = Agent::start(host, STANDALONE);
+        }
         let last = server.wait_silence(other.v4(), begun);
         println!("{damage}: the last packet came {last:?} after it");
         let before = server.received(other.v4());
@@ -81,8 +102,91 @@ fn a_table_that_somebody_deletes_or_empties_is_back_at_once() {
         denied.go_on();
         assert_eq!(server.received(other.v4()), before);
         assert!(last < Duration::from_secs(5) * patience(), "{last:?}");
+        if closed {
+            agent.wait_ready();
+        }
     }
     assert!(allowed.sent() > 0);
+    agent.stop();
+}
+
+#[test]
+fn no_other_program_changes_the_table_while_the_agent_runs() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    let agent = serve(host, &[]);
+    if !is_closed(host) {
+        // An older kernel: the table is repaired, as above.
+        return agent.stop();
+    }
+    let (db, web) = (add(host, "db", "db"), add(host, "web", "web"));
+    let other = add(host, "other", "other");
+    let mut server = Server::open(&db);
+    let (_allowed, denied) = (Flood::start(&web, db.v4()), Flood::start(&other, db.v4()));
+    server.wait(web.v4());
+    for damage in DAMAGES {
+        let refused = host.shell(damage);
+        assert!(refused.stderr.contains("not permitted"), "{refused}");
+    }
+    // What firewalls do when they are loaded anew. It takes the other tables, which come back.
+    for _ in 0..20 {
+        host.shell("nft flush ruleset").ok();
+        denied.go_on();
+        assert_eq!(server.received(other.v4()), 0);
+    }
+    server.wait(web.v4());
+    soon("the other tables", || host.run("nft list tables").stdout.contains("table inet humanz\n"));
+    // The agent itself changes it, removes it and makes it again.
+    write_policies(host, &[only_from("db", &["other"])]);
+    server.wait(other.v4());
+    server.wait_silence(web.v4(), Instant::now());
+    agent.stop();
+    let off = Agent::start(host, &[STANDALONE, &[("POLICY", "off")]].concat());
+    off.wait_ready();
+    soon("no table", || !host.run("nft list tables").stdout.contains("humanz-policy"));
+    off.stop();
+    write_policies(host, &[only_from("db", &["web"])]);
+    let agent = serve(host, &[]);
+    assert!(is_closed(host));
+    server.wait_silence(other.v4(), Instant::now());
+    agent.stop();
+}
+
+/// It has the table for itself, so that the plugin cannot do without it what the settings say.
+#[test]
+fn while_the_agent_hangs_new_pods_are_in_quarantine() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    let agent = serve(host, &[("POLICY_ON_AGENT_DOWN", "open")]);
+    let other = add(host, "other", "other");
+    pod::make_netns(host, "former");
+    let former = connect(host, "former", "any", "10.244.1.77").unwrap();
+    if !is_closed(host) {
+        return agent.stop();
+    }
+    soon("the former pod's policies", || {
+        host.run("nft list map inet humanz-policy in4").stdout.contains("10.244.1.77")
+    });
+    agent.process.signal(Signal::SIGSTOP);
+    let new = add(host, "new", "any");
+    let mut server = Server::open(&new);
+    let flood = Flood::start(&other, new.v4());
+    flood.go_on();
+    assert_eq!(server.received(other.v4()), 0);
+    // What a former pod could do the plugin cannot take away.
+    former.delete();
+    pod::make_netns(host, "late");
+    assert_eq!(connect(host, "late", "db", "10.244.1.77").err(), Some(11));
+    agent.process.signal(Signal::SIGCONT);
+    server.wait(other.v4());
+    pod::make_netns(host, "again");
+    let again = connect(host, "again", "db", "10.244.1.77").unwrap();
+    let mut server = Server::open(&again);
+    let flood = Flood::start(&other, again.v4());
+    flood.go_on();
+    assert_eq!(server.received(other.v4()), 0);
     agent.stop();
 }
 

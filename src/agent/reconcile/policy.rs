@@ -203,6 +203,9 @@ fn put_in_force(
 ) -> anyhow::Result<()> {
     let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);
     let mut refused = anyhow::anyhow!("another program changes it again and again");
+    if !applier.is_dry() {
+        table.claim(nft)?;
+    }
     for _ in 0..ATTEMPTS {
         match step(nft, table, wanted, first_epoch, applier) {
             // The first plan puts everything in force; what is left to later ones is of no use any longer.

@@ -11,6 +11,8 @@ pub struct KnownTable {
     known: Option<(u32, Option<FoundPolicy>)>,
     /// It was read, and nobody has looked yet which parts of it are wanted.
     is_read: bool,
+    /// It was claimed, or cannot be.
+    is_claimed: bool,
     watch: Option<TableWatch>,
 }
 
@@ -27,7 +29,7 @@ impl KnownTable {
             Some(known) => known,
             None => {
                 self.watch = TableWatch::open(nft, POLICY_TABLE).ok();
-                self.is_read = true;
+                (self.is_read, self.is_claimed) = (true, false);
                 (nft.generation()?, read(nft)?)
             }
         };
@@ -80,6 +82,19 @@ impl KnownTable {
     pub fn is_as_made(&mut self, nft: &Nft) -> Result<bool, NetlinkError> {
         self.observe(nft)?;
         Ok(!self.is_read)
+    }
+
+    /// No other program changes it from now on, where the kernel can see to that.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn claim(&mut self, nft: &Nft) -> Result<(), NetlinkError> {
+        if !self.is_claimed {
+            let is_own = nft.claim(POLICY_TABLE)?;
+            log::debug!("table inet {POLICY_TABLE} is closed to other programs: {is_own}");
+            self.is_claimed = true;
+        }
+        Ok(())
     }
 
     /// It is read again in any case.
