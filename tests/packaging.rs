@@ -102,6 +102,91 @@ fn every_path_in_the_documents_exists() {
     }
 }
 
+/// What is typed in a document: code spans and the lines of blocks, without prompts.
+fn commands(document: &str) -> Vec<String> {
+    let text = read(document);
+    let mut typed: Vec<String> = Vec::new();
+    let mut in_block = false;
+    for line in text.lines() {
+        if line.starts_with("```") {
+            in_block = !in_block;
+        } else if in_block || line.starts_with("    ") {
+            typed.push(line.trim().trim_start_matches("# ").to_owned());
+        } else {
+            typed.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    for line in &mut typed {
+        // Comments and further commands.
+        for end in ["  #", " | ", " && ", " > ", ";"] {
+            line.truncate(line.find(end).unwrap_or(line.len()));
+        }
+    }
+    typed
+}
+
+#[test]
+fn every_command_in_the_documents_can_be_typed() {
+    let makefile = read("Makefile");
+    let is_target = |word: &str| makefile.lines().any(|line| line.starts_with(&format!("{word}:")));
+    let mut count = 0;
+    for document in DOCUMENTS.into_iter().filter(|document| document.ends_with(".md")) {
+        for line in commands(document) {
+            let words: Vec<&str> =
+                line.split_whitespace().skip_while(|word| word.contains('=')).collect();
+            match words[..] {
+                ["make", .., last] if last != "…" => {
+                    let targets = words[1..].iter().filter(|word| !word.contains('='));
+                    let targets = targets.take_while(|word| {
+                        word.chars().all(|c| c.is_ascii_lowercase() || c == '-')
+                    });
+                    let missing: Vec<_> = targets.filter(|word| !is_target(word)).collect();
+                    assert!(missing.is_empty(), "{document}: {line}: {missing:?}");
+                }
+                ["cargo", "test", ref options @ ..] => is_test(document, &line, options),
+                ["humanz-agent", ref typed @ ..] if !typed.contains(&"…") => {
+                    is_subcommand(document, &line, typed)
+                }
+                _ => continue,
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 60, "{count} commands were found");
+}
+
+/// The test or module of `cargo test`, and its filter, exist.
+fn is_test(document: &str, line: &str, options: &[&str]) {
+    let exists = |path: &str| root().join(path).exists();
+    let found = match options {
+        [] => true,
+        ["--test", name, ..] => {
+            exists(&format!("tests/{name}/main.rs")) || exists(&format!("tests/{name}.rs"))
+        }
+        ["--lib", module] => exists(&format!("src/{}.rs", module.replace("::", "/"))),
+        _ => false,
+    };
+    assert!(found, "{document}: {line}");
+    if let ["--test", name, "--", filter] | ["--test", name, filter] = options {
+        let mut grep = Command::new("grep");
+        let grep = grep.args(["-rqE", &format!("^(fn|mod) .*{filter}"), &format!("tests/{name}")]);
+        assert!(grep.current_dir(root()).status().unwrap().success(), "{document}: {line}");
+    }
+}
+
+/// The command line takes it.
+fn is_subcommand(document: &str, line: &str, typed: &[&str]) {
+    use argh::FromArgs;
+    let words = typed.iter().map(|word| word.trim_matches('\'').to_owned()).collect();
+    let words = humanz::command::arguments::normal(words);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if let Err(early) = humanz::command::Arguments::from_args(&["humanz-agent"], &words) {
+        // As a sentence mentions one.
+        let is_mention = early.output.starts_with("Required positional arguments not provided");
+        assert!(early.status.is_ok() || is_mention, "{document}: {line}: {}", early.output);
+    }
+}
+
 /// The guides lie in one folder where they are installed, and lead to each other there.
 #[test]
 fn every_guide_is_installed() {

@@ -1,6 +1,7 @@
 //! `doctor`: every known trap, where it was seen, and its fix.
 
 mod agent;
+mod all;
 mod bundle;
 mod cni;
 mod context;
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 use crate::agent::active_problems::sort;
 use crate::command::call::{Call, Outcome};
 use crate::command::doctor::context::DoctorContext;
+use crate::command::severity::word;
 use crate::command::table::{Cell, Style, Table, Tone, printable};
 use crate::inspect::service_manager::service_manager;
 use crate::inspect::{Host, HostList};
@@ -32,6 +34,7 @@ use crate::settings::exit::{self, Exit};
     subcommand,
     name = "doctor",
     example = "{command_name}",
+    example = "{command_name} --all",
     example = "{command_name} --json",
     example = "{command_name} --bundle /var/log/humanz-bundle.tar",
     error_code(0, "nothing is wrong"),
@@ -39,6 +42,9 @@ use crate::settings::exit::{self, Exit};
     error_code(2, "a setting is wrong; every fault is listed")
 )]
 pub struct Doctor {
+    /// the problems of all hosts, by kind, as their agents publish them in etcd; and which hosts others do not reach
+    #[argh(switch)]
+    all: bool,
     /// write all that a bug report needs into a tar file, without passwords, keys and tokens
     #[argh(option)]
     bundle: Option<PathBuf>,
@@ -53,6 +59,12 @@ pub struct Doctor {
 /// The settings are wrong; the bundle cannot be written.
 pub fn run(call: &mut Call<'_>, options: &Doctor) -> Result<Outcome, Exit> {
     let loaded = call.load_to_look()?;
+    if options.all {
+        if options.bundle.is_some() {
+            return Err(Exit::new(exit::SETTINGS, "--bundle is of this host alone: drop --all"));
+        }
+        return all::run(call, &loaded.settings, options.json);
+    }
     let host = Host::inspect(&loaded.settings, HostList::Live)?;
     let context = DoctorContext { loaded: &loaded, host: &host };
     let problems = problems(&context);
@@ -92,14 +104,6 @@ fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     }
     sort(&mut problems);
     problems
-}
-
-fn word(severity: Severity) -> (&'static str, Tone) {
-    match severity {
-        Severity::Error => ("wrong", Tone::Bad),
-        Severity::Warning => ("warning", Tone::Odd),
-        Severity::Note => ("note", Tone::Faint),
-    }
 }
 
 /// As earlier releases have it.

@@ -4,9 +4,11 @@
 //! people or, with `--json`, as one object with a `schema`. None of them needs the agent; what
 //! cannot be known without it is reported as unknown.
 
+mod all_hosts;
 pub mod arguments;
 pub mod call;
 pub mod config;
+pub mod connectivity;
 pub mod doctor;
 mod drops;
 pub mod explain;
@@ -21,9 +23,11 @@ pub mod policy;
 pub mod probe;
 pub mod ready;
 pub mod routes;
+mod severity;
 mod silent_agent;
 pub mod status;
 pub mod table;
+pub mod top;
 pub mod ui;
 pub mod uninstall;
 pub mod watch;
@@ -54,6 +58,8 @@ pub enum Subcommand {
     Nodes(nodes::NodesCommand),
     /// The addresses of pods.
     Ipam(ipam::Ipam),
+    /// Pods by traffic.
+    Top(top::TopPods),
     /// The routes to other hosts.
     Routes(routes::ShowRoutes),
     /// The settings that hold, and where each is from.
@@ -76,6 +82,8 @@ pub enum Subcommand {
     Namespace(objects::NamespaceCommand),
     /// Where packets are lost.
     Explain(explain::Explain),
+    /// Whether packets of pods arrive.
+    Connectivity(connectivity::ConnectivityCommand),
     /// Whether other hosts answer.
     Probe(probe::Probe),
     /// A page to look at.
@@ -151,8 +159,10 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Subcommand::Net(options) => objects::net(call, &options),
         Subcommand::Group(options) => objects::group(call, &options),
         Subcommand::Namespace(options) => objects::namespace(call, &options),
+        Subcommand::Connectivity(options) => connectivity::run(call, &options),
         Subcommand::Explain(options) => explain::run(call, &options),
         Subcommand::Status(options) => status::run(call, &options),
+        Subcommand::Top(options) => top::run(call, &options),
         Subcommand::Ready(options) => ready::run(call, &options),
         Subcommand::Routes(options) => routes::run(call, &options),
         Subcommand::Flows(options) => flows::run(call, &options),

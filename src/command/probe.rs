@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 
 use crate::agent::probe::PATIENCE;
 use crate::command::call::{Call, Outcome};
+use crate::command::connectivity::pod::{TestPod, remove_stale};
+use crate::command::connectivity::runtime::RuntimeNetwork;
+use crate::command::connectivity::signals::HeldSignals;
 use crate::command::table::{Cell, Style, Table, Tone};
 use crate::inspect::{Host, HostList};
 use crate::net::subnet::gateway;
@@ -27,6 +30,7 @@ use crate::settings::exit::{self, Exit};
     name = "probe",
     example = "{command_name}",
     example = "{command_name} h2 h3 --json",
+    example = "{command_name} --from-pod",
     example = "{command_name} --matrix",
     error_code(0, "all hosts answer"),
     error_code(1, "a host does not answer, or not to large packets; or there is no such host"),
@@ -40,6 +44,10 @@ pub struct Probe {
     /// sent): which host does not reach which, and which hosts few reach
     #[argh(switch)]
     matrix: bool,
+    /// send from a pod of this program, which is attached for the time of the probe: through this host's forward chains, which
+    /// what the host itself sends does not pass
+    #[argh(switch)]
+    from_pod: bool,
     /// print one JSON object
     #[argh(switch)]
     json: bool,
@@ -68,13 +76,20 @@ pub fn run(call: &mut Call<'_>, options: &Probe) -> Result<Outcome, Exit> {
     if options.matrix {
         return reports::run(call, &options.hosts, options.json);
     }
+    let signals = options.from_pod.then(HeldSignals::hold).transpose()?;
     let loaded = call.load()?;
     let host = Host::inspect(&loaded.settings, HostList::Saved)?;
     if let Some(why) = &host.peers_unknown {
         return Err(Exit::new(exit::UNAVAILABLE, why));
     }
     let mut targets = targets(&host, &options.hosts)?;
-    probe(&mut targets, &host.kernel.rtnl);
+    match &signals {
+        None => probe(&mut targets, &host.kernel.rtnl),
+        Some(signals) => {
+            probe_from_pod(&mut targets, &host)?;
+            signals.verify()?;
+        }
+    }
     let fine = targets.iter().all(is_fine);
     let value = json!({ "hosts": targets.iter().map(object).collect::<Vec<Value>>() });
     call.answer(options.json, fine, value, &text(&targets, call.style))
@@ -117,6 +132,16 @@ fn probe(targets: &mut [Target], rtnl: &Rtnl) {
         let bytes = sizes.get(&target.address).copied();
         target.large = bytes.map(|bytes| (bytes, times.contains_key(&target.address)));
     }
+}
+
+/// The same, sent by a pod: what the forward chains of this host drop is lost.
+fn probe_from_pod(targets: &mut [Target], host: &Host) -> Result<(), Exit> {
+    let network = RuntimeNetwork::read(&host.settings.cni)?;
+    remove_stale(&network, &host.settings)?;
+    let pod = TestPod::add(&network, 1, None)?;
+    let sent = pod.netns.run(|| Rtnl::open().map(|rtnl| probe(targets, &rtnl)));
+    sent.map_err(anyhow::Error::from)?.map_err(anyhow::Error::from)?;
+    Ok(())
 }
 
 /// The latency of each answer, and the errors of requests that could not be sent.

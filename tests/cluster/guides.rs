@@ -1,4 +1,4 @@
-//! packaging/operations.md does what it says.
+//! README.md and packaging/operations.md do what they say.
 
 use crate::support::cni::{Attachment, Network};
 use crate::support::echo::Echo;
@@ -46,6 +46,51 @@ fn the_guide_of_operation_does_what_it_shows() {
     let alone = Cluster::new(1);
     without_agent(&alone.hosts[0], &mut guide);
     guide.finish();
+}
+
+/// As in the demo: three hosts with two pods each.
+#[test]
+fn the_readme_does_what_it_shows() {
+    let cluster = Cluster::new(3);
+    let [h1, h2, h3] = &cluster.hosts[..] else { panic!("three hosts") };
+    let mut guide = Guide::read("../README.md");
+    let mut agents = Vec::new();
+    guide.follow_on("Install", &[h1, h2, h3], |step, host| {
+        installs(&step.command, host, &mut agents)
+    });
+    let names = [(h1, "web"), (h1, "db"), (h2, "web"), (h2, "db")];
+    let pods = names.map(|(host, name)| Pod::add(host, name));
+    assert_eq!(pods[2].v4().to_string(), "10.244.2.2");
+    guide.follow("Ask it", h1, |step| {
+        if step.command.starts_with("humanz-agent explain") {
+            let drops = "nft add table inet mine; \
+                 nft add chain inet mine forward '{ type filter hook forward priority 0; }'; \
+                 nft add rule inet mine forward ip daddr 10.244.2.2 drop";
+            h1.shell(drops).ok();
+        }
+        false
+    });
+    guide.finish();
+}
+
+/// What make, apt and systemd do with the commands of the README: the tests of packages have them.
+fn installs(line: &str, host: &Node, agents: &mut Vec<Agent>) -> bool {
+    let (line, _) = line.split_once("  #").unwrap_or((line, ""));
+    match line.trim() {
+        "make packages" => {}
+        "apt install ./dist/humanz_*.deb" => {
+            host.run("mkdir -p /etc/humanz").ok();
+            let settings = include_str!("../../packaging/agent.env");
+            host.write("/etc/humanz/agent.env", &format!("{settings}IPV6_SUBNET=fd10:244::/48\n"));
+        }
+        "systemctl enable --now humanz-agent" => {
+            let agent = Agent::start(host, &[("ETCD_HOST", "")]);
+            agent.wait_ready();
+            agents.push(agent);
+        }
+        _ => return false,
+    }
+    true
 }
 
 /// Authentication, a role for both hosts, and one for each.

@@ -7,6 +7,7 @@ use humanz_test_support as support;
 
 mod another_user;
 mod config;
+mod connectivity;
 mod doctor;
 mod explain;
 mod ipam;

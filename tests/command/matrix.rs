@@ -139,6 +139,8 @@ fn status_of_all_hosts_has_the_problems_of_each() {
     assert_eq!(first.status.code(), Some(1), "nothing is published yet: {first}");
     assert!(first.stdout.contains("cannot be known"), "{first}");
     run(h1, "status --all --wait 60", &[]).ok();
+    let doctor = run(h1, "doctor --all", &[]).ok();
+    assert_eq!(doctor.trim(), "nothing is wrong on 3 hosts");
     let route = "10.244.200.0/24 via 192.0.2.99";
     h2.run(&format!("ip route add {route}")).ok();
     let of_all = || run(h1, "status --all --json", &[]);
@@ -158,12 +160,23 @@ fn status_of_all_hosts_has_the_problems_of_each() {
     assert_eq!(line("h1"), ["h1*", "alive", version, "1500", "2", "of", "2", "-"]);
     assert_eq!(line("h2"), ["h2", "alive", version, "1500", "2", "of", "2", "route-conflict"]);
     assert!(shown.stdout.contains("2 of 3 hosts are well"), "{shown}");
+    let doctor = run(h1, "doctor --all", &[]);
+    assert_eq!(doctor.status.code(), Some(1), "{doctor}");
+    assert!(doctor.stdout.contains("route-conflict  reported by the agent  h2\n"), "{doctor}");
     h2.run(&format!("ip route del {route}")).ok();
     run(h1, "status --all --wait 60", &[]).ok();
     agents[2].stop();
     let shown = run(h1, "status --all", &[]);
     assert_eq!(shown.status.code(), Some(1), "{shown}");
     assert!(shown.stdout.contains("h3    silent"), "{shown}");
+    let doctor = object(&run(h1, "doctor --all --json", &[]));
+    let first = &doctor["problems"][0];
+    assert_eq!(
+        (&first["kind"], &first["hosts"]),
+        (&json!("agent-down"), &json!(["h3"])),
+        "{doctor:#}"
+    );
+    refused(&run(h1, "doctor --all --bundle /tmp/x", &[]), 2, &["drop --all"]);
     let refused = run(h1, "status --all --wait x", &[]);
     assert_eq!(refused.status.code(), Some(2), "{refused}");
 }

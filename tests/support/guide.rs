@@ -289,11 +289,14 @@ impl GuideConstants {
         kinds(wanted) == kinds(found)
     }
 
-    /// What begins with a digit as its form (`12:30` as `0:0`), an address of IPv6 as such.
+    /// What begins with a digit as its form (`12:30` as `0:0`), an address of IPv6 and an id of a machine as such.
     fn kind(&self, word: &str) -> String {
         let bare = word.trim_matches(|char| "()[],;".contains(char));
         if self.0.contains(bare) {
             return word.to_owned();
+        }
+        if bare.len() == 32 && bare.chars().all(|char| char.is_ascii_hexdigit()) {
+            return word.replace(bare, "ID");
         }
         if bare.parse::<std::net::Ipv6Addr>().is_ok() {
             return word.replace(bare, "::");

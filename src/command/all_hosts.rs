@@ -1,0 +1,134 @@
+//! Every host of the network, with what its agent publishes of it: its problems, and which hosts it reaches.
+
+use std::collections::BTreeMap;
+
+use crate::api::reachability::{HostReport, Reachability};
+use crate::api::status::Status;
+use crate::command::json;
+use crate::command::nodes::node::{NodeState, names};
+use crate::inspect::agent_socket;
+use crate::inspect::cluster::{self, ClusterView};
+use crate::lease::records::NodeName;
+use crate::net::{ProblemKind, Severity};
+use crate::settings::Settings;
+use crate::settings::exit::Exit;
+
+/// How many problems of each kind.
+pub type ProblemCounts = BTreeMap<ProblemKind, u32>;
+
+/// As etcd and this host's agent have them.
+pub struct AllHosts {
+    pub cluster: ClusterView,
+    reports: Reachability,
+    /// Why something is missing.
+    pub remarks: Vec<String>,
+    own_problems: Option<ProblemCounts>,
+}
+
+/// One host.
+pub struct HostLine<'a> {
+    pub host: &'a NodeName,
+    pub state: NodeState,
+    pub report: Option<&'a HostReport>,
+    /// Why there is no report.
+    pub why: Option<&'a str>,
+    /// What the agent of this host says, where it publishes nothing.
+    own_problems: Option<&'a ProblemCounts>,
+}
+
+/// As far as is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    Well,
+    NotWell,
+    /// Its agent says nothing of itself.
+    Unknown,
+}
+
+impl AllHosts {
+    /// Asks etcd, and the agent for the reports.
+    ///
+    /// # Errors
+    /// There is no list of hosts.
+    pub fn read(settings: &Settings) -> Result<AllHosts, Exit> {
+        let cluster = cluster::read(settings)?;
+        let (reports, mut remarks) = reports(settings);
+        remarks.extend(cluster.stale.as_ref().map(json::stale));
+        Ok(AllHosts { cluster, reports, remarks, own_problems: own_problems(settings) })
+    }
+
+    /// By name.
+    pub fn lines(&self) -> Vec<HostLine<'_>> {
+        let hosts = names(&self.cluster.snapshot).into_iter();
+        hosts.map(|host| self.line(host)).collect()
+    }
+
+    fn line<'a>(&'a self, host: &'a NodeName) -> HostLine<'a> {
+        let why = self.reports.silent.iter().find(|silent| silent.host == host.as_str());
+        HostLine {
+            host,
+            state: NodeState::of(&self.cluster, host),
+            report: self.reports.rows.iter().find(|report| report.host == host.as_str()),
+            why: why.map(|silent| silent.why.as_str()),
+            own_problems: self.own_problems.as_ref().filter(|_| *host == self.cluster.own),
+        }
+    }
+}
+
+impl HostLine<'_> {
+    /// Its problems; `None`: nothing says it.
+    pub fn problems(&self) -> Option<&ProblemCounts> {
+        let reported = self.report.and_then(|report| report.problems.as_ref());
+        reported.or(self.own_problems)
+    }
+
+    pub fn health(&self) -> Health {
+        let of = |problems: Option<&ProblemCounts>| match problems {
+            Some(problems) if problems.is_empty() => Health::Well,
+            Some(_) => Health::NotWell,
+            None => Health::Unknown,
+        };
+        match (self.state, self.report) {
+            // The first has no agent that could say it, the second is not there yet.
+            (NodeState::Python | NodeState::Reserved, _) => Health::Well,
+            (NodeState::Silent | NodeState::Unknown, _) => Health::NotWell,
+            (NodeState::Alive, Some(report)) if has_faults(report) => Health::NotWell,
+            (NodeState::Alive, Some(report)) => of(report.problems.as_ref()),
+            (NodeState::Alive, None) => of(self.own_problems),
+        }
+    }
+}
+
+fn has_faults(report: &HostReport) -> bool {
+    !report.faults.is_empty() || report.more_faults != 0
+}
+
+/// The reports of all hosts, and why some are missing.
+fn reports(settings: &Settings) -> (Reachability, Vec<String>) {
+    let answer = agent_socket::of(settings).and_then(|path| agent_socket::get(path, "/v1/matrix"));
+    let read = answer.and_then(|value| {
+        serde_json::from_value::<Reachability>(value).map_err(|error| error.to_string())
+    });
+    match read {
+        Ok(mut found) => {
+            let remarks = std::mem::take(&mut found.remarks);
+            (found, remarks)
+        }
+        Err(why) => {
+            let remark = format!("the problems of hosts are unknown: {why}");
+            (Reachability::default(), vec![remark])
+        }
+    }
+}
+
+/// The problems of this host, if its agent answers.
+fn own_problems(settings: &Settings) -> Option<BTreeMap<ProblemKind, u32>> {
+    let answer = agent_socket::of(settings).and_then(|path| agent_socket::get(path, "/v1/status"));
+    let status = answer.and_then(Status::read).ok()?;
+    let mut counts = BTreeMap::new();
+    let problems = status.problems.0?.into_iter();
+    for problem in problems.filter(|problem| problem.severity() != Severity::Note) {
+        *counts.entry(problem.kind).or_default() += 1;
+    }
+    Some(counts)
+}
