@@ -9,6 +9,7 @@ use ipnetwork::IpNetwork;
 
 use crate::agent::reconcile::guard::CachedGuards;
 use crate::agent::reconcile::policy::CachedPolicy;
+use crate::agent::reconcile::profiles::CachedProfiles;
 use crate::agent::reconcile::tunnel_filter::CachedFilter;
 use crate::lease::{Peers, Resolved};
 use crate::nft::CachedTable;
@@ -29,6 +30,8 @@ pub struct ReconcileCache {
     pub guards: CachedGuards,
     /// Policies and their pods.
     pub policy: CachedPolicy,
+    /// Profiles of pods.
+    pub profiles: CachedProfiles,
 }
 
 /// The peer_routes to the other hosts, and what they were computed from: 7 ms for 10,000 hosts.

@@ -4,7 +4,7 @@ use argh::{CommandInfoWithArgs, FlagInfoKind};
 
 use crate::settings::flags::VARIABLES;
 
-/// The words as argh reads them: `--option=value` in two words, the settings of the agent in front
+/// The words as argh reads them, those of netctl as humanz's: `--option=value` in two words, the settings of the agent in front
 /// of the subcommand, and `--json` behind all, wherever they were typed.
 pub fn normal(words: Vec<String>) -> Vec<String> {
     let (mut front, mut middle, mut json) = (Vec::new(), Vec::new(), Vec::new());
@@ -31,8 +31,10 @@ pub fn normal(words: Vec<String>) -> Vec<String> {
             "-h" => to.push("--help".to_owned()),
             "-V" => to.push("--version".to_owned()),
             "version" if to.is_empty() => to.push("--version".to_owned()),
-            "list" if matches!(&to[..], [only] if LISTS.contains(&only.as_str())) => {
-                to.push("ls".to_owned());
+            "netprofile" if to.is_empty() => to.push("profile".to_owned()),
+            "network" if to.is_empty() => to.push("net".to_owned()),
+            "list" | "inspect" if matches!(&to[..], [only] if LISTS.contains(&only.as_str())) => {
+                to.push(if option == "list" { "ls" } else { "show" }.to_owned());
             }
             _ => to.push(option.to_owned()),
         }
@@ -50,7 +52,7 @@ pub fn normal(words: Vec<String>) -> Vec<String> {
 }
 
 /// Subcommands that have `ls`; a pod or host may be called list.
-const LISTS: [&str; 7] = ["group", "ipam", "net", "nodes", "ns", "policy", "tenant"];
+const LISTS: [&str; 8] = ["group", "ipam", "net", "nodes", "ns", "policy", "profile", "tenant"];
 
 /// Whether this option of the agent is followed by a value; `None` if it is none of the agent's
 /// settings.

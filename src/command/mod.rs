@@ -78,6 +78,8 @@ pub enum Subcommand {
     Net(objects::NetCommand),
     /// Groups of pods.
     Group(objects::GroupCommand),
+    /// How packets of pods are marked.
+    Profile(objects::ProfileCommand),
     /// What namespaces belong to.
     Namespace(objects::NamespaceCommand),
     /// Where packets are lost.
@@ -158,6 +160,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Subcommand::Tenant(options) => objects::tenant(call, &options),
         Subcommand::Net(options) => objects::net(call, &options),
         Subcommand::Group(options) => objects::group(call, &options),
+        Subcommand::Profile(options) => objects::profile(call, &options),
         Subcommand::Namespace(options) => objects::namespace(call, &options),
         Subcommand::Connectivity(options) => connectivity::run(call, &options),
         Subcommand::Explain(options) => explain::run(call, &options),

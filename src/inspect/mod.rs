@@ -19,6 +19,7 @@ pub mod pods;
 pub mod policies;
 pub mod policy_file;
 pub mod pool_use;
+pub mod port_profiles;
 pub mod preflight;
 mod runtimes;
 pub mod service_manager;

@@ -39,6 +39,7 @@ pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
         members,
         standalone: Some(read.cluster),
         networks: read.networks,
+        profiles: read.profiles,
     };
     update(Some(snapshot), read.problems)
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::net::{IfName, hash};
+use crate::net::{Family, IfName, hash};
 use crate::nft::set::{Element, Set};
 use crate::nft::userdata::Userdata;
 
@@ -85,6 +85,8 @@ pub enum FrameAction {
     /// The frame is counted in this set, by the device's index; the next rule follows, be there room
     /// or not.
     Count(String),
+    /// The packet of this family gets this DSCP, 0 to 63; the next rule follows.
+    SetDscp(Family, u8),
     Drop,
     Goto(String),
 }
@@ -151,6 +153,8 @@ impl fmt::Display for FrameRule {
                 write!(f, "ether daddr set iif map @{map} meta pkttype set host accept")
             }
             FrameAction::Count(set) => write!(f, "add @{set} {{ iif counter }}"),
+            FrameAction::SetDscp(Family::V4, dscp) => write!(f, "ip dscp set {dscp}"),
+            FrameAction::SetDscp(Family::V6, dscp) => write!(f, "ip6 dscp set {dscp}"),
             FrameAction::Drop => f.write_str("drop"),
             FrameAction::Goto(chain) => write!(f, "goto {chain}"),
         }

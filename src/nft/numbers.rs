@@ -165,6 +165,10 @@ pub mod expression {
     pub const PAYLOAD_OFFSET: u16 = 3;
     pub const PAYLOAD_LENGTH: u16 = 4;
     pub const PAYLOAD_SOURCE: u16 = 5;
+    pub const PAYLOAD_CHECKSUM_TYPE: u16 = 6;
+    pub const PAYLOAD_CHECKSUM_OFFSET: u16 = 7;
+    /// NFT_PAYLOAD_CSUM_INET: the checksum of RFC 1071.
+    pub const CHECKSUM_INET: u32 = 1;
     pub const META_REGISTER: u16 = 1;
     pub const META_KEY: u16 = 2;
     pub const CONNECTION_REGISTER: u16 = 1;

@@ -14,6 +14,7 @@ pub mod ownership;
 pub mod peer_routes;
 pub mod pod;
 pub mod policy_table;
+pub mod profiles;
 pub mod routes;
 pub mod tunnel;
 

@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use crate::cni::error::CniError;
 use crate::cni::request::Add;
 use crate::cni::result::{CniResult, Interface, IpConfig};
+use crate::inspect::port_profiles;
 use crate::ipam::{RangeSet, StoreEntry};
 use crate::net::{IfName, Mac};
 use crate::netlink::link::{self, Link, LinkRef};
@@ -138,6 +139,8 @@ impl<'a> AddPlan<'a> {
         let bridge_port = BridgePort::new(wanted.port, mac);
         let addresses: Vec<IpAddr> = assigned.iter().map(|one| one.address.ip()).collect();
         let host_end = &wanted.host_ifname;
+        let dscp = conf.policy.and_then(|_| port_profiles::dscp(&conf.data_dir, host_end));
+        let guard = Guard::of(conf, host_end, mac, &addresses, wanted.host_mac);
         let context = AttachContext {
             rtnl: host.rtnl,
             bridge: &host.bridge,
@@ -148,7 +151,7 @@ impl<'a> AddPlan<'a> {
             mtu,
             alias: identity.alias_of_port(&bridge_port, add.args.pod().as_deref()),
             is_gateway: conf.is_gateway,
-            guard: Guard::of(conf, host_end, mac, &addresses, wanted.host_mac),
+            guard: guard.map(|guard| guard.marking(dscp)),
         };
         AddPlan { context, wanted, assigned, routes }
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Check;
 use crate::cni::result::Interface;
+use crate::inspect::port_profiles;
 use crate::net::{IfName, Mac};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
@@ -57,6 +58,8 @@ fn guard_difference(
     let Some(host) = &found.host else { return Ok(None) };
     let guard = |mac| Guard::of(&check.conf, device, mac, &addresses, host.mac);
     let Some(guard) = wanted.mac.and_then(guard) else { return Ok(None) };
+    let dscp = check.conf.policy.and_then(|_| port_profiles::dscp(&check.conf.data_dir, device));
+    let guard = guard.marking(dscp);
     Ok((!guard::is_there(&guard, host.index)?).then(|| PodDifference::NoGuard(device.clone())))
 }
 

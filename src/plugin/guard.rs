@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
 use crate::inspect::guards::FoundGuards;
+use crate::inspect::port_profiles;
 use crate::ipam::Store;
 use crate::net::IfName;
 use crate::netlink::NetlinkError;
@@ -18,6 +19,7 @@ use crate::nft::frame::edit::FrameEdit;
 use crate::plan::guard::{
     COMMENT, Guard, GuardChange, PodPort, TABLE, all_sets, changes, leftovers, ports, shared_edits,
 };
+use crate::plan::profiles::dscp_of;
 use crate::plugin::failure::{self, OrInternal};
 
 /// Makes the guard of a port that is there, with this index; of the first pod also what all of them
@@ -136,7 +138,11 @@ pub fn restore(rtnl: &Rtnl, conf: &NetConf, store: &Store) -> Result<usize, CniE
     let found = FoundGuards::observe(rtnl, &nft, &bridge, store).or_internal(what)?;
     let (ports, _) = ports(conf.name.as_str(), &bridge, &found.ports());
     let routes = conf.guard.routes && conf.is_gateway;
-    let guard = |port: &PodPort<'_>| port.guard(&conf.guard.allowed, routes);
+    let profiles = conf.policy.map(|_| port_profiles::read(&conf.data_dir)).unwrap_or_default();
+    let guard = |port: &PodPort<'_>| {
+        let guard = port.guard(&conf.guard.allowed, routes);
+        guard.marking(dscp_of(&profiles, &port.link.name))
+    };
     let wanted: Vec<(Guard, u32)> =
         ports.iter().map(|port| (guard(port), port.link.index)).collect();
     let mut made = 0;

@@ -16,6 +16,7 @@ use crate::policy::endpoint::Endpoint;
 use crate::policy::isolation;
 use crate::policy::members::{self, FoundMembers, Members};
 use crate::policy::network::Networks;
+use crate::policy::profile::Profiles;
 use crate::policy::read::cluster::Cluster;
 use crate::policy::rule::Rules;
 use crate::policy::selector::Selector;
@@ -49,6 +50,8 @@ pub struct PolicySnapshot {
     pub standalone: Option<Cluster>,
     #[serde(default)]
     pub networks: Networks,
+    #[serde(default)]
+    pub profiles: Profiles,
 }
 
 /// What a source sends to the loop.
@@ -80,6 +83,8 @@ impl PolicySnapshot {
     ) -> PolicySnapshot {
         let said = all.clone().into_iter().map(|one| &one.networks);
         let networks = said.fold(Networks::default(), Networks::and).beside(default);
+        let said = all.clone().into_iter().map(|one| &one.profiles);
+        let profiles = said.fold(Profiles::default(), Profiles::and);
         let (mut pods, mut members) = (BTreeMap::new(), Members::new());
         let mut rules: Vec<&Rules> = Vec::new();
         let mut standalone: Option<Cluster> = None;
@@ -99,7 +104,8 @@ impl PolicySnapshot {
         let pods = pods.into_values().cloned().collect();
         let isolation = Rules::new(isolation::rules(&networks));
         rules.extend((!isolation.is_empty()).then_some(&isolation));
-        PolicySnapshot { rules: Rules::merged(&rules), pods, members, standalone, networks }
+        let rules = Rules::merged(&rules);
+        PolicySnapshot { rules, pods, members, standalone, networks, profiles }
     }
 
     /// What is as in `before` becomes the same values.
@@ -187,6 +193,7 @@ mod tests {
             members,
             standalone: Some(documents.cluster),
             networks: documents.networks,
+            profiles: documents.profiles,
         }
     }
 

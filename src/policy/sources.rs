@@ -86,6 +86,7 @@ impl Policies {
         let Some(mut snapshot) = update.snapshot else { return false };
         if let Some(before) = self.snapshots.get(&update.provider) {
             snapshot.networks.keep_unread(&before.networks);
+            snapshot.profiles.keep_unread(&before.profiles);
             snapshot.share(before);
             if **before == snapshot {
                 return false;

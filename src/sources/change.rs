@@ -166,10 +166,10 @@ fn new_faults(
     let had = read(before);
     let mut faults: Vec<String> =
         read(after).into_iter().filter(|fault| !had.contains(fault)).collect();
-    // A group that misses a policy is closed, and its reader says so.
+    // A group that misses a policy is closed, and its reader says so; as one does of a missing profile.
     let missing = dangling(before);
     let new = dangling(after).into_iter().filter(|one| !missing.contains(one));
-    let new = new.filter(|(name, _)| name.kind.name != "Group");
+    let new = new.filter(|(name, _)| !["Group", "Network"].contains(&name.kind.name));
     faults.extend(new.map(|(name, why)| format!("{name}: {why}")));
     faults
 }
@@ -254,6 +254,19 @@ mod tests {
         let rule = own("NamespaceRule", "shop", &json!({"network": "front"}));
         assert_eq!(faults(&both, &[network("10.1.0.0/16"), rule.clone()], &[]), "");
         assert!(faults(&both, &[rule], &[]).contains("Network default/front does not exist"));
+        let gold = own("NetProfile", "gold", &json!({"dscp": 46}));
+        for user in [own("Group", "fast", &json!({"profile": "gold"})), {
+            let subnets = json!({"subnets": ["10.1.0.0/16"], "profile": "gold"});
+            own("Network", "fast", &subnets)
+        }] {
+            let missing = "profile: NetProfile default/gold does not exist";
+            assert!(faults(&both, std::slice::from_ref(&user), &[]).ends_with(missing));
+            assert_eq!(faults(&both, &[user.clone(), gold.clone()], &[]), "");
+            let kind = user["kind"].as_str().unwrap();
+            let used = faults(&[user.clone(), gold.clone()], &[], &[&gold]);
+            assert_eq!(used, format!("{kind} default/fast: {missing}"));
+            assert_eq!(faults(&[user.clone(), gold.clone()], &[], &[&gold, &user]), "");
+        }
         let rule = own("NamespaceRule", "shop", &json!({"group": "gone"}));
         assert!(faults(&both, &[rule], &[]).contains("Group default/gone does not exist"));
     }

@@ -171,6 +171,7 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
             members: Members::new(),
             standalone: Some(read.cluster),
             networks: read.networks,
+            profiles: read.profiles,
         };
         self.had_some = !self.stored.is_empty();
         self.known = Some((snapshot, read.problems));

@@ -1,4 +1,4 @@
-//! Pure. Names of groups, networks and policies in objects that stand in etcd, and those that nothing bears.
+//! Pure. Names of groups, networks, policies and profiles in objects that stand in etcd, and those that nothing bears.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,10 +48,13 @@ fn references(name: &StoredName, spec: &Value) -> Vec<(&'static str, Scoped)> {
     let read = |value: &Value| scoped(&ObjectField::root(value), &tenant).ok();
     const MEMBERSHIP: [(&str, &str); 2] = [("Group", "group"), ("Network", "network")];
     let of = |value: &Value| MEMBERSHIP.map(|(kind, field)| (kind, value[field].clone()));
+    let profile = || ("NetProfile", spec.value()["profile"].clone());
     let values: Vec<(&'static str, Value)> = match name.kind.name {
         "Group" => {
-            list(&spec, "policies").into_iter().map(|policy| ("GroupPolicy", policy)).collect()
+            let policies = list(&spec, "policies").into_iter();
+            policies.map(|policy| ("GroupPolicy", policy)).chain([profile()]).collect()
         }
+        "Network" => vec![profile()],
         "GroupPolicy" => list(&spec, "rules").iter().flat_map(|rule| of(&rule["peer"])).collect(),
         "NamespaceRule" => {
             let pods = list(&spec, "pods");

@@ -11,7 +11,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile;
 use crate::agent::reconcile::plugin::COPY;
 use crate::agent::sysctl_record;
-use crate::inspect::{last_policies, last_settings};
+use crate::inspect::{last_policies, last_settings, port_profiles};
 use crate::ipam::{Store, calls};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::{files, mount};
@@ -72,7 +72,11 @@ pub fn store(settings: &Settings, applier: &mut Applier) {
             calls::remove(directory).with_context(|| format!("remove {}", calls.display()))
         });
     }
-    for (what, path) in [("socket", ask::socket(directory)), ("index", ask::index(directory))] {
+    for (what, path) in [
+        ("socket", ask::socket(directory)),
+        ("index", ask::index(directory)),
+        ("profiles", port_profiles::path(directory)),
+    ] {
         if path.symlink_metadata().is_ok() {
             file(what, &path, applier);
         }

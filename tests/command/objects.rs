@@ -25,7 +25,9 @@ fn objects_are_made_changed_shown_and_removed_one_at_a_time() {
     assert_eq!(created, "+ Network blue/front\nnothing was changed (--dry-run)\n");
     done(host, "net create blue/front --cidr 10.32.0.0/16 --cidr fd00:32::/64");
     assert_eq!(done(host, "policy create blue/web"), "+ GroupPolicy blue/web\n");
-    done(host, "group create blue/web --policies web --default deny");
+    let created = done(host, "netprofile create blue/gold --dscp 46");
+    assert_eq!(created, "+ NetProfile blue/gold\n");
+    done(host, "group create blue/web --policies web --default deny --profile gold");
     done(host, "ns create shop --tenant blue --group web --network front --allow *");
     let rule = "policy rule-add blue/web --direction in --action allow --protocol tcp --port 80 --port 8000-8999";
     assert_eq!(done(host, &format!("{rule} --peer-group web")), "~ GroupPolicy blue/web\n");
@@ -53,6 +55,11 @@ fn objects_are_made_changed_shown_and_removed_one_at_a_time() {
     let net = object(&typed(host, "net show blue/front --json"));
     let spec = json!({"subnets": ["10.32.0.0/16", "fd00:32::/64"], "shared": true});
     assert_eq!((&net["object"]["spec"], &net["usedBy"]), (&spec, &json!(["NamespaceRule shop"])));
+    done(host, "net set blue/front --profile gold");
+    assert_eq!(done(host, "profile set blue/gold --dscp 34"), "~ NetProfile blue/gold\n");
+    let gold = object(&typed(host, "profile inspect blue/gold --json"));
+    assert_eq!(gold["usedBy"], json!(["Group blue/web", "Network blue/front"]));
+    assert!(done(host, "profile ls").lines().any(|line| line.ends_with("34")));
     let group = done(host, "group show blue/web");
     assert!(
         group.contains("GroupPolicy blue/web") && group.contains("NamespaceRule shop"),
@@ -60,7 +67,7 @@ fn objects_are_made_changed_shown_and_removed_one_at_a_time() {
     );
     let tenants = done(host, "tenant ls");
     let row: Vec<&str> = tenants.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!(row, ["blue", "1", "1", "1", "1"], "{tenants}");
+    assert_eq!(row, ["blue", "1", "1", "1", "1", "1"], "{tenants}");
     let tenant = object(&typed(host, "tenant show blue --json"));
     assert_eq!((&tenant["networks"], &tenant["namespaces"]), (&json!(["front"]), &json!(["shop"])));
 
@@ -68,7 +75,7 @@ fn objects_are_made_changed_shown_and_removed_one_at_a_time() {
     assert!(!done(host, "policy rule-ls blue/web").contains("tcp"));
     done(host, "group set blue/web --policies=");
     done(host, "policy rm GroupPolicy blue/web");
-    for line in ["ns rm shop", "group rm blue/web", "net rm blue/front"] {
+    for line in ["ns rm shop", "group rm blue/web", "net rm blue/front", "profile rm blue/gold"] {
         assert!(done(host, line).starts_with("- "));
     }
     assert_eq!(done(host, "tenant ls"), "there is no tenant\n");
@@ -82,6 +89,8 @@ fn what_cannot_be_is_refused_with_its_reason_and_nothing_is_changed() {
     done(host, "group create blue/web");
     done(host, "ns create shop --tenant blue --group web --network front");
     done(host, "policy create blue/p");
+    done(host, "profile create blue/gold --dscp 46");
+    done(host, "group set blue/web --profile gold");
     let before = done(host, "policy export");
     let nothing = "nothing was changed";
     for (line, code, words) in [
@@ -100,6 +109,13 @@ fn what_cannot_be_is_refused_with_its_reason_and_nothing_is_changed() {
         ("group create blue/db --policies gone", 1, &[nothing, "blue/gone does not exist"]),
         ("group set blue/web --default perhaps", 1, &[nothing, "perhaps"]),
         ("group rm blue/web", 1, &[nothing, "NamespaceRule shop"]),
+        ("profile create blue/gold --dscp 1", 1, &[nothing, "there already"]),
+        ("profile create blue/high --dscp 64", 1, &[nothing, "dscp", "from 0 to 63"]),
+        ("profile set blue/gold --dscp ef", 1, &[nothing, "from 0 to 63"]),
+        ("profile rm blue/gold", 1, &[nothing, "Group blue/web", "blue/gold does not exist"]),
+        ("group set blue/web --profile gone", 1, &[nothing, "NetProfile blue/gone"]),
+        ("net set blue/front --profile a/b/c", 1, &[nothing, "profile", "b/c"]),
+        ("net create default/default --profile gone", 1, &[nothing, "NetProfile default/gone"]),
         ("ns set shop --group gone", 1, &[nothing, "Group blue/gone does not exist"]),
         ("policy rule-add blue/p --direction in --action allow --peer-group gone", 1, &["gone"]),
         ("policy rule-add blue/p --direction up --action allow", 1, &[nothing, "up"]),

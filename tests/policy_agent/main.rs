@@ -18,6 +18,7 @@ mod leak;
 mod live;
 mod one_host;
 mod own_node;
+mod profiles;
 mod seen;
 mod settings;
 mod socket;

@@ -20,7 +20,7 @@ const ELLIPSIS: &str = "…";
 const CODE: &str = "; echo $?";
 
 /// Words of commands that change something: what fails the first time has failed.
-const CHANGES: [&str; 17] = [
+const CHANGES: [&str; 18] = [
     "--apply",
     "-w",
     ">",
@@ -37,6 +37,7 @@ const CHANGES: [&str; 17] = [
     "reserve",
     "rm",
     "rule-add",
+    "set",
     "uninstall",
 ];
 

@@ -19,6 +19,7 @@ use crate::plan::guard::{
     ports,
 };
 use crate::plan::pod::is_of_network;
+use crate::plan::profiles::{PortProfiles, dscp_of};
 use crate::settings::Settings;
 
 /// All of them, for problems.
@@ -30,10 +31,11 @@ const GUARDS: &str = "guards of pods";
 pub struct CachedGuards(Vec<(Guard, u32)>);
 
 /// Repairs the guards; gives what is wrong and cannot be repaired. With `everything`, what they shall be
-/// is found out anew; else only if one differs from what it was, or is missing.
+/// is found out anew, with `profiles`; else only if one differs from what it was, or is missing.
 pub fn reconcile(
     run: &Reconcile<'_>,
     everything: bool,
+    profiles: &PortProfiles,
     cache: &mut CachedGuards,
     applier: &mut Applier,
 ) -> Vec<Problem> {
@@ -49,9 +51,9 @@ pub fn reconcile(
     };
     sysctls::keep_guard(run, applier);
     let compared = match everything {
-        true => repair(run, &bridge, cache, applier),
+        true => repair(run, &bridge, profiles, cache, applier),
         false => match touched(run, &bridge, cache, applier) {
-            Ok(true) => repair(run, &bridge, cache, applier),
+            Ok(true) => repair(run, &bridge, profiles, cache, applier),
             Ok(false) => return Vec::new(),
             // While links come and go, more events follow; the next full check reports what stays.
             Err(error) => {
@@ -149,6 +151,7 @@ pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
 fn repair(
     run: &Reconcile<'_>,
     bridge: &Link,
+    profiles: &PortProfiles,
     cache: &mut CachedGuards,
     applier: &mut Applier,
 ) -> anyhow::Result<Vec<Problem>> {
@@ -162,7 +165,10 @@ fn repair(
     let links = &found.links;
     let (ports, unknown) = ports(network, bridge, &found.ports());
     let is_on = settings.guard.is_on;
-    let guard = |port: &PodPort<'_>| port.guard(&settings.guard.allowed, settings.guard.routes);
+    let guard = |port: &PodPort<'_>| {
+        let guard = port.guard(&settings.guard.allowed, settings.guard.routes);
+        guard.marking(dscp_of(profiles, &port.link.name))
+    };
     // As they shall be, not as they are then: somebody may change one while others are repaired.
     cache.0 = match is_on {
         true => ports.iter().map(|port| (guard(port), port.link.index)).collect(),

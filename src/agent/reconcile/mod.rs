@@ -13,6 +13,7 @@ pub mod host_ports;
 pub mod input;
 pub mod plugin;
 pub mod policy;
+pub mod profiles;
 pub mod routes;
 pub mod sysctls;
 pub mod tunnel;

@@ -14,6 +14,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::bridge::BridgeOutcome;
 use crate::agent::reconcile::guard::CachedGuards;
 use crate::agent::reconcile::policy::PolicyWork;
+use crate::agent::reconcile::profiles::CachedProfiles;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::trigger::Scope;
@@ -53,7 +54,13 @@ pub fn run(
         // No pod may start where nothing would keep it in quarantine.
         return None;
     }
+    reconcile::profiles::reconcile(run, &known.policy, &mut known.profiles, applier);
     if let (Scope::POLICY | Scope::PODS, Some(before)) = (run.scope, run.previous) {
+        if known.profiles.take_stale() {
+            let in_force = known.profiles.in_force();
+            // What is wrong besides, the next full check reports.
+            reconcile::guard::reconcile(run, true, &in_force, &mut known.guards, applier);
+        }
         // Policies, and pods that come and go, change nothing else here: the host is what it was.
         let (host_state, problems) = (before.clone(), Vec::new());
         return Some(ReconcileOutcome { host_state, problems, repaired: Vec::new() });
@@ -94,7 +101,8 @@ impl ObservedHost<'_> {
             reconcile::sysctls::reconcile(self.run, self.host_state, applier);
             (bridge, others) = reconcile::bridge::reconcile(self.run, self.host_state, applier);
         }
-        let of_ports = self.ports(bridge, &mut cache.guards, applier);
+        let ReconcileCache { guards, profiles, .. } = &mut *cache;
+        let of_ports = self.ports(bridge, (guards, profiles), applier);
         let mut problems = vec![(ProblemSource::Uplinks, uplinks(self.host_state))];
         problems.extend(self.scope.links.then_some((ProblemSource::Bridges, others)));
         problems.extend(self.network(cache, applier));
@@ -119,7 +127,7 @@ impl ObservedHost<'_> {
     fn ports(
         &self,
         bridge: BridgeOutcome,
-        guards: &mut CachedGuards,
+        (guards, profiles): (&mut CachedGuards, &mut CachedProfiles),
         applier: &mut Applier,
     ) -> Vec<Problem> {
         let run = self.run;
@@ -127,8 +135,9 @@ impl ObservedHost<'_> {
         let all =
             matches!(bridge, BridgeOutcome::New | BridgeOutcome::Up) || self.scope == Scope::ALL;
         let crowded = all.then(|| reconcile::bridge_ports::reconcile(run, applier)).flatten();
-        let unguarded = match self.scope.links || self.scope.firewall {
-            true => reconcile::guard::reconcile(run, all, guards, applier),
+        let (is_stale, in_force) = (profiles.take_stale(), profiles.in_force());
+        let unguarded = match self.scope.links || self.scope.firewall || is_stale {
+            true => reconcile::guard::reconcile(run, all || is_stale, &in_force, guards, applier),
             false => Vec::new(),
         };
         crowded.into_iter().chain(unguarded).collect()

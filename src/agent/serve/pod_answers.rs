@@ -66,7 +66,17 @@ impl Agent {
         let run = self.input(&subnets, Some(policies), Scope::default());
         let is_in_force = reconcile::policy::reconcile(&run, work, &mut cache, applier);
         self.state.cache.policy = cache;
+        self.note_profiles(policies, applier);
         is_in_force
+    }
+
+    /// What plugins mark packets of new pods by.
+    fn note_profiles(&mut self, policies: &HostKnowledge, applier: &mut Applier) {
+        let Some(subnets) = self.state.subnets else { return };
+        let mut cache = std::mem::take(&mut self.state.cache.profiles);
+        let run = self.input(&subnets, Some(policies), Scope::default());
+        reconcile::profiles::reconcile(&run, &self.state.cache.policy, &mut cache, applier);
+        self.state.cache.profiles = cache;
     }
 
     fn answer(&self, asked: Vec<PodRequest>, policies: &HostKnowledge, is_in_force: bool) {

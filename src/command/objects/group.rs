@@ -7,8 +7,10 @@ use crate::command::objects::edit::{self, SpecFields};
 use crate::command::objects::verbs::{ListObjects, ObjectKind, RemoveObject, ShowObject};
 use crate::settings::exit::Exit;
 
-const KIND: ObjectKind =
-    ObjectKind { kind: "Group", columns: &[("POLICIES", "policies"), ("DEFAULT", "default")] };
+const KIND: ObjectKind = ObjectKind {
+    kind: "Group",
+    columns: &[("POLICIES", "policies"), ("DEFAULT", "default"), ("PROFILE", "profile")],
+};
 
 /// make, change, remove and show groups of pods, to which policies are given. In etcd, for all hosts
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -16,7 +18,7 @@ const KIND: ObjectKind =
     subcommand,
     name = "group",
     example = "{command_name} create blue/web --policies front",
-    example = "{command_name} set blue/web --default deny",
+    example = "{command_name} set blue/web --default deny --profile gold",
     example = "{command_name} ls",
     example = "{command_name} show blue/web",
     example = "{command_name} rm blue/web",
@@ -57,6 +59,9 @@ pub struct GroupCreate {
     /// what happens to that which no rule decides: allow or deny
     #[argh(option)]
     default: Option<String>,
+    /// the profile (NetProfile) of its pods: name or tenant/name; empty: none
+    #[argh(option)]
+    profile: Option<String>,
     /// only show what would change
     #[argh(switch)]
     dry_run: bool,
@@ -84,6 +89,9 @@ pub struct GroupSet {
     /// what happens to that which no rule decides: allow or deny
     #[argh(option)]
     default: Option<String>,
+    /// the profile (NetProfile) of its pods: name or tenant/name; empty: none
+    #[argh(option)]
+    profile: Option<String>,
     /// only show what would change
     #[argh(switch)]
     dry_run: bool,
@@ -95,11 +103,13 @@ pub struct GroupSet {
 pub fn run(call: &mut Call<'_>, options: &GroupCommand) -> Result<Outcome, Exit> {
     match &options.verb {
         GroupVerb::Create(options) => {
-            let fields = fields(&options.policies, options.default.as_ref());
+            let (default, profile) = (options.default.as_ref(), options.profile.as_ref());
+            let fields = fields(&options.policies, default, profile);
             KIND.create(call, &options.name, &fields, (options.dry_run, options.json))
         }
         GroupVerb::Set(options) => {
-            let fields = fields(&options.policies, options.default.as_ref());
+            let (default, profile) = (options.default.as_ref(), options.profile.as_ref());
+            let fields = fields(&options.policies, default, profile);
             KIND.set(call, &options.name, &fields, (options.dry_run, options.json))
         }
         GroupVerb::Remove(options) => KIND.remove(call, options),
@@ -108,6 +118,7 @@ pub fn run(call: &mut Call<'_>, options: &GroupCommand) -> Result<Outcome, Exit>
     }
 }
 
-fn fields(policies: &[String], default: Option<&String>) -> SpecFields {
-    [edit::list("policies", policies), edit::text("default", default)].concat()
+fn fields(policies: &[String], default: Option<&String>, profile: Option<&String>) -> SpecFields {
+    let policies = edit::list("policies", policies);
+    [policies, edit::text("default", default), edit::text("profile", profile)].concat()
 }

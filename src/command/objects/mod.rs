@@ -1,10 +1,11 @@
-//! `net`, `group`, `ns` and `tenant`: the objects of tenants in etcd, one at a time.
+//! `net`, `group`, `profile`, `ns` and `tenant`: the objects of tenants in etcd, one at a time.
 
 pub mod edit;
 pub mod files;
 mod group;
 mod namespace;
 mod net;
+mod profile;
 pub mod stored;
 mod tenant;
 mod verbs;
@@ -12,6 +13,7 @@ mod verbs;
 pub use group::GroupCommand;
 pub use namespace::NamespaceCommand;
 pub use net::NetCommand;
+pub use profile::ProfileCommand;
 pub use tenant::TenantCommand;
 
 use crate::command::call::{Call, Outcome};
@@ -31,6 +33,14 @@ pub fn net(call: &mut Call<'_>, options: &NetCommand) -> Result<Outcome, Exit> {
 /// As [`net`].
 pub fn group(call: &mut Call<'_>, options: &GroupCommand) -> Result<Outcome, Exit> {
     group::run(call, options)
+}
+
+/// Answers.
+///
+/// # Errors
+/// As [`net`].
+pub fn profile(call: &mut Call<'_>, options: &ProfileCommand) -> Result<Outcome, Exit> {
+    profile::run(call, options)
 }
 
 /// Answers.

@@ -58,6 +58,9 @@ pub struct NetCreate {
     /// whether all tenants reach it: yes or no
     #[argh(option)]
     shared: Option<YesNo>,
+    /// the profile (NetProfile) of its pods whose group has none: name or tenant/name; empty: none
+    #[argh(option)]
+    profile: Option<String>,
     /// only show what would change
     #[argh(switch)]
     dry_run: bool,
@@ -85,6 +88,9 @@ pub struct NetSet {
     /// whether all tenants reach it: yes or no
     #[argh(option)]
     shared: Option<YesNo>,
+    /// the profile (NetProfile) of its pods whose group has none: name or tenant/name; empty: none
+    #[argh(option)]
+    profile: Option<String>,
     /// only show what would change
     #[argh(switch)]
     dry_run: bool,
@@ -96,11 +102,11 @@ pub struct NetSet {
 pub fn run(call: &mut Call<'_>, options: &NetCommand) -> Result<Outcome, Exit> {
     match &options.verb {
         NetVerb::Create(options) => {
-            let fields = fields(&options.cidr, options.shared);
+            let fields = fields(&options.cidr, options.shared, options.profile.as_ref());
             KIND.create(call, &options.name, &fields, (options.dry_run, options.json))
         }
         NetVerb::Set(options) => {
-            let fields = fields(&options.cidr, options.shared);
+            let fields = fields(&options.cidr, options.shared, options.profile.as_ref());
             KIND.set(call, &options.name, &fields, (options.dry_run, options.json))
         }
         NetVerb::Remove(options) => KIND.remove(call, options),
@@ -109,6 +115,7 @@ pub fn run(call: &mut Call<'_>, options: &NetCommand) -> Result<Outcome, Exit> {
     }
 }
 
-fn fields(cidrs: &[String], shared: Option<YesNo>) -> SpecFields {
-    [edit::list("subnets", cidrs), edit::flag("shared", shared)].concat()
+fn fields(cidrs: &[String], shared: Option<YesNo>, profile: Option<&String>) -> SpecFields {
+    let subnets = edit::list("subnets", cidrs);
+    [subnets, edit::flag("shared", shared), edit::text("profile", profile)].concat()
 }

@@ -41,10 +41,11 @@ enum TenantVerb {
 type Belongings<'a> = BTreeMap<&'static str, BTreeSet<&'a StoredName>>;
 
 /// Kinds, and their columns.
-const COLUMNS: [(&str, &str); 4] = [
+const COLUMNS: [(&str, &str); 5] = [
     ("Network", "networks"),
     ("Group", "groups"),
     ("GroupPolicy", "policies"),
+    ("NetProfile", "profiles"),
     ("NamespaceRule", "namespaces"),
 ];
 
@@ -96,7 +97,8 @@ fn names<'a>(has: &Belongings<'a>, column: &str) -> Vec<&'a str> {
 }
 
 fn table(tenants: &BTreeMap<&str, Belongings<'_>>) -> Table {
-    let mut table = Table::new(&["TENANT", "NETWORKS", "GROUPS", "POLICIES", "NAMESPACES"]);
+    let heads = ["TENANT", "NETWORKS", "GROUPS", "POLICIES", "PROFILES", "NAMESPACES"];
+    let mut table = Table::new(&heads);
     for (tenant, has) in tenants {
         let counts = COLUMNS.map(|(_, column)| names(has, column).len().to_string());
         table.row([(*tenant).to_owned()].into_iter().chain(counts).map(Cell::new));

@@ -1,5 +1,6 @@
 //! Pure. Rules at a device's ingress as expressions: frames, before there is a connection.
 
+use crate::net::Family;
 use crate::netlink::Attributes;
 use crate::nft::expression::list::{ExpressionList, lookup, register};
 use crate::nft::frame::{Compare, FrameAction, FrameMatch, FrameRule, Header};
@@ -14,6 +15,7 @@ pub fn of_frame_rule(rule: &FrameRule) -> Attributes {
         FrameAction::Accept => list.verdict(&Verdict::Accept),
         FrameAction::AcceptTo(map) => list.send_to(map).verdict(&Verdict::Accept),
         FrameAction::Count(set) => list.count_in(set),
+        FrameAction::SetDscp(family, dscp) => list.set_dscp(*family, *dscp),
         FrameAction::Drop => list.verdict(&Verdict::Drop),
         FrameAction::Goto(chain) => list.verdict(&Verdict::Goto(chain.clone())),
     }
@@ -68,6 +70,28 @@ impl ExpressionList {
         let found = lookup(map).be32(n::LOOKUP_DESTINATION, n::REGISTER_1);
         let list = self.meta(n::INPUT_INDEX).then("lookup", found).then("payload", store);
         list.then("immediate", load).then("meta", mark)
+    }
+
+    /// Writes the upper six bits of TOS or traffic class, which are in the first two bytes of the header, and
+    /// leaves ECN as it is. The header of IPv4 has a checksum.
+    fn set_dscp(self, family: Family, dscp: u8) -> ExpressionList {
+        let (mask, bits) = match family {
+            Family::V4 => ([0xff, 0x03], [0, dscp << 2]),
+            Family::V6 => ([0xf0, 0x3f], [dscp >> 2, dscp << 6]),
+        };
+        let store = Attributes::new()
+            .be32(n::PAYLOAD_SOURCE, n::REGISTER_1)
+            .be32(n::PAYLOAD_BASE, n::NETWORK_HEADER)
+            .be32(n::PAYLOAD_OFFSET, 0)
+            .be32(n::PAYLOAD_LENGTH, 2);
+        let store = match family {
+            Family::V4 => store
+                .be32(n::PAYLOAD_CHECKSUM_TYPE, n::CHECKSUM_INET)
+                .be32(n::PAYLOAD_CHECKSUM_OFFSET, 10),
+            Family::V6 => store,
+        };
+        let list = self.payload_into(n::REGISTER_1, n::NETWORK_HEADER, (0, 2));
+        list.bitwise(&mask, &bits).then("payload", store)
     }
 
     /// Adds the device's index to a set, unless it is there, and counts the frame.

@@ -12,8 +12,9 @@ use crate::nft::frame::edit::FrameEdit;
 use crate::nft::frame::{FrameAction, FrameChain, FrameRule, FrameTable};
 use crate::nft::{Data, Element, ElementChange, Set, Value};
 use crate::plan::guard::reason::DropReason;
-use crate::plan::guard::rules::{rules, sources};
+use crate::plan::guard::rules::{dscp_rules, rules, sources};
 use crate::plan::guard::sets::{MAC, ND6, OWN4, OWN6, PORT, sets};
+use crate::policy::Dscp;
 
 /// The table of the family `netdev` with the guards of all networks of a host.
 pub const TABLE: &str = "humanz";
@@ -36,6 +37,8 @@ pub struct Guard {
     pub allowed: Vec<IpNetwork>,
     /// The MAC of the device if the host routes what the pod sends; `None`: it is bridged.
     pub routed_by: Option<Mac>,
+    /// Of every IP packet that the pod sends; `None`: as the pod says.
+    pub dscp: Option<Dscp>,
 }
 
 /// The elements of one device, by set.
@@ -58,16 +61,22 @@ impl Guard {
             addresses: addresses.to_vec(),
             allowed: conf.guard.allowed.clone(),
             routed_by: host_mac.filter(|_| routes),
+            dscp: None,
         })
+    }
+
+    /// It marks packets so.
+    pub fn marking(self, dscp: Option<Dscp>) -> Guard {
+        Guard { dscp, ..self }
     }
 
     /// The chain at its port.
     pub fn chain(&self) -> FrameChain {
-        let rules = vec![leads_to(shared_name(self.routed_by.is_some(), &self.allowed))];
+        let rules = vec![leads_to(self.entry_name())];
         FrameChain { name: self.device.to_string(), device: Some(self.device.clone()), rules }
     }
 
-    /// Where it leads: pods with the same rights have the same.
+    /// The rules about what passes: pods with the same rights have the same.
     pub fn shared_chain(&self) -> FrameChain {
         let routed = self.routed_by.is_some();
         FrameChain {
@@ -83,8 +92,28 @@ impl Guard {
         let counters = DropReason::ALL.map(DropReason::counters);
         FrameTable {
             sets: sets().into_iter().chain(counters).collect(),
-            chains: drops.into_iter().chain([self.shared_chain()]).collect(),
+            chains: drops
+                .into_iter()
+                .chain([self.shared_chain()])
+                .chain(self.marking_chain())
+                .collect(),
         }
+    }
+
+    /// Where the chain at its port leads.
+    fn entry_name(&self) -> String {
+        let shared = shared_name(self.routed_by.is_some(), &self.allowed);
+        match self.dscp {
+            Some(dscp) => format!("{MARKING}{dscp}-{shared}"),
+            None => shared,
+        }
+    }
+
+    /// Marks packets before they are judged.
+    fn marking_chain(&self) -> Option<FrameChain> {
+        let mut rules = dscp_rules(self.dscp?);
+        rules.push(leads_to(shared_name(self.routed_by.is_some(), &self.allowed)));
+        Some(FrameChain { name: self.entry_name(), device: None, rules })
     }
 
     /// Its elements, if `index` is that of its device.
@@ -120,7 +149,7 @@ impl Guard {
 
     /// Its chain leads to the one of this name.
     pub fn leads_to(&self, name: &str) -> bool {
-        shared_name(self.routed_by.is_some(), &self.allowed) == name
+        self.entry_name() == name
     }
 
     /// The changes of the table that make it, of a device that has the elements `found`.
@@ -137,10 +166,13 @@ pub(super) fn leads_to(chain: String) -> FrameRule {
     FrameRule { comment: "guard".to_owned(), matches: Vec::new(), action }
 }
 
-/// Pods share the chain of this name, and it is of a former release, or for certain `allowedAddresses`:
-/// of no use when no pod's chain leads to it.
+/// The beginning of the names of chains that mark packets.
+const MARKING: &str = "dscp-";
+
+/// Pods share the chain of this name, and it marks packets, is of a former release, or for certain
+/// `allowedAddresses`: of no use when no other chain leads to it.
 pub(super) fn is_dispensable(name: &str) -> bool {
-    let is_shared = name.starts_with("routed-") || name.starts_with("bridged-");
+    let is_shared = ["routed-", "bridged-", MARKING].iter().any(|begin| name.starts_with(begin));
     is_shared && [true, false].iter().all(|routed| shared_name(*routed, &[]) != name)
 }
 

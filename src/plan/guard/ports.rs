@@ -47,6 +47,7 @@ impl PodPort<'_> {
             addresses: self.addresses.clone(),
             allowed: allowed.to_vec(),
             routed_by: self.link.mac.filter(|_| routes),
+            dscp: None,
         }
     }
 }

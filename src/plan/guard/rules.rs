@@ -12,6 +12,7 @@ use crate::netlink::wire::octets;
 use crate::nft::frame::{Compare, FrameAction, FrameMatch, FrameRule, Header};
 use crate::plan::guard::reason::DropReason;
 use crate::plan::guard::sets::{MAC, ND6, OWN4, OWN6, PORT};
+use crate::policy::Dscp;
 
 const IPV4: [u8; 2] = [0x08, 0x00];
 const ARP: [u8; 2] = [0x08, 0x06];
@@ -54,6 +55,16 @@ pub fn rules(routed: bool, allowed: &[IpNetwork]) -> Vec<FrameRule> {
     rules.drop(DropReason::Loopback, vec![of(IPV4), network(16, Compare::Equal, &LOOPBACK)]);
     rules.drop(DropReason::Source, Vec::new());
     rules.list
+}
+
+/// Marks packets of both families.
+pub fn dscp_rules(dscp: Dscp) -> Vec<FrameRule> {
+    let rule = |protocol, family| FrameRule {
+        comment: "profile".to_owned(),
+        matches: vec![of(protocol)],
+        action: FrameAction::SetDscp(family, dscp.number()),
+    };
+    vec![rule(IPV4, Family::V4), rule(IPV6, Family::V6)]
 }
 
 /// Networks of a family that a pod may use as sources besides its own addresses.

@@ -19,6 +19,7 @@ fn guard() -> Guard {
         addresses: vec!["10.244.1.2".parse().unwrap(), "fd00::2".parse().unwrap()],
         allowed: Vec::new(),
         routed_by: Some("0a:58:0a:f4:01:01".parse().unwrap()),
+        dscp: None,
     }
 }
 
@@ -184,6 +185,27 @@ fn shared_chains_that_nobody_leads_to_are_left_over() {
     refer(&mut kernel, 0);
     assert_eq!(leftovers(&kernel, &alive), [FrameEdit::RemoveChain(name.clone())]);
     assert_eq!(leftovers(&found(&[(guard(), INDEX)]), &alive), Vec::new());
+}
+
+#[test]
+fn packets_are_marked_before_they_are_judged_and_a_chain_of_that_goes_with_its_last_pod() {
+    let marking = guard().marking(Some(46.try_into().unwrap()));
+    assert_eq!(marking.chain().rules[0].to_string(), "goto dscp-46-routed-1");
+    let rules = ["@ll,96,16 0x0800 ip dscp set 46", "@ll,96,16 0x86dd ip6 dscp set 46"];
+    assert_eq!(texts(&marking), [&rules[..], &["goto routed-1"]].concat());
+    let kernel = found(&[(guard(), INDEX)]);
+    let [GuardChange::Shared(_), GuardChange::Replace(..)] = &changed(&marking, &kernel)[..] else {
+        panic!("{:?}", changed(&marking, &kernel))
+    };
+    let mut kernel = found(&[(marking.clone(), INDEX)]);
+    assert_eq!(changed(&marking, &kernel), []);
+    let [GuardChange::Replace(..)] = &changed(&guard(), &kernel)[..] else { panic!("one change") };
+    let alive = BTreeMap::from([(INDEX, "hz1".parse().unwrap())]);
+    kernel.chains.get_mut("dscp-46-routed-1").unwrap().references = 1;
+    assert_eq!(leftovers(&kernel, &alive), []);
+    kernel.chains.get_mut("dscp-46-routed-1").unwrap().references = 0;
+    let gone = FrameEdit::RemoveChain("dscp-46-routed-1".to_owned());
+    assert_eq!(leftovers(&kernel, &alive), [gone]);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //!
 //! ```yaml
 //! apiVersion: humanz.io/v1
-//! kind: Group              # or GroupPolicy, NamespaceRule, Network
+//! kind: Group              # or GroupPolicy, NamespaceRule, Network, NetProfile
 //! metadata: {tenant: blue, name: web}
 //! spec: {policies: [front], default: deny}
 //! ```
@@ -15,15 +15,17 @@ use serde_json::Value;
 use crate::net::{Object, Problem, ProblemKind, subnet};
 use crate::policy::endpoint::{Endpoint, Endpoints};
 use crate::policy::isolation;
-use crate::policy::name::Scoped;
+use crate::policy::name::{ObjectName, Scoped};
 use crate::policy::network::Networks;
+use crate::policy::profile::{ProfileUser, Profiles};
 use crate::policy::read::cluster::{Cluster, node};
 use crate::policy::read::each::each;
 use crate::policy::read::fields::{Fault, ObjectField, quoted};
-use crate::policy::read::groups::{self, Objects};
+use crate::policy::read::groups::{self, Objects, scoped};
 use crate::policy::read::membership::NamespaceRule;
 use crate::policy::read::network;
 use crate::policy::read::pod::Pod;
+use crate::policy::read::profile;
 use crate::policy::read::{Parsed, policy};
 use crate::policy::rule::Rules;
 
@@ -38,6 +40,7 @@ pub struct Documents {
     /// Namespaces and the rules for their pods.
     pub cluster: Cluster,
     pub networks: Networks,
+    pub profiles: Profiles,
     pub problems: Vec<Problem>,
 }
 
@@ -89,6 +92,7 @@ struct DocumentsReader {
     groups: Objects,
     policies: Objects,
     networks: Networks,
+    profiles: Profiles,
     endpoints: Endpoints,
     /// They need what is said of their namespaces.
     pods: Vec<Pod>,
@@ -119,11 +123,13 @@ impl DocumentsReader {
         self.parsed.problems.append(&mut self.pod_problems);
         self.parsed.append(groups::read(&self.groups, &self.policies));
         self.note_overlaps();
+        self.note_missing_profiles();
         Documents {
             rules: Rules::new(self.parsed.rules),
             endpoints: self.endpoints,
             cluster: self.cluster,
             networks: self.networks,
+            profiles: self.profiles,
             problems: self.parsed.problems,
         }
     }
@@ -162,15 +168,27 @@ impl DocumentsReader {
         let tenant = metadata.get("tenant").map(|field| field.name()).transpose()?;
         let tenant = tenant.unwrap_or_else(|| Networks::default_name().tenant);
         match kind {
-            "Group" => self.groups.insert(Scoped { tenant, name }, spec.clone()),
+            "Group" => {
+                let name = Scoped { tenant, name };
+                self.assign_profile(object, ProfileUser::Group(name.clone()), &name.tenant);
+                self.groups.insert(name, spec.clone())
+            }
             "GroupPolicy" => self.policies.insert(Scoped { tenant, name }, spec.clone()),
             "NamespaceRule" => {
                 let rule = NamespaceRule::read(spec).inspect_err(|_| self.close(object))?;
                 self.cluster.rules.insert(name, rule);
                 None
             }
+            "NetProfile" => {
+                let name = Scoped { tenant, name };
+                let read = profile::read(spec);
+                let profile = read.inspect_err(|_| self.profiles.note_unread(name.clone()))?;
+                self.profiles.insert(name, profile);
+                None
+            }
             "Network" => {
                 let name = Scoped { tenant, name };
+                self.assign_profile(object, ProfileUser::Network(name.clone()), &name.tenant);
                 let read = network::read(&name, spec);
                 let network = read.inspect_err(|_| self.networks.note_unread(name.clone()))?;
                 if !self.networks.insert(name, network) {
@@ -183,6 +201,24 @@ impl DocumentsReader {
             other => return Err(root.fault(format!("kind {} is not known", quoted(other)))),
         };
         Ok(())
+    }
+
+    /// A profile that is not understood marks nothing, and is no reason to close a group.
+    fn assign_profile(&mut self, object: &Value, user: ProfileUser, tenant: &ObjectName) {
+        let spec = &object["spec"];
+        let Some(field) = ObjectField::root(spec).get("profile") else { return };
+        match scoped(&field, tenant) {
+            Ok(profile) => self.profiles.assign(user, profile),
+            Err(fault) => self.problem(object, &fault),
+        }
+    }
+
+    fn note_missing_profiles(&mut self) {
+        let problems = self.profiles.missing().map(|(user, profile)| {
+            let what = format!("profile: NetProfile {profile} does not exist");
+            Problem::new(ProblemKind::Policy, Object::named(user.to_string()), what)
+        });
+        self.parsed.problems.extend(problems);
     }
 
     /// Networks that share addresses keep what they have; no host takes a block of them.

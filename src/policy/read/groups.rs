@@ -34,12 +34,12 @@ const DEFAULT: u32 = u32::MAX;
 /// The rules of `groups` and of the `policies` that they list.
 ///
 /// ```json
-/// {"policies": ["front"], "default": "deny"}
+/// {"policies": ["front"], "default": "deny", "profile": "gold"}
 /// {"rules": [{"direction": "in", "priority": 10, "action": "allow", "protocol": "tcp",
 ///   "ports": [80, "8000-8999", "http"], "peer": {"group": "web"}}]}
 /// ```
 ///
-/// A group: `policies` of its tenant, and `default`, which is `allow` (the default), `deny`, or one of
+/// A group: `policies` of its tenant, `profile` (see [`crate::policy::profile`]), and `default`, which is `allow` (the default), `deny`, or one of
 /// them for each of `in` and `out`. A rule: `direction` as the group sees it; `priority` 1 (default) to
 /// 100, higher ones first, at equal ones what denies; `action`; without `protocol` all of them, without
 /// `ports` all; `icmpType` and `icmpCode`; `peer` has one of `group`, `network` (`name` of the tenant or
@@ -95,7 +95,7 @@ fn group(
             }
         }
     }
-    let known = object.only(&["policies", "default", "network", "schema"]);
+    let known = object.only(&["policies", "default", "network", "profile", "schema"]);
     faults.extend(known.err());
     let closed = default(object).unwrap_or_else(|fault| {
         faults.push(fault);

@@ -15,6 +15,7 @@ pub mod network;
 pub mod network_policy;
 pub mod parsed;
 pub mod pod;
+pub mod profile;
 
 use serde_json::Value;
 

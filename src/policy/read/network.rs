@@ -17,11 +17,12 @@ const BLOCKS: [(Family, u8); 2] = [(Family::V4, 26), (Family::V6, 122)];
 ///
 /// ```json
 /// {"subnets": ["10.32.0.0/16", "fd00:32::/64"], "blocks": {"v4": 26, "v6": 122}, "mtu": 1400,
-///  "nat": true, "shared": false, "hostPorts": true}
+///  "nat": true, "shared": false, "hostPorts": true, "profile": "gold"}
 /// ```
 ///
-/// `subnets`: one for each family that its pods have; `blocks`: prefix lengths of what a host has of them. The
-/// network of the settings has `shared` alone. Numbers behind `subnets` are the defaults, but for `mtu`: that of
+/// `subnets`: one for each family that its pods have; `blocks`: prefix lengths of what a host has of them;
+/// `profile` is read by [`crate::policy::read::documents`]. The network of the settings has `shared` and
+/// `profile` alone. Numbers behind `subnets` are the defaults, but for `mtu`: that of
 /// the bridge.
 ///
 /// # Errors
@@ -29,9 +30,18 @@ const BLOCKS: [(Family, u8); 2] = [(Family::V4, 26), (Family::V6, 122)];
 pub fn read(name: &Scoped, spec: &Value) -> Result<TenantNetwork, Fault> {
     let spec = ObjectField::root(spec);
     if *name == Networks::default_name() {
-        spec.only(&["shared", "schema"])?;
+        spec.only(&["shared", "profile", "schema"])?;
     } else {
-        spec.only(&["subnets", "blocks", "mtu", "nat", "shared", "hostPorts", "schema"])?;
+        spec.only(&[
+            "subnets",
+            "blocks",
+            "mtu",
+            "nat",
+            "shared",
+            "hostPorts",
+            "profile",
+            "schema",
+        ])?;
     }
     let flag = |name, default| spec.get(name).map_or(Ok(default), |field| field.flag());
     let mtu = spec.get("mtu").map(|field| field.number(SMALLEST_MTU..=u16::MAX)).transpose()?;

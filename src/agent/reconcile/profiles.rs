@@ -1,0 +1,82 @@
+//! Keeps what the plugin goes by for profiles of pods, and notices when the ports of running pods need others.
+
+use std::collections::BTreeSet;
+
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::policy::CachedPolicy;
+use crate::inspect::port_profiles;
+use crate::net::{IfName, Object};
+use crate::os::files;
+use crate::plan::profiles::{PortProfiles, host_end, marks_differ, port_profiles};
+
+/// What was found out by earlier reconciles.
+#[derive(Debug, Default)]
+pub struct CachedProfiles {
+    /// As they are in the file; `None`: it has not been read.
+    written: Option<PortProfiles>,
+    /// Of the pods that were known then.
+    ports: BTreeSet<IfName>,
+    /// Guards of running pods mark otherwise than they should.
+    is_stale: bool,
+}
+
+impl CachedProfiles {
+    /// Those in force.
+    pub fn in_force(&self) -> PortProfiles {
+        self.written.clone().unwrap_or_default()
+    }
+
+    /// Guards of running pods are to be looked at, once.
+    pub fn take_stale(&mut self) -> bool {
+        std::mem::take(&mut self.is_stale)
+    }
+}
+
+/// Writes what new pods begin with, before their plugins are answered. While policies are not known, those of the
+/// agent's earlier life hold.
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    policy: &CachedPolicy,
+    cache: &mut CachedProfiles,
+    applier: &mut Applier,
+) {
+    let folder = &run.settings.cni.ipam_dir;
+    let before = cache.written.get_or_insert_with(|| port_profiles::read(folder));
+    let Some(wanted) = wanted(run, policy) else { return };
+    if *before == wanted && wanted.is_empty() {
+        return cache.ports.clear();
+    }
+    // The plugin looks after those of new pods.
+    let present = policy.pods.iter().flat_map(|pods| pods.iter()).map(|pod| host_end(pod));
+    let present: BTreeSet<IfName> = present.collect();
+    let running: BTreeSet<IfName> = match cache.ports.is_empty() {
+        true => present.clone(),
+        false => present.intersection(&cache.ports).cloned().collect(),
+    };
+    cache.is_stale |= marks_differ(before, &wanted, &running);
+    cache.ports = present;
+    if *before == wanted || applier.is_dry() {
+        return;
+    }
+    let file = port_profiles::path(folder);
+    let written = match serde_json::to_vec(&wanted) {
+        Ok(text) if !wanted.is_empty() => files::replace(&file, &text, 0o600),
+        _ => files::remove(&file),
+    };
+    match written {
+        Ok(()) => cache.written = Some(wanted),
+        Err(error) => applier.inspect_failed(Object::File("profiles of pods", file), error),
+    }
+}
+
+/// `None`: nobody knows yet.
+fn wanted(run: &Reconcile<'_>, policy: &CachedPolicy) -> Option<PortProfiles> {
+    if run.settings.policy.is_none() {
+        return Some(PortProfiles::new());
+    }
+    let known = run.policies?.known.as_ref()?;
+    policy.pods.as_ref()?;
+    let pods = policy.described.iter().map(|(pod, endpoint)| (pod, &**endpoint));
+    Some(port_profiles(&known.profiles, pods))
+}

@@ -1,0 +1,25 @@
+//! The profiles of this host's ports, as the agent left them for the plugin and for its next life.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::net::IfName;
+use crate::plan::profiles::{PortProfiles, dscp_of};
+use crate::policy::Dscp;
+
+/// The file, in the folder of the store of addresses (`dataDir`), which agent and plugin know; none while no pod
+/// has a profile.
+pub fn path(ipam_dir: &Path) -> PathBuf {
+    ipam_dir.join(".profiles")
+}
+
+/// None if there is no file, or one that is not understood: the agent writes it anew.
+pub fn read(ipam_dir: &Path) -> PortProfiles {
+    let bytes = fs::read(path(ipam_dir)).unwrap_or_default();
+    serde_json::from_slice(&bytes).unwrap_or_default()
+}
+
+/// How packets are marked at this port.
+pub fn dscp(ipam_dir: &Path, port: &IfName) -> Option<Dscp> {
+    dscp_of(&read(ipam_dir), port)
+}

@@ -1,0 +1,134 @@
+//! Profiles: the DSCP that packets of pods bear, whatever the pods do.
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use crate::support::cni::Network;
+use crate::support::{Agent, Place, Pod, soon};
+use crate::{add, alone, attachment, serve, write_policies};
+
+/// The DSCPs that occur here.
+const MARKS: [u8; 4] = [0, 8, 10, 46];
+
+/// Counts echo requests that arrive, by family and DSCP.
+fn note_marks(pod: &Pod) {
+    let (mut counters, mut rules) = (String::new(), String::new());
+    for mark in MARKS {
+        for (family, icmp, ip) in [("v4", "icmp", "ip"), ("v6", "icmpv6", "ip6")] {
+            counters += &format!("counter {family}x{mark} {{ }};");
+            rules +=
+                &format!("{icmp} type echo-request {ip} dscp {mark} counter name {family}x{mark};");
+        }
+    }
+    let hook = "type filter hook input priority 0;";
+    nft(pod, &format!("table inet seen {{ {counters} chain in {{ {hook} {rules} }}; }}"));
+}
+
+/// A pod that marks all of its packets with DSCP 10, with what its own namespace lets it do.
+const OWN_MARK: &str = "table inet own {
+    chain out { type filter hook output priority 0; ip dscp set 10; ip6 dscp set 10; }
+}";
+
+fn nft(pod: &Pod, text: &str) {
+    pod.shell(&format!("nft '{text}'")).ok();
+}
+
+fn own(kind: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "humanz.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec})
+}
+
+/// The DSCP of packets from one pod to the other, IPv4 and IPv6; `None`: none arrived.
+fn marks(from: &Pod, to: &Pod) -> [Option<u8>; 2] {
+    let ping = |family: &str, address: IpAddr| {
+        to.run("nft reset counters table inet seen").ok();
+        from.run(&format!("ping -n -c 1 -W 2 {address}"));
+        let is_seen = |mark: &u8| {
+            let counter = format!("nft list counter inet seen {family}x{mark}");
+            !to.run(&counter).ok().contains("packets 0 ")
+        };
+        MARKS.into_iter().find(is_seen)
+    };
+    [ping("v4", to.v4()), ping("v6", to.v6())]
+}
+
+fn both(mark: u8) -> [Option<u8>; 2] {
+    [Some(mark); 2]
+}
+
+#[test]
+fn packets_of_a_group_or_network_bear_the_dscp_of_its_profile_and_changes_reach_running_pods() {
+    let alone = alone();
+    let host = &alone.host;
+    let gold = |dscp: u8| own("NetProfile", "gold", json!({"dscp": dscp}));
+    let web_has = |spec: Value| own("Group", "web", spec);
+    write_policies(host, &[gold(46), web_has(json!({"profile": "gold"}))]);
+    let agent = serve(host, &[]);
+    let (db, web) = (add(host, "db", "db"), add(host, "web", "web;humanz.io/group=web"));
+    for pod in [&db, &web] {
+        note_marks(pod);
+        nft(pod, OWN_MARK);
+    }
+    // From its first packet on, as the plugin made the guard.
+    assert_eq!(marks(&web, &db), both(46));
+    assert_eq!(marks(&db, &web), both(10));
+    web.check().unwrap();
+
+    let is_marked = |pod: &Pod, to: &Pod, mark: u8| {
+        soon(&format!("mark {mark}"), || marks(pod, to) == both(mark));
+        pod.check().unwrap();
+    };
+    write_policies(host, &[gold(8), web_has(json!({"profile": "gold"}))]);
+    is_marked(&web, &db, 8);
+    for damage in
+        ["nft flush chain netdev humanz dscp-8-routed-1", "nft delete table netdev humanz"]
+    {
+        host.shell(damage).ok();
+        is_marked(&web, &db, 8);
+    }
+    let pods = [attachment("db", "db"), attachment("web", "web;humanz.io/group=web")];
+    Network::of(host).with_version("1.1.0").gc(host, &[&pods[0], &pods[1]]).unwrap();
+    assert_eq!(marks(&web, &db), both(8));
+
+    let bulk = own("NetProfile", "bulk", json!({"dscp": 0}));
+    let network = own("Network", "default", json!({"profile": "bulk"}));
+    write_policies(host, &[gold(8), web_has(json!({"profile": "gold"})), bulk, network]);
+    is_marked(&db, &web, 0);
+    assert_eq!(marks(&web, &db), both(8));
+
+    write_policies(host, &[gold(8), web_has(json!({}))]);
+    is_marked(&web, &db, 10);
+    is_marked(&db, &web, 10);
+    assert_eq!(host.read("/run/humanz/ipam/.profiles"), None);
+    agent.stop();
+}
+
+#[test]
+fn marks_stay_without_the_agent_and_through_its_start() {
+    let alone = alone();
+    let host = &alone.host;
+    let objects = [
+        own("NetProfile", "gold", json!({"dscp": 46})),
+        own("Group", "web", json!({"profile": "gold"})),
+    ];
+    write_policies(host, &objects);
+    let agent = serve(host, &[]);
+    let (db, web) = (add(host, "db", "db"), add(host, "web", "web;humanz.io/group=web"));
+    note_marks(&db);
+    agent.kill();
+    let is_marked = || marks(&web, &db) == both(46) && web.check().is_ok();
+    assert!(is_marked());
+    // What somebody put there meanwhile has no say.
+    host.write("/run/humanz/ipam/.profiles", "{\"hz0\": 7");
+    let agent = serve(host, &[]);
+    soon("what is wanted", || {
+        let written = host.read("/run/humanz/ipam/.profiles").unwrap_or_default();
+        written.contains("gold") && is_marked()
+    });
+    agent.stop();
+    assert!(is_marked());
+    web.delete();
+    db.delete();
+    Agent::run(host, "uninstall --purge", crate::STANDALONE).ok();
+    assert_eq!(host.read("/run/humanz/ipam/.profiles"), None);
+}
