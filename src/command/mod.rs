@@ -11,6 +11,7 @@ pub mod config;
 pub mod connectivity;
 pub mod doctor;
 mod drops;
+pub mod endpoint;
 pub mod explain;
 pub mod flows;
 pub mod help;
@@ -82,6 +83,8 @@ pub enum Subcommand {
     Profile(objects::ProfileCommand),
     /// What namespaces belong to.
     Namespace(objects::NamespaceCommand),
+    /// Pods with their groups and profiles.
+    Endpoint(endpoint::EndpointCommand),
     /// Where packets are lost.
     Explain(explain::Explain),
     /// Whether packets of pods arrive.
@@ -163,6 +166,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Subcommand::Profile(options) => objects::profile(call, &options),
         Subcommand::Namespace(options) => objects::namespace(call, &options),
         Subcommand::Connectivity(options) => connectivity::run(call, &options),
+        Subcommand::Endpoint(options) => endpoint::run(call, &options),
         Subcommand::Explain(options) => explain::run(call, &options),
         Subcommand::Status(options) => status::run(call, &options),
         Subcommand::Top(options) => top::run(call, &options),

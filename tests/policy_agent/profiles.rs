@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
+use crate::etcd::FROM_ETCD;
 use crate::support::cni::Network;
-use crate::support::{Agent, Place, Pod, soon};
+use crate::support::{Agent, Cluster, Node, Place, Pod, local, soon};
 use crate::{add, alone, attachment, serve, write_policies};
 
 /// The DSCPs that occur here.
@@ -131,4 +132,66 @@ fn marks_stay_without_the_agent_and_through_its_start() {
     db.delete();
     Agent::run(host, "uninstall --purge", crate::STANDALONE).ok();
     assert_eq!(host.read("/run/humanz/ipam/.profiles"), None);
+}
+
+/// `endpoint ls` of `host`, with this part in its lines.
+fn endpoint_rows(host: &Node, part: &str) -> Vec<Vec<String>> {
+    let listed = Agent::run(host, "endpoint ls", FROM_ETCD).stdout;
+    let rows = listed.lines().filter(|line| line.contains(part));
+    rows.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn endpoints_are_shown_with_group_and_profile_those_of_other_hosts_by_address() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let agents = cluster.start_agents(FROM_ETCD);
+    let run = |line: &str| Agent::run(h1, line, FROM_ETCD);
+    for line in [
+        "profile create gold --dscp 46",
+        "group create web --profile gold",
+        "policy create from-web",
+        "policy rule-add from-web --direction in --action allow --peer-group web",
+        "group create store --policies from-web --default deny",
+    ] {
+        run(line).ok();
+    }
+    let store = add(h1, "store", "store;humanz.io/group=store");
+    let web = add(h2, "web", "web;humanz.io/group=web");
+    soon("the own pod", || {
+        let rows = endpoint_rows(h1, "shop/store");
+        rows.len() == 1 && rows[0][2] == "h1" && rows[0][4] == "default/store" && rows[0][5] == "-"
+    });
+    soon("the other host's pod", || {
+        let rows = endpoint_rows(h1, &web.v4().to_string());
+        let wanted = ["-", "h2", "default/web", "default/gold"].map(str::to_owned);
+        rows.iter().any(|row| [&row[0], &row[2], &row[4], &row[5]].into_iter().eq(&wanted))
+    });
+    let shown = Agent::run(h2, "endpoint show web --json", FROM_ETCD).ok();
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let of = |field: &str| shown["endpoint"][field].clone();
+    assert_eq!(
+        (of("pod"), of("profile"), of("dscp")),
+        (json!("shop/web"), json!("default/gold"), json!(46))
+    );
+    assert_eq!(
+        (of("host"), of("group"), of("quarantine")),
+        (json!("h2"), json!("default/web"), json!(null))
+    );
+    let by_address = Agent::run(h2, &format!("endpoint inspect {}", web.v6()), FROM_ETCD).ok();
+    assert!(by_address.contains("shop/web") && by_address.contains("default/gold"), "{by_address}");
+    let none = Agent::run(h1, "endpoint show nobody", FROM_ETCD);
+    assert!(none.status.code() == Some(1) && none.stderr.contains("\"nobody\""), "{}", none.stderr);
+
+    // A value that is not understood marks as the profile did before, and is a problem.
+    note_marks(&store);
+    soon("marks between hosts", || marks(&web, &store) == both(46));
+    cluster.etcd.put("/humanz/v1-policies/NetProfile/default/gold", "{\"spec\": ");
+    for host in [h1, h2] {
+        soon("the problem", || local::has_problem(&local::status(host), "policy"));
+    }
+    assert_eq!(marks(&web, &store), both(46));
+    run("policy apply -f /dev/null --prune").ok();
+    run("policy rm NetProfile gold").ok();
+    agents.iter().for_each(Agent::stop);
 }

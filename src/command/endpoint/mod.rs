@@ -1,0 +1,153 @@
+//! `endpoint`: pods, and what policies say of each: network, group and profile.
+
+mod shown;
+
+use argh::{ArgsInfo, FromArgs};
+use serde_json::json;
+
+use crate::command::call::{Call, Outcome, complain};
+use crate::command::endpoint::shown::{ShownEndpoint, endpoints};
+use crate::command::policy::found;
+use crate::command::table::{Cell, Table, Tone, facts};
+use crate::inspect::{Host, HostList};
+use crate::settings::exit::{self, Exit};
+
+/// show pods with their networks, groups and profiles: all of this host, and of other hosts those whose group or
+/// network a policy names. For hosts with policies
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "endpoint",
+    example = "{command_name} ls",
+    example = "{command_name} show shop/web",
+    error_code(1, "there is no such pod, or one of this host is in quarantine"),
+    error_code(2, "policies are off on this host"),
+    error_code(69, "the agent does not answer this user, or has no policies yet")
+)]
+pub struct EndpointCommand {
+    #[argh(subcommand)]
+    verb: EndpointVerb,
+}
+
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(subcommand)]
+enum EndpointVerb {
+    List(ListEndpoints),
+    Show(ShowEndpoint),
+}
+
+/// list pods. Those of other hosts have no names here
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "ls",
+    error_code(1, "a pod of this host is in quarantine"),
+    error_code(2, "policies are off on this host"),
+    error_code(69, "the agent does not answer this user, or has no policies yet")
+)]
+pub struct ListEndpoints {
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// show one pod: by address, or of this host by pod (namespace/name or name)
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "show",
+    example = "{command_name} shop/web",
+    example = "{command_name} 10.244.1.7",
+    error_code(1, "there is no such pod, or it is in quarantine"),
+    error_code(2, "policies are off on this host"),
+    error_code(69, "the agent does not answer this user, or has no policies yet")
+)]
+pub struct ShowEndpoint {
+    /// address or pod
+    #[argh(positional)]
+    what: String,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// Answers.
+///
+/// # Errors
+/// Policies are off, the agent does not answer this user, or there is no such pod.
+pub fn run(call: &mut Call<'_>, options: &EndpointCommand) -> Result<Outcome, Exit> {
+    let settings = call.load()?.settings;
+    let (view, note) = found::view(&settings)?;
+    note.iter().for_each(|note| complain(note));
+    let host = Host::inspect(&settings, HostList::Saved)?;
+    let all = endpoints(&view, |address| host.peer(address).map(|(name, ..)| name.clone()));
+    match &options.verb {
+        EndpointVerb::List(options) => list(call, options, &all),
+        EndpointVerb::Show(options) => show(call, options, &all),
+    }
+}
+
+fn list(
+    call: &mut Call<'_>,
+    options: &ListEndpoints,
+    all: &[ShownEndpoint],
+) -> Result<Outcome, Exit> {
+    let heads = ["POD", "ADDRESSES", "HOST", "NETWORK", "GROUP", "PROFILE", "STATE"];
+    let mut table = Table::new(&heads);
+    for one in all {
+        let state =
+            if one.is_quarantined() { ("quarantine", Tone::Bad) } else { ("", Tone::Plain) };
+        table.row([
+            Cell::new(one.pod.as_deref().unwrap_or_default()),
+            Cell::new(one.addresses(",")),
+            Cell::new(one.host()),
+            Cell::new(one.network()),
+            Cell::new(one.group()),
+            Cell::new(one.profile()),
+            Cell::new(state.0).tone(state.1),
+        ]);
+    }
+    let text = match all.is_empty() {
+        true => "no pods are known here\n".to_owned(),
+        false => table.render(call.style),
+    };
+    let is_fine = !all.iter().any(ShownEndpoint::is_quarantined);
+    call.answer(options.json, is_fine, json!({"endpoints": all}), &text)
+}
+
+fn show(
+    call: &mut Call<'_>,
+    options: &ShowEndpoint,
+    all: &[ShownEndpoint],
+) -> Result<Outcome, Exit> {
+    let found: Vec<&ShownEndpoint> = all.iter().filter(|one| one.is(&options.what)).collect();
+    let one = match found[..] {
+        [one] => one,
+        [] => {
+            let why =
+                format!("no pod {:?} is known here: endpoint ls has those that are", options.what);
+            return Err(Exit::new(exit::FAILURE, why));
+        }
+        _ => {
+            let why = format!(
+                "{:?} are {} pods: say namespace/name or an address",
+                options.what,
+                found.len()
+            );
+            return Err(Exit::new(exit::FAILURE, why));
+        }
+    };
+    let rows = [
+        ("pod", one.pod.clone().unwrap_or_default()),
+        ("addresses", one.addresses("\n")),
+        ("host", one.host()),
+        ("network", one.network()),
+        ("group", one.group()),
+        ("profile", one.profile()),
+        ("dscp", one.dscp()),
+        ("quarantine", one.quarantine.clone().unwrap_or_default()),
+    ];
+    let rows: Vec<_> = rows.into_iter().filter(|(_, text)| !text.is_empty()).collect();
+    let text = facts(&rows, call.style);
+    call.answer(options.json, !one.is_quarantined(), json!({"endpoint": one}), &text)
+}
