@@ -31,6 +31,8 @@ pub fn clean_up(settings: &Settings, kernel: &Kernel) -> Applier {
     applier.apply(&file, || files::remove(config));
     reconcile::routes::remove_all(&kernel.rtnl, &mut applier);
     reconcile::tunnel::remove_all(&kernel.rtnl, &mut applier);
+    // Its guard stays: a stop lets no clear text out.
+    reconcile::encryption::remove_all(&kernel.rtnl, &mut applier);
     reconcile::firewall::remove_all(kernel, settings, &mut applier);
     reconcile::policy::remove(kernel, &mut applier);
     reconcile::guard::remove(kernel, settings, &mut applier);

@@ -11,6 +11,7 @@ use crate::netlink::events::{KernelEvent, LinkState};
 use crate::netlink::route;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::frame::notice::FrameNotice;
+use crate::plan::encryption;
 use crate::plan::guard::{LEFTOVERS, Transactions};
 use crate::plan::tunnel::device_name;
 
@@ -142,6 +143,7 @@ fn is_of_pod(name: &IfName) -> bool {
 
 fn is_tunnel(name: &IfName) -> bool {
     Family::BOTH.into_iter().any(|family| *name == device_name(family))
+        || *name == encryption::device_name()
 }
 
 #[cfg(test)]
@@ -172,6 +174,7 @@ mod tests {
     fn the_bridge_counts_and_the_end_of_a_pod_does_not() {
         assert_eq!(filter().classify(&[link("hz-br")]), Scope::LINKS);
         assert_eq!(filter().classify(&[link("eth0")]), Scope::LINKS);
+        assert_eq!(filter().classify(&[link("humanz-wg")]), Scope::LINKS);
         assert_eq!(filter().classify(&[link("hz0123456789abc")]), Scope::default());
     }
 

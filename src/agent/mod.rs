@@ -19,6 +19,7 @@ pub(crate) mod applier;
 mod cleanup;
 pub mod cni_conf;
 pub(crate) mod dry_run;
+pub(crate) mod encryption_key;
 mod event_filter;
 pub(crate) mod lock;
 pub(crate) mod logger;

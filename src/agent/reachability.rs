@@ -59,6 +59,7 @@ mod tests {
             addresses: Default::default(),
             backend: Default::default(),
             tunnel: None,
+            wireguard: None,
             mtu: None,
             python: false,
             alive: true,

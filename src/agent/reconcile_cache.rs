@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
+use crate::agent::reconcile::encryption_guard::CachedGuard;
 use crate::agent::reconcile::guard::CachedGuards;
 use crate::agent::reconcile::policy::CachedPolicy;
 use crate::agent::reconcile::profiles::CachedProfiles;
@@ -24,6 +25,8 @@ pub struct ReconcileCache {
     pub placed: BTreeSet<IpNetwork>,
     /// Our table of the firewall.
     pub table: CachedTable,
+    /// Our table that keeps clear text in.
+    pub encryption: CachedGuard,
     /// Our table of tunnels.
     pub tunnels: CachedFilter,
     /// The guards of pods.

@@ -101,7 +101,7 @@ pub struct PeerStatus {
     pub name: String,
     pub addresses: Vec<String>,
     pub subnets: Vec<String>,
-    /// For each subnet: `direct via 192.0.2.12`, `tunnel to 203.0.113.13`, or none.
+    /// For each subnet: `direct via 192.0.2.12`, `tunnel to 203.0.113.13`, `encrypted to 192.0.2.12`, or none.
     pub via: Vec<Option<String>>,
     /// Its agent runs.
     pub alive: bool,
@@ -109,6 +109,19 @@ pub struct PeerStatus {
     /// Why not.
     pub fault: Option<String>,
     pub probe: Option<ProbeStatus>,
+    /// `None`: packets to it are not encrypted.
+    pub encryption: Option<EncryptionStatus>,
+}
+
+/// A host that packets are encrypted to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EncryptionStatus {
+    pub public_key: String,
+    /// Since the last handshake; `None`: there was none, or the kernel does not say.
+    pub handshake_seconds: Option<f64>,
+    pub received_bytes: Option<u64>,
+    pub sent_bytes: Option<u64>,
 }
 
 /// Of all addresses of a host: the slowest answer, the most lost in a row, the least size.
@@ -277,7 +290,8 @@ mod tests {
         "lease since source subnets",
         "loops[] limit name seconds_since_beat",
         "node addresses machine_id mtu name pid pod_mtu started uplinks version",
-        "peers[] addresses alive fault name probe reachable subnets via",
+        "peers[] addresses alive encryption fault name probe reachable subnets via",
+        "peers[].encryption handshake_seconds public_key received_bytes sent_bytes",
         "peers[].probe lost mtu seconds",
         "policies known on pods policies quarantine rules sources",
         "policies.quarantine[] addresses pod since why",
@@ -296,7 +310,11 @@ mod tests {
         let problem = Problem::new(ProblemKind::Etcd, Object::named("etcd"), "no answer")
             .with_fix("start it")
             .with_since(SystemTime::UNIX_EPOCH);
-        let peer = PeerStatus { probe: Some(ProbeStatus::default()), ..PeerStatus::default() };
+        let peer = PeerStatus {
+            encryption: Some(EncryptionStatus::default()),
+            probe: Some(ProbeStatus::default()),
+            ..PeerStatus::default()
+        };
         Status {
             ready: Some(true),
             lease: Some(LeaseStatus::default()),
@@ -329,7 +347,9 @@ mod tests {
                 part => found.push(format!("{name}{}", keys(part))),
             }
         }
-        found.push(format!("peers[].probe{}", keys(&value["peers"][0]["probe"])));
+        for part in ["encryption", "probe"] {
+            found.push(format!("peers[].{part}{}", keys(&value["peers"][0][part])));
+        }
         for list in ["quarantine", "sources"] {
             found.push(format!("policies.{list}[]{}", keys(&value["policies"][list][0])));
         }

@@ -4,6 +4,7 @@
 //! not answer is judged after everything that could keep it from answering. The first one that is
 //! lost ends the list, because what comes after it follows from it.
 
+mod encryption;
 mod ends;
 mod firewall;
 mod hop;
@@ -15,8 +16,8 @@ mod tunnel_table;
 
 pub use hop::{Hop, HopVerdict};
 pub use path::{
-    EchoResult, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns, PortListener,
-    RemoteEnd, TracedPod, TunnelTable,
+    EchoResult, EncryptedHop, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns,
+    PortListener, RemoteEnd, TracedPod, TunnelTable,
 };
 pub use policy::{PathPolicies, PolicyDecision, PolicyEnd};
 

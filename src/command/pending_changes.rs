@@ -74,6 +74,7 @@ mod tests {
             addresses: PerFamily::default(),
             backend: Backend::Auto,
             tunnel: None,
+            wireguard: None,
             mtu: None,
             python: false,
             alive: true,

@@ -96,6 +96,9 @@ fn rows(host: &Host) -> Result<Vec<Row>, Exit> {
         reconcile::tunnel::reconcile(&run, &host_state, &peer_routes, &mut Applier::new(true));
     let mut wanted = peer_routes.direct.clone();
     wanted.extend(tunnels.unwrap_or_default().routes(&run, &peer_routes));
+    let encryption =
+        reconcile::encryption::reconcile(&run, &host_state, &peer_routes, &mut Applier::new(true));
+    wanted.extend(encryption.routes(&run, &peer_routes));
     let found = reconcile::routes::found(&host.kernel.rtnl).context("list routes")?;
     let owners = peers.by_name.iter();
     let owners =

@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 
 use anyhow::{Context, bail};
 
 use crate::lease::HostAttributes;
+use crate::lease::records::WireguardEnd;
 use crate::net::{Family, IfName, PerFamily, subnet};
 use crate::netlink::NetlinkError;
 use crate::netlink::address::Address;
 use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
+use crate::netlink::wireguard::Wireguard;
 use crate::plan::peer_routes::Connected;
-use crate::plan::peer_routes::LocalBackend;
-use crate::plan::tunnel;
+use crate::plan::{encryption, tunnel};
 use crate::settings::Settings;
 
 /// What the other hosts must know of this one.
@@ -25,6 +27,8 @@ pub struct NodeAddresses {
     pub mtu_bytes: u32,
     /// MTU of pods and bridge, in bytes.
     pub pod_mtu_bytes: u32,
+    /// Its end of encrypted tunnels, once there is one.
+    pub encryption: Option<WireguardEnd>,
 }
 
 /// This host as it was found.
@@ -88,13 +92,18 @@ pub fn observe(
         up: is_up(found),
     };
     let pod_mtu_bytes = settings.mtu_bytes.unwrap_or(mtu_bytes);
+    let encryption = match before {
+        Some(before) => before.encryption,
+        // An agent that starts publishes what the one before did, or others would close the way to its pods.
+        None => encryption_in_kernel(settings),
+    };
     let mut underlay = own;
     for (family, address) in own.entries() {
         let is_there = |found: &&Address| found.address.ip() == *address && is_up(found);
         underlay.set(family, addresses.iter().find(is_there).map(|found| found.address.ip()));
     }
     Ok(HostState {
-        own: NodeAddresses { addresses: own, mtu_bytes, pod_mtu_bytes },
+        own: NodeAddresses { addresses: own, mtu_bytes, pod_mtu_bytes, encryption },
         underlay,
         all_addresses: addresses.iter().map(|found| found.address.ip()).collect(),
         connected: addresses.iter().map(connected).collect(),
@@ -105,9 +114,20 @@ pub fn observe(
 
 /// The attributes that this host publishes. Source: `settings`, and its own addresses and MTU.
 pub fn attributes(settings: &Settings, own: NodeAddresses) -> HostAttributes {
-    let tunnel = (settings.backend != LocalBackend::Direct).then_some(settings.vxlan);
-    let backend = settings.backend.into();
-    HostAttributes { addresses: own.addresses, backend, tunnel, mtu: own.mtu_bytes }
+    HostAttributes {
+        addresses: own.addresses,
+        backend: settings.backend.into(),
+        tunnel: settings.has_tunnels().then_some(settings.vxlan),
+        wireguard: own.encryption,
+        mtu: own.mtu_bytes,
+    }
+}
+
+/// The end of the device that an earlier agent made.
+fn encryption_in_kernel(settings: &Settings) -> Option<WireguardEnd> {
+    settings.encryption?;
+    let device = Wireguard::open().ok()??.device(&encryption::device_name()).ok()?;
+    Some(WireguardEnd { public_key: device.public_key?, port: NonZeroU16::new(device.port)? })
 }
 
 /// What a pod gets on a host whose own interface is unknown. Source: RFC 894.
@@ -134,7 +154,8 @@ fn own_addresses(
     let with_pool = Family::BOTH.into_iter().filter(has_pool);
     let none = !found.iter().any(|found| has_pool(&Family::of(found.address.ip())));
     let also = Family::BOTH.into_iter().filter(|family| {
-        !has_pool(family) && none && own.is_empty() && settings.backend != LocalBackend::Direct
+        let has_tunnels = settings.has_tunnels() || settings.encryption.is_some();
+        !has_pool(family) && none && own.is_empty() && has_tunnels
     });
     for family in with_pool.chain(also.collect::<Vec<_>>()) {
         if own.get(family).is_none() {

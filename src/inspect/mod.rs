@@ -21,7 +21,7 @@ pub mod policy_file;
 pub mod pool_use;
 pub mod port_profiles;
 pub mod preflight;
-pub mod runtimes;
+mod runtimes;
 pub mod service_manager;
 pub mod state_file;
 

@@ -4,6 +4,7 @@ use crate::etcd;
 use crate::kube::{self, KubeSettings};
 use crate::net::Problem;
 use crate::netlink::rtnl::Rtnl;
+use crate::netlink::wireguard::Wireguard;
 use crate::plan::tunnel;
 use crate::settings::{HostSettings, Source, invalid};
 
@@ -22,6 +23,7 @@ pub fn check_for_dry_run(settings: &HostSettings) -> Vec<Problem> {
     let mut faults = unusable_files(settings);
     let rtnl = Rtnl::open().ok();
     faults.extend(rtnl.and_then(|rtnl| foreign_bridge(settings, &rtnl)));
+    faults.extend(no_wireguard(settings));
     faults
 }
 
@@ -51,6 +53,17 @@ fn foreign_bridge(settings: &HostSettings, rtnl: &Rtnl) -> Option<Problem> {
     };
     let why = format!("this interface exists and is {kind}, not a bridge");
     Some(invalid("BRIDGE_NAME", name.as_str(), why).with_fix("choose another name"))
+}
+
+/// The kernel would encrypt nothing.
+fn no_wireguard(settings: &HostSettings) -> Option<Problem> {
+    let is_missing = settings.encrypts && matches!(Wireguard::open(), Ok(None));
+    is_missing.then(|| {
+        let why = "this kernel has no WireGuard (Linux 5.6 has it, and some distributions as a package \
+                   of modules)";
+        let fix = "modprobe wireguard says what is missing; ENCRYPTION=off is clear text";
+        invalid("ENCRYPTION", "wireguard", why).with_fix(fix)
+    })
 }
 
 /// The pool covers an address of this host: it could no longer reach its own segment. (The bridge's

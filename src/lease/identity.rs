@@ -7,7 +7,7 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use crate::lease::records::{
-    Backend, ClusterConfig, Key, NodeName, NodeRecord, Roots, Tunnel, Vxlan,
+    Backend, ClusterConfig, Key, NodeName, NodeRecord, Roots, Tunnel, Vxlan, WireguardEnd,
 };
 use crate::net::PerFamily;
 use crate::net::subnet::Pool;
@@ -31,6 +31,8 @@ pub struct HostAttributes {
     pub backend: Backend,
     /// VNI and port of its tunnel.
     pub tunnel: Option<Vxlan>,
+    /// Key and port for encrypted packets.
+    pub wireguard: Option<WireguardEnd>,
     /// Longest packet between hosts, in bytes.
     pub mtu: u32,
 }
@@ -97,6 +99,7 @@ pub fn node_record(identity: &Identity, attributes: &HostAttributes, lease: &Lea
     node.addresses = attributes.addresses;
     node.backend = attributes.backend.clone();
     node.tunnel = attributes.tunnel.and_then(|vxlan| Tunnel::of(&lease.subnets, vxlan));
+    node.wireguard = attributes.wireguard;
     node.mtu = attributes.mtu;
     node
 }

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::lease::choose;
-use crate::lease::records::{Backend, NodeName, NodeRecord, Tunnel};
+use crate::lease::records::{Backend, NodeName, NodeRecord, Tunnel, WireguardEnd};
 use crate::lease::right::{Evidence, Right};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::net::problem::capped;
 use crate::net::subnet::{self, Pool};
-use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
+use crate::net::{Family, Object, PerFamily, Problem, ProblemKind, PublicKey};
 
 /// Another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub struct Peer {
     pub addresses: PerFamily<IpAddr>,
     pub backend: Backend,
     pub tunnel: Option<Tunnel>,
+    /// Its key is no other host's.
+    pub wireguard: Option<WireguardEnd>,
     /// Longest packet to it in bytes, as it published.
     pub mtu: Option<u32>,
     /// It has a subnet but no node record: a host of the Python agent.
@@ -72,6 +74,10 @@ pub enum PeerFault {
         alive: bool,
     },
     #[error(
+        "host {host}: its WireGuard key is ignored: it is that of host {owner}, whose record is older"
+    )]
+    SharedKey { host: NodeName, owner: NodeName },
+    #[error(
         "the claim of subnet {subnet} says {claimant} since revision {modified}, but host \
         {owner} has had the subnet since revision {since}; the claim is ignored"
     )]
@@ -117,6 +123,13 @@ impl PeerFault {
                     }
                 },
             ),
+            PeerFault::SharedKey { host, .. } => (
+                Object::Host(host.clone()),
+                format!(
+                    "if {host} was copied from the other: remove wireguard.key from STATE_DIR there and \
+                     restart its agent, which makes a key of its own"
+                ),
+            ),
             PeerFault::Claim { subnet, owner, .. } => (
                 Object::Subnet(*subnet),
                 format!(
@@ -154,8 +167,9 @@ pub fn peers(
             }
         }
     }
-    let by_name: BTreeMap<_, _> = by_name.into_iter().collect();
+    let mut by_name: BTreeMap<_, _> = by_name.into_iter().collect();
     faults.extend(shared_addresses(&by_name, snapshot));
+    faults.extend(shared_keys(&mut by_name, own, snapshot));
     Peers { by_name, faults }
 }
 
@@ -209,6 +223,33 @@ fn shared_addresses(by_name: &BTreeMap<NodeName, Peer>, found: &Snapshot) -> Vec
     faults
 }
 
+/// Takes keys from all hosts but the one whose record is the oldest: a key that is two hosts' would lead the
+/// packets for one to the other.
+fn shared_keys(
+    by_name: &mut BTreeMap<NodeName, Peer>,
+    own: &NodeName,
+    found: &Snapshot,
+) -> Vec<PeerFault> {
+    let created = |host: &NodeName| found.nodes.get(host).map_or(i64::MAX, |node| node.created);
+    let own_key = found.nodes.get(own).and_then(|node| node.value.wireguard);
+    let of_peers = by_name.iter().filter_map(|(host, peer)| Some((host, peer.wireguard?)));
+    let claims = of_peers.chain(own_key.map(|key| (own, key)));
+    let mut claims: Vec<(PublicKey, i64, NodeName)> =
+        claims.map(|(host, end)| (end.public_key, created(host), host.clone())).collect();
+    claims.sort_unstable();
+    let mut faults = Vec::new();
+    for claims in claims.chunk_by(|one, other| one.0 == other.0) {
+        let (_, _, owner) = &claims[0];
+        for (_, _, host) in &claims[1..] {
+            // This host cannot send to its own key.
+            let refused = if host == own { owner } else { host };
+            by_name.entry(refused.clone()).and_modify(|peer| peer.wireguard = None);
+            faults.push(PeerFault::SharedKey { host: host.clone(), owner: owner.clone() });
+        }
+    }
+    faults
+}
+
 impl Peer {
     fn of(candidate: &Candidate<'_>) -> Peer {
         let node = candidate.node;
@@ -217,6 +258,7 @@ impl Peer {
             addresses: node.map_or_else(PerFamily::default, |node| node.addresses),
             backend: node.map_or_else(Backend::default, |node| node.backend.clone()),
             tunnel: node.and_then(|node| node.tunnel),
+            wireguard: node.and_then(|node| node.wireguard),
             mtu: node.map(|node| node.mtu),
             python: node.is_none(),
             alive: candidate.alive,

@@ -109,6 +109,7 @@ mod tests {
             addresses: PerFamily::default(),
             backend: Backend::Auto,
             tunnel: Some(tunnel),
+            wireguard: None,
             mtu: None,
             python: false,
             alive: true,

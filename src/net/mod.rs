@@ -1,5 +1,5 @@
 //! Pure. The field's words: address family, subnet, range, MAC address, interface
-//! name, host port, moment, object, problem.
+//! name, host port, moment, key, object, problem.
 
 pub mod family;
 pub mod hash;
@@ -13,6 +13,7 @@ pub mod range;
 pub mod shown;
 pub mod subnet;
 pub mod time;
+pub mod wireguard_key;
 
 pub use family::{Family, PerFamily};
 pub use ifname::IfName;
@@ -21,3 +22,4 @@ pub use object::Object;
 pub use port::{HostPort, PortForward, PortMapping, Protocol, ReservedPort};
 pub use problem::{Problem, ProblemKind, Severity};
 pub use range::AddressRange;
+pub use wireguard_key::{PrivateKey, PublicKey};

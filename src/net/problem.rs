@@ -106,6 +106,7 @@ kinds! {
     FileContested: Error, "file-contested";
     RouteInTheWay: Error, "route-in-the-way";
     RuleInTheWay: Error, "rule-in-the-way";
+    ClearText: Warning, "clear-text";
     // Runtimes.
     CniConfiguration: Error, "cni-configuration";
     CniConfigurationUnread: Warning, "cni-configuration-unread";

@@ -94,6 +94,7 @@ impl Events {
         let groups: &[u32] = match protocol {
             NetlinkProtocol::Route => &ROUTE_GROUPS,
             NetlinkProtocol::Netfilter => &NFTABLES_GROUPS,
+            NetlinkProtocol::Generic => &[],
         };
         Ok(Events { monitor: Monitor::open(protocol, groups)?, protocol, in_frames: false })
     }
@@ -110,6 +111,7 @@ impl Events {
             let event = match protocol {
                 NetlinkProtocol::Route => of_route(reply),
                 NetlinkProtocol::Netfilter => Ok(of_nftables(reply, in_frames)),
+                NetlinkProtocol::Generic => Ok(None),
             };
             events.extend(event.unwrap_or(Some(KernelEvent::Lost)));
         });

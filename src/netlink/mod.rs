@@ -1,4 +1,4 @@
-//! rtnetlink(7) and connection tracking: links, addresses, routes, neighbours, and their events.
+//! rtnetlink(7), connection tracking and WireGuard: links, addresses, routes, neighbours, and their events.
 
 pub mod address;
 pub mod connections;
@@ -19,13 +19,16 @@ pub mod rule;
 pub mod vxlan;
 pub mod vxlan_info;
 pub mod wire;
+pub mod wireguard;
 
 mod attributes;
 mod dump;
 mod error;
+mod generic;
 mod message;
 mod monitor;
 mod socket;
+mod wireguard_info;
 
 pub use attributes::{AttributeList, Attributes};
 pub use error::{NetlinkError, Refused};

@@ -7,7 +7,6 @@ use nix::errno::Errno;
 use nix::libc::MSG_TRUNC;
 use nix::sys::socket::{setsockopt, sockopt};
 
-use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use netlink_sys::{Socket, SocketAddr};
 
 use crate::netlink::message::{Replies, Reply};
@@ -31,11 +30,7 @@ impl Monitor {
     /// # Errors
     /// [`NetlinkError::Io`].
     pub fn open(protocol: NetlinkProtocol, groups: &[u32]) -> Result<Monitor, NetlinkError> {
-        let number = match protocol {
-            NetlinkProtocol::Route => NETLINK_ROUTE,
-            NetlinkProtocol::Netfilter => NETLINK_NETFILTER,
-        };
-        let mut socket = Socket::new(number).map_err(NetlinkError::io("open"))?;
+        let mut socket = Socket::new(protocol.number()).map_err(NetlinkError::io("open"))?;
         socket.bind(&SocketAddr::new(0, 0)).map_err(NetlinkError::io("bind"))?;
         if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BYTES).is_err() {
             // Without the privilege the default has to do: an overflow is noticed.

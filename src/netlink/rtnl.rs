@@ -91,6 +91,16 @@ impl Rtnl {
         self.socket.dump(&link::list_kind("bridge"), link::parse)
     }
 
+    /// All links of a kind.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn links_of_kind(&self, kind: &str) -> Result<Vec<Link>, NetlinkError> {
+        let mut links = self.socket.dump(&link::list_kind(kind), link::parse)?;
+        links.retain(|link| link.kind.as_deref() == Some(kind));
+        Ok(links)
+    }
+
     /// How many ports a bridge has.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use neli::consts::nl::NlmF;
-use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
+use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE};
 use netlink_sys::{Socket, SocketAddr};
 use nix::libc::{MSG_DONTWAIT, MSG_TRUNC};
 use nix::sys::socket::{NetlinkAddr, bind, getsockname, setsockopt, sockopt};
@@ -40,6 +40,19 @@ pub enum NetlinkProtocol {
     Route,
     /// nfnetlink: nftables, connection tracking.
     Netfilter,
+    /// Generic netlink: WireGuard.
+    Generic,
+}
+
+impl NetlinkProtocol {
+    /// As `socket(2)` takes it.
+    pub(super) fn number(self) -> isize {
+        match self {
+            NetlinkProtocol::Route => NETLINK_ROUTE,
+            NetlinkProtocol::Netfilter => NETLINK_NETFILTER,
+            NetlinkProtocol::Generic => NETLINK_GENERIC,
+        }
+    }
 }
 
 thread_local! {
@@ -81,11 +94,7 @@ impl NetlinkSocket {
     /// # Errors
     /// [`NetlinkError::Io`].
     pub fn open(protocol: NetlinkProtocol) -> Result<NetlinkSocket, NetlinkError> {
-        let number = match protocol {
-            NetlinkProtocol::Route => NETLINK_ROUTE,
-            NetlinkProtocol::Netfilter => NETLINK_NETFILTER,
-        };
-        let socket = Socket::new(number).map_err(NetlinkError::io("open"))?;
+        let socket = Socket::new(protocol.number()).map_err(NetlinkError::io("open"))?;
         socket.set_ext_ack(true).map_err(NetlinkError::io("set NETLINK_EXT_ACK"))?;
         socket.set_cap_ack(true).map_err(NetlinkError::io("set NETLINK_CAP_ACK"))?;
         socket
@@ -119,7 +128,7 @@ impl NetlinkSocket {
     /// The first refusal, as [`NetlinkError::Refused`] with its place in `messages`.
     pub fn transact(&self, messages: &[Message]) -> Result<(), NetlinkError> {
         let at_once = match self.protocol {
-            NetlinkProtocol::Route => MESSAGES_AT_ONCE,
+            NetlinkProtocol::Route | NetlinkProtocol::Generic => MESSAGES_AT_ONCE,
             NetlinkProtocol::Netfilter => messages.len().max(1),
         };
         let mut first = None;

@@ -1,9 +1,23 @@
-//! Random numbers for marks and delays. Not for secrets.
+//! Random numbers for marks and delays; and, from the kernel, for secrets.
 
+use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Read};
 use std::time::Duration;
 
-/// 64 random bits, from the keys that the standard library draws for its hash maps.
+/// 32 random bytes for a secret. Early after boot it waits until the kernel has collected enough.
+///
+/// Source: random(4).
+///
+/// # Errors
+/// /dev is missing.
+pub fn secret() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    File::open("/dev/random")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// 64 random bits, not for secrets, from the keys that the standard library draws for its hash maps.
 fn bits() -> u64 {
     RandomState::new().build_hasher().finish()
 }

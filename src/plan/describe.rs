@@ -9,6 +9,7 @@ use crate::netlink::neighbour::Neighbour;
 use crate::nft::{Element, ElementChange, Flowtable};
 use crate::plan::bridge::BridgeChange;
 use crate::plan::bridge_ports::{Reattach, SetPortUp};
+use crate::plan::encryption::{EncryptionChange, PeerChange, device_name};
 use crate::plan::firewall::{TableChange, TableDifference};
 use crate::plan::host_ports::{HostPortChange, PortElement, TABLE};
 use crate::plan::line::{Describe, Line};
@@ -96,6 +97,46 @@ impl Describe for TunnelChange {
             SetUp(device) => (&device.name, "up".to_owned()),
         };
         Line::changed(Object::Tunnel(name.clone())).with(format!(": {what}"))
+    }
+}
+
+impl Describe for EncryptionChange {
+    /// Without the key.
+    fn line(&self) -> Line {
+        use EncryptionChange::*;
+        let name = device_name();
+        let what = match self {
+            Delete(_, name) => return Line::removed(Object::Tunnel(name.clone())),
+            Create(mtu) => {
+                let values = format!(" (encrypted, mtu {mtu})");
+                return Line::added(Object::Tunnel(name)).with(values);
+            }
+            RemoveAddress(address) => {
+                return Line::removed(Object::TunnelAddress(name, *address));
+            }
+            AddAddress(address) => return Line::added(Object::TunnelAddress(name, *address)),
+            Mark => format!("alias {ALIAS:?}"),
+            Detach => "nomaster".to_owned(),
+            SetMtu(mtu) => format!("mtu {mtu}"),
+            Configure(port) => format!("key and port {port}"),
+            SetUp => "up".to_owned(),
+        };
+        Line::changed(Object::Tunnel(name)).with(format!(": {what}"))
+    }
+}
+
+impl Describe for PeerChange {
+    fn line(&self) -> Line {
+        match self {
+            PeerChange::Set(address, peer) => {
+                let subnets: Vec<String> = peer.allowed.iter().map(ToString::to_string).collect();
+                Line::added(Object::Destination(*address)).with(format!(": {}", subnets.join(", ")))
+            }
+            PeerChange::Remove(Some(endpoint), _) => {
+                Line::removed(Object::Destination(endpoint.ip()))
+            }
+            PeerChange::Remove(None, key) => Line::removed(Object::named(format!("peer {key}"))),
+        }
     }
 }
 

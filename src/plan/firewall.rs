@@ -1,6 +1,7 @@
 //! Pure. The host's own nftables table: what it must hold, and what differs.
 
 mod changes;
+pub mod encryption;
 pub mod flowtable;
 mod repair;
 pub mod tunnels;
@@ -16,7 +17,7 @@ use crate::nft::{
     Action, Base, Chain, ChainPolicy, Element, Field, Hook, Match, NftRule, Ruleset, Set, Shape,
     Type, Verdict,
 };
-use crate::plan::tunnel::device_name;
+use crate::plan::{encryption as wireguard, tunnel::device_name};
 
 pub use changes::{TableChange, TableDifference, chain_differences, changes, set_difference};
 pub use repair::{TableRepair, creation, repair};
@@ -52,6 +53,8 @@ pub struct FirewallSpec {
     pub masquerade: bool,
     /// VXLAN network identifier of the host's tunnels, if it may have some.
     pub tunnel_vni: Option<u32>,
+    /// Packets to other hosts are encrypted.
+    pub encrypts: bool,
     /// This host's own addresses. What it sends from them through a tunnel gets the tunnel's address:
     /// to its own ones the other hosts send answers by another way, on which pods are unknown.
     pub own_addresses: BTreeSet<IpAddr>,
@@ -100,7 +103,8 @@ impl FirewallSpec {
 
     /// Where there are tunnels.
     fn own(&self, family: Family) -> BTreeSet<Element> {
-        self.tunnel_vni.map(|_| elements(&self.own_addresses, family)).unwrap_or_default()
+        let has_tunnels = self.tunnel_vni.is_some() || self.encrypts;
+        if has_tunnels { elements(&self.own_addresses, family) } else { BTreeSet::new() }
     }
 }
 
@@ -163,15 +167,16 @@ fn own_into_tunnels(spec: &FirewallSpec, family: Family) -> Vec<NftRule> {
     if spec.own(family).is_empty() {
         return Vec::new();
     }
-    let rule = |underlay| NftRule {
+    let rule = |device| NftRule {
         comment: "this host to pods behind tunnels".to_owned(),
         matches: vec![
-            Match::OutputInterface(device_name(underlay)),
+            Match::OutputInterface(device),
             Match::In(Field::Source(family), own_set(family)),
         ],
         action: Action::Masquerade,
     };
-    Family::BOTH.map(rule).into()
+    let tunnels = Family::BOTH.map(device_name).into_iter().filter(|_| spec.tunnel_vni.is_some());
+    tunnels.chain(spec.encrypts.then(wireguard::device_name)).map(rule).collect()
 }
 
 fn sets(spec: &FirewallSpec, family: Family) -> Vec<Set> {
@@ -237,6 +242,7 @@ mod tests {
                 .into(),
             masquerade: true,
             tunnel_vni: None,
+            encrypts: false,
             own_addresses: BTreeSet::new(),
             accept_forward: true,
         }

@@ -6,6 +6,7 @@ pub mod bandwidth;
 pub mod bridge;
 pub mod bridge_ports;
 mod describe;
+pub mod encryption;
 pub mod firewall;
 pub mod guard;
 pub mod host_ports;

@@ -10,6 +10,7 @@ use crate::lease::peers::Peer;
 use crate::lease::records::{self, NodeName, Tunnel};
 use crate::lease::tunnels::{TunnelFault, tunnels};
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
+use crate::plan::encryption::EncryptedPeer;
 use crate::plan::routes::{NextHop, Routes};
 use crate::plan::tunnel::TunnelPeer;
 
@@ -54,6 +55,18 @@ pub struct LocalHost {
     pub underlay: PerFamily<IpAddr>,
     /// Its tunnel, if it has one.
     pub tunnel: Option<Tunnel>,
+    pub encryption: LocalEncryption,
+}
+
+/// What this host sends to pods of others in clear text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalEncryption {
+    /// Everything.
+    Off,
+    /// What is for hosts without a key.
+    Preferred,
+    /// Nothing.
+    Strict,
 }
 
 /// The routes to the pods of all other hosts.
@@ -63,6 +76,10 @@ pub struct PeerRoutes {
     pub direct: Routes,
     /// Through a tunnel.
     pub remotes: Vec<TunnelPeer>,
+    /// Hosts that packets are encrypted to.
+    pub encrypted: Vec<EncryptedPeer>,
+    /// Hosts that packets are sent to in clear text, although one of the two hosts encrypts.
+    pub clear: Vec<ClearPeer>,
     pub unreachable: Vec<UnreachableSubnet>,
     /// Tunnels that are not used.
     pub faults: Vec<TunnelFault>,
@@ -72,10 +89,46 @@ pub struct PeerRoutes {
 }
 
 impl PeerRoutes {
+    /// Some hosts are reached through a tunnel, encrypted or not.
+    pub fn is_tunneled(&self) -> bool {
+        !self.remotes.is_empty() || !self.encrypted.is_empty()
+    }
+
     /// The subnets of hosts whose names are not resolved (yet): routes found earlier stay valid.
     pub fn unresolved(&self) -> BTreeSet<IpNetwork> {
         let unknown = |way: &&UnreachableSubnet| way.reason == UnreachableReason::Unresolved;
         self.unreachable.iter().filter(unknown).map(|way| way.subnet).collect()
+    }
+}
+
+/// A host that packets are sent to in clear text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClearPeer {
+    pub host: NodeName,
+    /// It encrypts, and this host does not.
+    pub encrypts: bool,
+}
+
+impl ClearPeer {
+    pub fn problem(&self) -> Problem {
+        let ClearPeer { host, encrypts } = self;
+        let (what, fix) = match encrypts {
+            true => (
+                format!(
+                    "host {host} encrypts and this host does not: packets to its pods are clear text, \
+                     and lost if it takes in none"
+                ),
+                "set ENCRYPTION=wireguard on this host".to_owned(),
+            ),
+            false => (
+                format!(
+                    "pods of host {host} are reached in clear text: it publishes no WireGuard key of \
+                     its own (ENCRYPTION_STRICT=false)"
+                ),
+                format!("set ENCRYPTION=wireguard on host {host}"),
+            ),
+        };
+        Problem::new(ProblemKind::ClearText, Object::Host(host.clone()), what).with_fix(fix)
     }
 }
 
@@ -106,13 +159,15 @@ pub enum UnreachableReason {
     OwnMissing(IpAddr, IpAddr),
     /// The address is one of this host's own.
     OwnAddress(IpAddr),
+    /// The host has no WireGuard key of its own, and this host sends nothing in clear text.
+    NoKey,
 }
 
 impl UnreachableReason {
     /// The host may be behind a router.
     fn is_far(&self) -> bool {
-        use UnreachableReason::{NoTunnel, NoUnderlay, NotOnLink, OwnMissing};
-        matches!(self, NotOnLink(_) | NoTunnel(_) | NoUnderlay(_) | OwnMissing(..))
+        use UnreachableReason::{NoKey, NoTunnel, NoUnderlay, NotOnLink, OwnMissing};
+        matches!(self, NotOnLink(_) | NoTunnel(_) | NoUnderlay(_) | OwnMissing(..) | NoKey)
     }
 }
 
@@ -159,6 +214,12 @@ impl UnreachableSubnet {
                 format!("its address {address} belongs to this host: two hosts claim one address"),
                 "check NODE_IP on both".to_owned(),
             ),
+            Reason::NoKey => (
+                "it publishes no WireGuard key of its own, and this host sends nothing in clear text"
+                    .to_owned(),
+                "set ENCRYPTION=wireguard there (or ENCRYPTION_STRICT=false here until then)"
+                    .to_owned(),
+            ),
         };
         let what = format!("pods of host {host} ({subnet}) cannot be reached: {why}");
         Problem::new(ProblemKind::HostUnreachable, Object::Host(host.clone()), what).with_fix(fix)
@@ -182,6 +243,23 @@ pub fn peer_routes(
     for ((host, peer), tunnel) in peers.iter().zip(usable) {
         let by_name = peer.python.then(|| resolved.get(host));
         let addresses = by_name.unwrap_or(Some(&peer.addresses));
+        if here.encryption != LocalEncryption::Off || peer.wireguard.is_some() {
+            match encrypted(peer, addresses, here) {
+                Encrypted::Yes(encrypted) => {
+                    peer_routes.tunnel_only_nodes.extend(encrypted.addresses.iter().copied());
+                    peer_routes.encrypted.push(encrypted);
+                    continue;
+                }
+                Encrypted::No(reason) => {
+                    peer_routes.cut_off(host, peer, addresses, reason);
+                    continue;
+                }
+                Encrypted::Clear => peer_routes.clear.push(ClearPeer {
+                    host: host.clone(),
+                    encrypts: here.encryption == LocalEncryption::Off,
+                }),
+            }
+        }
         let there = RemoteHost { addresses, backend: &peer.backend, tunnel };
         for (family, &subnet) in peer.subnets.entries() {
             let way = way(family, &there, here);
@@ -207,6 +285,54 @@ pub fn peer_routes(
     }
     peer_routes.direct = direct.into_iter().collect();
     peer_routes
+}
+
+impl PeerRoutes {
+    /// No pod subnet of the host is reached, for one reason.
+    fn cut_off(
+        &mut self,
+        host: &NodeName,
+        peer: &Peer,
+        addresses: Option<&PerFamily<IpAddr>>,
+        reason: UnreachableReason,
+    ) {
+        self.tunnel_only_nodes.extend(addresses.into_iter().flat_map(|all| all.iter().copied()));
+        let subnets = peer.subnets.iter();
+        self.unreachable.extend(subnets.map(|subnet| UnreachableSubnet {
+            host: host.clone(),
+            subnet: *subnet,
+            reason,
+        }));
+    }
+}
+
+enum Encrypted {
+    Yes(EncryptedPeer),
+    /// It is not reached, rather than in clear text.
+    No(UnreachableReason),
+    Clear,
+}
+
+/// Whether packets to the host are encrypted: if both hosts can. By IPv4, whatever the pods have, if both have
+/// it: a host has one key, and a key is reached at one address.
+fn encrypted(peer: &Peer, addresses: Option<&PerFamily<IpAddr>>, here: &LocalHost) -> Encrypted {
+    let end = match (here.encryption, peer.wireguard) {
+        (LocalEncryption::Off, _) | (LocalEncryption::Preferred, None) => return Encrypted::Clear,
+        (LocalEncryption::Strict, None) => return Encrypted::No(UnreachableReason::NoKey),
+        (_, Some(end)) => end,
+    };
+    let Some(addresses) = addresses else { return Encrypted::No(UnreachableReason::Unresolved) };
+    match underlay(Family::V4, addresses, here) {
+        Ok(address) => Encrypted::Yes(EncryptedPeer {
+            key: end.public_key,
+            address,
+            addresses: *addresses,
+            port: end.port.get(),
+            subnets: peer.subnets,
+            mtu_bytes: peer.mtu,
+        }),
+        Err(reason) => Encrypted::No(reason),
+    }
 }
 
 struct RemoteHost<'a> {

@@ -10,4 +10,4 @@ mod peer;
 
 pub use device::{ALIAS, TunnelChange, TunnelDevice, changes, is_marked, removals};
 pub use entries::{Entries, EntryChange, FoundEntries, missing, surplus};
-pub use peer::{TunnelPeer, device_name, inner_mtu, next_hop, overhead, via};
+pub use peer::{TunnelPeer, device_name, inner_mtu, less_overhead, next_hop, overhead, via};

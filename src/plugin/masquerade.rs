@@ -28,6 +28,7 @@ pub fn ensure(conf: &NetConf, sets: &[RangeSet]) -> Result<(), CniError> {
         node_addresses: Default::default(),
         masquerade: true,
         tunnel_vni: None,
+        encrypts: false,
         own_addresses: Default::default(),
         accept_forward: false,
     };

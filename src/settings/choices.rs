@@ -29,6 +29,9 @@ pub const BACKENDS: Choices<LocalBackend, 3> = Choices([
     ("auto", LocalBackend::Auto),
 ]);
 
+/// `ENCRYPTION`: whether packets between hosts are encrypted.
+pub const ENCRYPTIONS: Choices<bool, 2> = Choices([("off", false), ("wireguard", true)]);
+
 /// `POD_GUARD`.
 pub const GUARDS: Choices<bool, 2> = Choices([("on", true), ("off", false)]);
 

@@ -128,6 +128,9 @@ settings! {
     "BACKEND" backend "auto" "how pods of other hosts are reached: direct, vxlan, or auto (direct to hosts on the same segment, VXLAN to the others)" in BACKENDS
     "VXLAN_VNI" vxlan_vni "104" "VXLAN network identifier, the same on all hosts: 1 to 16777215"
     "VXLAN_PORT" vxlan_port "10400" "UDP port of this host's VXLAN tunnels: 1 to 65535"
+    "ENCRYPTION" encryption "off" "encrypt what pods send to pods of other hosts: off or wireguard (WireGuard of the kernel)" in ENCRYPTIONS
+    "ENCRYPTION_STRICT" encryption_strict "true" "with ENCRYPTION=wireguard: nothing to or from pods of other hosts in clear text; false while hosts are changed over"
+    "ENCRYPTION_PORT" encryption_port "10401" "UDP port of this host's WireGuard device: 1 to 65535"
     "IP_MASQ" ip_masq "true" "masquerade pods that send to addresses outside the pool"
     "NON_MASQ_CIDRS" non_masq_cidrs "" "further destinations that see the pod's own address"
     "MANAGE_FORWARD" manage_forward "true" "accept forwarded pod traffic where the host's own rules drop it"
@@ -196,7 +199,7 @@ mod tests {
     fn the_help_names_every_choice_and_no_other_word_of_that_kind() {
         let with = VARIABLES.iter().filter(|variable| !variable.choices.is_empty());
         let with: Vec<&Variable> = with.collect();
-        assert_eq!(with.len(), 8);
+        assert_eq!(with.len(), 9);
         for Variable { name, default, help, choices } in with {
             assert!(choices.contains(default), "{name}={default}");
             let words: Vec<&str> = help.split(|c: char| c != '.' && !c.is_alphanumeric()).collect();

@@ -51,6 +51,8 @@ pub struct Settings {
     pub backend: LocalBackend,
     /// VNI and port of the tunnels of this network.
     pub vxlan: Vxlan,
+    /// `None`: pods reach pods of other hosts in clear text.
+    pub encryption: Option<EncryptionSettings>,
     /// Masquerade what leaves the pool.
     pub masquerade: bool,
     /// Destinations that are not masqueraded although outside the pool.
@@ -112,6 +114,12 @@ impl Settings {
     pub fn has_others(&self) -> bool {
         !matches!(self.source, Source::Static(_))
     }
+
+    /// This host may send to others in clear text, through VXLAN tunnels.
+    pub fn has_tunnels(&self) -> bool {
+        let is_strict = self.encryption.is_some_and(|encryption| encryption.strict);
+        self.backend != LocalBackend::Direct && self.has_others() && !is_strict
+    }
 }
 
 /// Where this host's subnet comes from.
@@ -128,6 +136,15 @@ pub enum Source {
     Kubernetes(KubeSettings),
     /// Given by the operator; there is no etcd and there are no other hosts.
     Static(PerFamily<IpNetwork>),
+}
+
+/// Encryption between hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncryptionSettings {
+    /// UDP port that this host listens on.
+    pub port: u16,
+    /// Nothing to or from pods of other hosts in clear text.
+    pub strict: bool,
 }
 
 /// Policies, if they are on.
@@ -178,6 +195,8 @@ pub struct HostSettings {
     pub source: Option<Source>,
     pub pools: PerFamily<Pool>,
     pub bridge: Option<IfName>,
+    /// The kernel must have WireGuard.
+    pub encrypts: bool,
 }
 
 /// `variable` is set to `value` (empty if it is not set): `why` that is invalid, and what would be valid.

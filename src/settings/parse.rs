@@ -13,11 +13,13 @@ use crate::lease::records::Vxlan;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, Object, PerFamily, Problem};
 use crate::settings::choices::{
-    AGENT_DOWN, BACKENDS, CNI_VERSIONS, FLOWS, GUARDS, POLICIES, ROUTINGS,
+    AGENT_DOWN, BACKENDS, CNI_VERSIONS, ENCRYPTIONS, FLOWS, GUARDS, POLICIES, ROUTINGS,
 };
 use crate::settings::flags::VARIABLES;
 use crate::settings::values;
-use crate::settings::{CniSettings, HostSettings, PolicySettings, Settings, invalid};
+use crate::settings::{
+    CniSettings, EncryptionSettings, HostSettings, PolicySettings, Settings, invalid,
+};
 
 /// The text of settings by variable.
 pub type Texts = BTreeMap<&'static str, String>;
@@ -107,7 +109,10 @@ impl Parser<'_> {
         let node_name = self.optional("NODE_NAME", values::node_name);
         let node_addresses = self.node_addresses(&pools);
         let bridge = self.value("BRIDGE_NAME", values::interface);
-        self.of_host = HostSettings { source: source.clone(), pools, bridge: bridge.clone() };
+        let encrypts = ENCRYPTIONS.read(&self.text("ENCRYPTION")) == Ok(true);
+        let bridge_name = bridge.clone();
+        self.of_host =
+            HostSettings { source: source.clone(), pools, bridge: bridge_name, encrypts };
         let mtu_bytes = self.value("MTU", |text| values::mtu(text, pools.v6.is_some()));
         let backend = self.value("BACKEND", |text| BACKENDS.read(text));
         let vxlan = self.vxlan();
@@ -116,6 +121,7 @@ impl Parser<'_> {
             self.value("NON_MASQ_CIDRS", |text| values::list(text, values::subnet));
         let manage_forward = self.value("MANAGE_FORWARD", values::boolean);
         let flowtable = self.value("FLOWTABLE", values::boolean);
+        let encryption = self.encryption(vxlan, flowtable);
         let guard = self.guard();
         let policy = self.policy(guard.as_ref(), flowtable);
         let manage_sysctl = self.value("MANAGE_SYSCTL", values::boolean);
@@ -137,6 +143,7 @@ impl Parser<'_> {
             mtu_bytes: mtu_bytes?,
             backend: backend?,
             vxlan: vxlan?,
+            encryption: encryption?,
             masquerade: masquerade?,
             non_masquerade: non_masquerade?,
             manage_forward: manage_forward?,
@@ -207,6 +214,37 @@ impl Parser<'_> {
             self.fault("FLOWTABLE", why);
         }
         Some(Some(settings))
+    }
+
+    /// Only etcd has a place for the keys of hosts.
+    fn encryption(
+        &mut self,
+        vxlan: Option<Vxlan>,
+        flowtable: Option<bool>,
+    ) -> Option<Option<EncryptionSettings>> {
+        let is_on = self.value("ENCRYPTION", |text| ENCRYPTIONS.read(text));
+        let strict = self.value("ENCRYPTION_STRICT", values::boolean);
+        let port = self.value("ENCRYPTION_PORT", values::port);
+        if !is_on? {
+            return Some(None);
+        }
+        let source = self.text("SUBNET_SOURCE");
+        if source != "etcd" {
+            let why = format!(
+                "hosts learn each other's keys from etcd, and SUBNET_SOURCE is {source}: set it to \
+                 etcd, or this to off"
+            );
+            self.fault("ENCRYPTION", why);
+        }
+        if flowtable == Some(true) {
+            let why = "ENCRYPTION=wireguard needs FLOWTABLE=false: what goes past the chains of the \
+                       firewall would go past the rule that keeps clear text in";
+            self.fault("FLOWTABLE", why);
+        }
+        if vxlan.is_some_and(|vxlan| Some(vxlan.port) == port) {
+            self.fault("ENCRYPTION_PORT", "VXLAN_PORT is the same: a port has one owner");
+        }
+        Some(Some(EncryptionSettings { port: port?, strict: strict? }))
     }
 
     fn vxlan(&mut self) -> Option<Vxlan> {

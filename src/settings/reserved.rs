@@ -3,7 +3,6 @@
 use std::num::NonZeroU16;
 
 use crate::net::{Protocol, ReservedPort};
-use crate::plan::peer_routes::LocalBackend;
 use crate::settings::Settings;
 
 impl Settings {
@@ -13,13 +12,16 @@ impl Settings {
             let host_port = NonZeroU16::new(number)?;
             Some(ReservedPort { host_port, protocol, host_ip, purpose: purpose.to_owned() })
         };
-        let has_tunnels = self.backend != LocalBackend::Direct && self.has_others();
-        let tunnel = has_tunnels
+        let tunnel = self
+            .has_tunnels()
             .then(|| port(self.vxlan.port, Protocol::Udp, None, "tunnels (VXLAN_PORT)"))
             .flatten();
         let metrics = self.metrics.and_then(|address| {
             port(address.port(), Protocol::Tcp, Some(address.ip()), "metrics (METRICS_ADDR)")
         });
-        tunnel.into_iter().chain(metrics).collect()
+        let encryption = self.encryption.and_then(|encryption| {
+            port(encryption.port, Protocol::Udp, None, "encryption (ENCRYPTION_PORT)")
+        });
+        tunnel.into_iter().chain(encryption).chain(metrics).collect()
     }
 }

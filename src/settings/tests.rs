@@ -125,6 +125,18 @@ fn contradicting_settings_are_invalid() {
         (&[("VXLAN_VNI", "0")], "VXLAN_VNI"),
         (&[("VXLAN_PORT", "65536")], "VXLAN_PORT"),
         (&[("VXLAN_PORT", "0")], "VXLAN_PORT"),
+        (&[("ENCRYPTION", "on")], "ENCRYPTION=on: must be off or wireguard"),
+        (&[("ENCRYPTION_STRICT", "perhaps")], "ENCRYPTION_STRICT"),
+        (&[("ENCRYPTION_PORT", "0")], "ENCRYPTION_PORT"),
+        (
+            &[("ENCRYPTION", "wireguard"), ("ENCRYPTION_PORT", "10400")],
+            "ENCRYPTION_PORT=10400: VXLAN_PORT is the same",
+        ),
+        (&[("ENCRYPTION", "wireguard"), ("FLOWTABLE", "true")], "FLOWTABLE"),
+        (
+            &[("ENCRYPTION", "wireguard"), ("SUBNET_SOURCE", "kubernetes")],
+            "ENCRYPTION=wireguard: hosts learn each other's keys from etcd",
+        ),
     ] {
         let faults = faults(environment);
         assert!(faults.len() == 1 && faults[0].starts_with(about), "{environment:?}: {faults:?}");
@@ -182,4 +194,22 @@ fn policies_come_from_one_place() {
 fn ipv6_alone_is_a_network() {
     let settings = with(&[("ETCD_HOST", "e"), ("IP_SUBNET", "none"), ("IPV6_SUBNET", "fd00::/48")]);
     assert!(settings.unwrap().pools.v4.is_none());
+}
+
+#[test]
+fn encryption_is_off_unless_it_is_asked_for_and_then_strict() {
+    let of = |more: &[(&'static str, &str)]| {
+        with(&[&[("ETCD_HOST", "https://etcd")], more].concat()).unwrap()
+    };
+    let off = of(&[]);
+    assert_eq!(off.encryption, None);
+    assert!(off.has_tunnels());
+    let strict = of(&[("ENCRYPTION", "wireguard")]);
+    assert_eq!(strict.encryption, Some(EncryptionSettings { port: 10401, strict: true }));
+    assert!(!strict.has_tunnels(), "VXLAN is clear text");
+    let ports = strict.reserved_ports().into_iter().map(|port| port.purpose);
+    assert_eq!(ports.collect::<Vec<_>>(), ["encryption (ENCRYPTION_PORT)"]);
+    let loose = of(&[("ENCRYPTION", "wireguard"), ("ENCRYPTION_STRICT", "false")]);
+    assert!(loose.has_tunnels() && !loose.encryption.unwrap().strict);
+    assert_eq!(loose.reserved_ports().len(), 2);
 }

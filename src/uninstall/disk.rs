@@ -10,7 +10,7 @@ use anyhow::Context;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile;
 use crate::agent::reconcile::plugin::COPY;
-use crate::agent::sysctl_record;
+use crate::agent::{encryption_key, sysctl_record};
 use crate::inspect::{last_policies, last_settings, port_profiles};
 use crate::ipam::{Store, calls};
 use crate::net::{Object, Problem, ProblemKind};
@@ -21,9 +21,10 @@ use crate::settings::Settings;
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
 /// there; other files are somebody else's.
-const STATE: [&str; 10] = [
+const STATE: [&str; 11] = [
     "state.json",
     last_settings::FILE,
+    encryption_key::FILE,
     "state.json.damaged",
     sysctl_record::FILE,
     last_policies::FILE,

@@ -10,7 +10,6 @@ mod config;
 mod connectivity;
 mod doctor;
 mod explain;
-mod init;
 mod ipam;
 mod matrix;
 mod nodes;

@@ -216,6 +216,7 @@ pub fn spec() -> FirewallSpec {
         node_addresses: [HOST, NODE].concat().iter().map(|text| text.parse().unwrap()).collect(),
         masquerade: true,
         tunnel_vni: None,
+        encrypts: false,
         own_addresses: Default::default(),
         accept_forward: true,
     }

@@ -149,6 +149,7 @@ impl Host {
             addresses: PerFamily { v4: Some(address), v6: None },
             backend: Backend::Direct,
             tunnel: None,
+            wireguard: None,
             mtu: 1500,
         }
     }

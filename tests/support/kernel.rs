@@ -3,6 +3,16 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
+/// WireGuard (Linux 5.6, as a module).
+pub fn has_wireguard() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    let script = "ip link add w0 type wireguard";
+    *HAS.get_or_init(|| {
+        let tried = Command::new("unshare").args(["--net", "sh", "-c", script]).output();
+        tried.expect("run unshare (package util-linux)").status.success()
+    })
+}
+
 /// A bridge's port can be locked to the MACs that are pinned to it (Linux 5.18). An older kernel takes the
 /// flag, and does not show it.
 pub fn locks_ports() -> bool {

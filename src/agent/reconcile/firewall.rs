@@ -6,21 +6,20 @@ use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
-use crate::agent::reconcile::{flowtable, host_ports, input, tunnel, tunnel_filter};
+use crate::agent::reconcile::{flowtable, host_ports, input, own_table, tunnel, tunnel_filter};
 use crate::checks::forward::{self, Traffic};
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object, Problem, subnet};
-use crate::netlink::NetlinkError;
 use crate::nft::base_chains::RuleEdit;
 use crate::nft::{CachedTable, Ruleset};
 use crate::os::sysctl;
 use crate::plan::Line;
 use crate::plan::firewall::{
-    AGENT_TABLE, FirewallSpec, TableChange, TableDifference, TableRepair, changes, repair, ruleset,
+    AGENT_TABLE, FirewallSpec, TableChange, TableDifference, changes, ruleset,
 };
 use crate::plan::peer_routes::PeerRoutes;
-use crate::plan::tunnel::device_name;
+use crate::plan::{encryption, tunnel::device_name};
 use crate::settings::Settings;
 
 /// Puts right what differs; gives what firewalls of other programs do to pod traffic.
@@ -74,9 +73,9 @@ fn pods_come_by(host_state: &HostState, peer_routes: &PeerRoutes) -> Vec<IfName>
     };
     let tunnels = Family::BOTH.into_iter().filter(used).map(device_name);
     let uplink = host_state.uplinks.first().cloned();
-    let direct =
-        uplink.filter(|_| !peer_routes.direct.is_empty() || peer_routes.remotes.is_empty());
-    direct.into_iter().chain(tunnels).collect()
+    let direct = uplink.filter(|_| !peer_routes.direct.is_empty() || !peer_routes.is_tunneled());
+    let encrypted = (!peer_routes.encrypted.is_empty()).then(encryption::device_name);
+    direct.into_iter().chain(tunnels).chain(encrypted).collect()
 }
 
 /// Removes our tables, and our rules in the chains of others.
@@ -117,27 +116,7 @@ fn keep_table(
     if !complete {
         changes.retain_mut(keeps_hosts);
     }
-    if changes.is_empty() {
-        return;
-    }
-    applier.apply_together(&changes, || match (repair(wanted.as_ref(), &changes), &wanted) {
-        (TableRepair::Elements(elements), _) => {
-            nft.change_elements(AGENT_TABLE, &elements)?;
-            known.note_changes(nft, &elements);
-            Ok(())
-        }
-        (TableRepair::Edits(edits), Some(wanted)) => match nft.edit(AGENT_TABLE, &edits) {
-            // Somebody else uses what is to go, in a way that cannot be seen here.
-            Err(NetlinkError::Refused(refused)) => {
-                log::warn!("rewriting table inet {AGENT_TABLE}: {refused}");
-                nft.replace(wanted)
-            }
-            outcome => outcome,
-        },
-        (TableRepair::Replace, Some(wanted)) => nft.replace(wanted),
-        (TableRepair::Delete, _) => nft.delete(AGENT_TABLE),
-        (TableRepair::Nothing, _) | (_, None) => Ok(()),
-    });
+    own_table::put_right(nft, AGENT_TABLE, wanted.as_ref(), &changes, known, applier);
 }
 
 /// Leaves the addresses of hosts in the table that are perhaps only not known yet; false if nothing
@@ -168,6 +147,7 @@ fn spec(run: &Reconcile<'_>, host_state: &HostState, peer_routes: &PeerRoutes) -
         node_addresses: near.chain(host_state.all_addresses.iter().copied()).collect(),
         masquerade: settings.masquerade,
         tunnel_vni: tunnel::own_end(run).map(|end| end.vni),
+        encrypts: settings.encryption.is_some(),
         own_addresses: host_state.all_addresses.clone(),
         accept_forward: settings.manage_forward,
     }

@@ -32,21 +32,29 @@ pub fn check(
     }
 }
 
-/// One for each family of outer packets: all other hosts send to the same port.
+/// One for each family of outer packets and each kind of tunnel: all other hosts send to the same port.
 fn tunnels(
     run: &Reconcile<'_>,
     host_state: &HostState,
     peer_routes: &PeerRoutes,
 ) -> Vec<TunnelTraffic> {
-    let uplink = host_state.uplinks.first();
+    let Some(uplink) = host_state.uplinks.first() else { return Vec::new() };
+    let vxlan = peer_routes.remotes.iter().map(|remote| remote.address);
+    let vxlan = vxlan.map(|address| (address, Some(run.settings.vxlan.port)));
+    let encryption = run.settings.encryption.map(|encryption| encryption.port);
+    let encrypted = peer_routes.encrypted.iter().map(|peer| (peer.address, encryption));
     let tunnel = |(underlay, own): (Family, &IpAddr)| {
-        let mut remotes = peer_routes.remotes.iter().map(|remote| remote.address);
-        Some(TunnelTraffic {
-            uplink: uplink?.clone(),
-            source: remotes.find(|address| Family::of(*address) == underlay)?,
+        let of_family = |(address, port): (IpAddr, Option<u16>)| {
+            (Family::of(address) == underlay).then_some((address, port?))
+        };
+        let first = [vxlan.clone().find_map(of_family), encrypted.clone().find_map(of_family)];
+        let traffic = |(source, udp_port)| TunnelTraffic {
+            uplink: uplink.clone(),
+            source,
             destination: *own,
-            udp_port: run.settings.vxlan.port,
-        })
+            udp_port,
+        };
+        first.into_iter().flatten().map(traffic).collect::<Vec<_>>()
     };
-    host_state.own.addresses.entries().filter_map(tunnel).collect()
+    host_state.own.addresses.entries().flat_map(tunnel).collect()
 }

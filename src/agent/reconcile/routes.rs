@@ -7,7 +7,6 @@ use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
-use crate::agent::reconcile::tunnel::Tunnels;
 use crate::agent::trigger::Scope;
 use crate::checks::routing::{routes_in_the_way, rules_in_the_way};
 use crate::net::subnet::Pool;
@@ -18,14 +17,13 @@ use crate::netlink::{Message, NetlinkError};
 use crate::plan::routes::{FoundRoute, NextHop, RouteChange, Routes, changes, scope, take_back};
 
 /// Adds and replaces what is missing or wrong; removes what bears our mark and is not wanted, but
-/// not before the hosts are completely known, and never to `unresolved`. `placed`: the destinations of
+/// not before the hosts are completely known, and none that `keeps` says. `placed`: the destinations of
 /// those that were in place before, and are now. Gives what else takes packets to pods, if that was
 /// looked at.
 pub fn reconcile(
     run: &Reconcile<'_>,
     wanted: &Routes,
-    unresolved: &BTreeSet<IpNetwork>,
-    tunnels: &Tunnels,
+    keeps: impl Fn(&FoundRoute) -> bool,
     placed: &mut BTreeSet<IpNetwork>,
     applier: &mut Applier,
 ) -> Vec<Problem> {
@@ -39,11 +37,7 @@ pub fn reconcile(
     };
     let mut changes = changes(wanted, &found);
     changes.retain(|change| match change {
-        RouteChange::Remove(route) => {
-            let kept = unresolved.contains(&route.destination)
-                || route.next_hop.is_some_and(|hop| tunnels.keeps(&hop));
-            run.in_sync && !kept
-        }
+        RouteChange::Remove(route) => run.in_sync && !keeps(route),
         RouteChange::Add(..) | RouteChange::Replace(..) => true,
     });
     let lost = changes

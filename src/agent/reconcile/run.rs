@@ -21,8 +21,13 @@ use crate::agent::trigger::Scope;
 use crate::checks::routing::without_repeats;
 use crate::inspect::host_state::{self, HostState};
 use crate::lease::TunnelFault;
+use crate::lease::records::WireguardEnd;
+use crate::net::problem::capped;
 use crate::net::{IfName, Object, Problem, ProblemKind};
-use crate::plan::peer_routes::{LocalHost, PeerRoutes, UnreachableSubnet};
+use crate::plan::peer_routes::{
+    ClearPeer, LocalEncryption, LocalHost, PeerRoutes, UnreachableSubnet,
+};
+use crate::plan::routes::FoundRoute;
 
 /// What a reconcile saw that others want to know.
 #[derive(Debug)]
@@ -55,6 +60,13 @@ pub fn run(
         return None;
     }
     reconcile::profiles::reconcile(run, &known.policy, &mut known.profiles, applier);
+    if !reconcile::encryption_guard::reconcile(run, &mut known.encryption, applier)
+        && !run.was_ready
+        && !applier.is_dry()
+    {
+        // No packet may leave where nothing would keep clear text in.
+        return None;
+    }
     if let (Scope::POLICY | Scope::PODS, Some(before)) = (run.scope, run.previous) {
         if known.profiles.take_stale() {
             let in_force = known.profiles.in_force();
@@ -74,7 +86,10 @@ pub fn run(
     host_state.own.pod_mtu_bytes = reconcile::tunnel::pod_mtu(run, &host_state, &peer_routes);
     let scope = widened_scope(run, &host_state);
     let host = ObservedHost { run, host_state: &host_state, peer_routes: &peer_routes, scope };
-    let (problems, repaired) = host.reconcile(known, applier);
+    let (problems, repaired, encryption) = host.reconcile(known, applier);
+    if run.settings.encryption.is_none() || encryption.is_some() {
+        host_state.own.encryption = encryption;
+    }
     Some(ReconcileOutcome { host_state, problems, repaired })
 }
 
@@ -90,12 +105,13 @@ struct ObservedHost<'a> {
 }
 
 impl ObservedHost<'_> {
-    /// Applies what `scope` holds. Gives what is wrong, and the files that were repaired.
+    /// Applies what `scope` holds. Gives what is wrong, the files that were repaired, and this host's end of
+    /// encrypted tunnels, if that was looked at.
     fn reconcile(
         &self,
         cache: &mut ReconcileCache,
         applier: &mut Applier,
-    ) -> (Vec<CheckProblems>, Vec<Object>) {
+    ) -> (Vec<CheckProblems>, Vec<Object>, Option<WireguardEnd>) {
         let (mut bridge, mut others) = (BridgeOutcome::Whole, Vec::new());
         if self.scope.links {
             reconcile::sysctls::reconcile(self.run, self.host_state, applier);
@@ -105,7 +121,8 @@ impl ObservedHost<'_> {
         let of_ports = self.ports(bridge, (guards, profiles), applier);
         let mut problems = vec![(ProblemSource::Uplinks, uplinks(self.host_state))];
         problems.extend(self.scope.links.then_some((ProblemSource::Bridges, others)));
-        problems.extend(self.network(cache, applier));
+        let (of_network, encryption) = self.network(cache, applier);
+        problems.extend(of_network);
         if self.scope.firewall || bridge == BridgeOutcome::New {
             reconcile::host_ports::reconcile(self.run, applier);
         }
@@ -120,7 +137,7 @@ impl ObservedHost<'_> {
             let found = without_repeats(found, known);
             problems.push((ProblemSource::Host, found.into_iter().chain(of_ports).collect()));
         }
-        (problems, repaired)
+        (problems, repaired, encryption)
     }
 
     /// The bridge's ports and the guards of pods.
@@ -144,7 +161,11 @@ impl ObservedHost<'_> {
     }
 
     /// Firewall and routes.
-    fn network(&self, cache: &mut ReconcileCache, applier: &mut Applier) -> Vec<CheckProblems> {
+    fn network(
+        &self,
+        cache: &mut ReconcileCache,
+        applier: &mut Applier,
+    ) -> (Vec<CheckProblems>, Option<WireguardEnd>) {
         let ObservedHost { run, host_state, peer_routes, scope } = *self;
         let ReconcileCache { placed, table, tunnels, .. } = cache;
         let mut firewall = |applier: &mut Applier| {
@@ -156,12 +177,12 @@ impl ObservedHost<'_> {
             // Before there is a device, and before another host that is new can be sent to.
             reconcile::tunnel_filter::reconcile(run, host_state, tunnels, applier);
         }
-        let unreachable = scope.routes.then(|| {
-            (ProblemSource::PeerRoutes, routes(run, host_state, peer_routes, placed, applier))
-        });
+        let routes = scope.routes.then(|| routes(run, host_state, peer_routes, placed, applier));
+        let (unreachable, encryption) = routes.unzip();
+        let unreachable = unreachable.map(|found| (ProblemSource::PeerRoutes, found));
         let blocked = first.or_else(|| scope.firewall.then(|| firewall(applier)));
         let blocked = blocked.map(|found| (ProblemSource::Firewall, found));
-        unreachable.into_iter().chain(blocked).collect()
+        (unreachable.into_iter().chain(blocked).collect(), encryption.flatten())
     }
 }
 
@@ -184,7 +205,7 @@ fn files(
     bridge: BridgeOutcome,
     applier: &mut Applier,
 ) {
-    let is_installed = reconcile::plugin::install(run.settings, applier) || run.was_ready;
+    let is_installed = reconcile::plugin::reconcile(run, applier) || run.was_ready;
     if is_installed && bridge != BridgeOutcome::Broken {
         reconcile::conf::reconcile(run, host_state, applier);
     }
@@ -213,6 +234,11 @@ pub fn local_host(run: &Reconcile<'_>, host_state: &HostState) -> LocalHost {
         own: host_state.own.addresses,
         underlay: host_state.underlay,
         tunnel: reconcile::tunnel::own_end(run),
+        encryption: match run.settings.encryption {
+            None => LocalEncryption::Off,
+            Some(encryption) if encryption.strict => LocalEncryption::Strict,
+            Some(_) => LocalEncryption::Preferred,
+        },
     }
 }
 
@@ -224,28 +250,38 @@ fn routes(
     peer_routes: &PeerRoutes,
     placed: &mut BTreeSet<IpNetwork>,
     applier: &mut Applier,
-) -> Vec<Problem> {
-    let Some(peers) = run.peers else { return Vec::new() };
+) -> (Vec<Problem>, Option<WireguardEnd>) {
+    let Some(peers) = run.peers else { return (Vec::new(), None) };
     let unreachable = peer_routes.unreachable.iter().map(UnreachableSubnet::problem);
     let tunnels = peer_routes.faults.iter().map(TunnelFault::problem);
-    let mut problems: Vec<Problem> = unreachable.chain(tunnels).chain(peers.problems()).collect();
+    let clear = peer_routes.clear.iter().map(ClearPeer::problem);
+    let clear =
+        capped(clear, CLEAR_PROBLEMS, ProblemKind::ClearText, "further hosts in clear text");
+    let problems = unreachable.chain(tunnels).chain(clear).chain(peers.problems());
+    let mut problems: Vec<Problem> = problems.collect();
+    let encryption = reconcile::encryption::reconcile(run, host_state, peer_routes, applier);
     let Some(tunnels) = reconcile::tunnel::reconcile(run, host_state, peer_routes, applier) else {
-        return problems;
+        return (problems, encryption.end());
     };
     tunnels.prepare(run, peer_routes, applier);
+    encryption.prepare(peer_routes, applier);
     let mut wanted = Cow::Borrowed(&peer_routes.direct);
     if !peer_routes.remotes.is_empty() {
         wanted.to_mut().extend(tunnels.routes(run, peer_routes));
     }
+    if !peer_routes.encrypted.is_empty() {
+        wanted.to_mut().extend(encryption.routes(run, peer_routes));
+    }
     let unresolved = peer_routes.unresolved();
-    problems.extend(reconcile::routes::reconcile(
-        run,
-        &wanted,
-        &unresolved,
-        &tunnels,
-        placed,
-        applier,
-    ));
+    let keeps = |route: &FoundRoute| {
+        let by_device = |hop| tunnels.keeps(&hop) || encryption.keeps(&hop);
+        unresolved.contains(&route.destination) || route.next_hop.is_some_and(by_device)
+    };
+    problems.extend(reconcile::routes::reconcile(run, &wanted, keeps, placed, applier));
     tunnels.tidy(run, peer_routes, applier);
-    problems
+    encryption.tidy(run, peer_routes, applier);
+    (problems, encryption.end())
 }
+
+/// Hosts in clear text that become problems.
+const CLEAR_PROBLEMS: usize = 50;

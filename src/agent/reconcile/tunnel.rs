@@ -5,7 +5,7 @@ mod device;
 use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::{Reconcile, encryption};
 use crate::agent::trigger::Scope;
 use crate::inspect::host_state::HostState;
 use crate::lease::records::Tunnel;
@@ -41,8 +41,7 @@ struct KeptDevice {
 
 /// The end of this host's tunnels, if it is to have some.
 pub fn own_end(run: &Reconcile<'_>) -> Option<Tunnel> {
-    let has_others = run.settings.has_others() && run.peers.is_some();
-    let wanted = run.settings.backend != LocalBackend::Direct && has_others;
+    let wanted = run.settings.has_tunnels() && run.peers.is_some();
     wanted.then(|| Tunnel::of(run.subnets, run.settings.vxlan)).flatten()
 }
 
@@ -53,6 +52,7 @@ pub fn pod_mtu(run: &Reconcile<'_>, host_state: &HostState, peer_routes: &PeerRo
     let through = |underlay: &Family| is_used(run, host_state, peer_routes, *underlay);
     let inner = |underlay| inner_mtu(outer, underlay, run.subnets);
     let tunnels = Family::BOTH.into_iter().filter(through).map(inner);
+    let tunnels = tunnels.chain(encryption::mtu(run, host_state, peer_routes));
     run.settings.mtu_bytes.unwrap_or_else(|| tunnels.min().unwrap_or(outer))
 }
 

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Reconcile, tunnel};
+use crate::agent::reconcile::{Reconcile, own_table, tunnel};
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::lease::Peers;
 use crate::net::Object;
-use crate::netlink::NetlinkError;
-use crate::nft::{CachedTable, FoundTable, Ruleset};
+use crate::nft::{CachedTable, Ruleset};
+use crate::plan::firewall::changes;
 use crate::plan::firewall::tunnels::{TUNNELS_TABLE, TunnelEnd, TunnelFilter, ruleset};
-use crate::plan::firewall::{TableRepair, changes, repair};
 use crate::plan::{Describe, Line};
 
 /// The table as it was found last, and what it is compared with.
@@ -39,32 +38,14 @@ pub fn reconcile(
         }
     };
     let kept = match (wanted, present) {
-        (Some(wanted), Some(present)) if !run.in_sync => Some(keeping_hosts(wanted, present)),
+        (Some(wanted), Some(present)) if !run.in_sync => {
+            Some(own_table::keeping_hosts(wanted, present))
+        }
         _ => None,
     };
     let wanted = kept.as_ref().or(wanted);
     let changes = changes(wanted, present);
-    if changes.is_empty() {
-        return;
-    }
-    applier.apply_together(&changes, || match (repair(wanted, &changes), wanted) {
-        (TableRepair::Elements(elements), _) => {
-            nft.change_elements(TUNNELS_TABLE, &elements)?;
-            found.note_changes(nft, &elements);
-            Ok(())
-        }
-        (TableRepair::Edits(edits), Some(wanted)) => match nft.edit(TUNNELS_TABLE, &edits) {
-            // Somebody else uses what is to go, in a way that cannot be seen here.
-            Err(NetlinkError::Refused(refused)) => {
-                log::warn!("rewriting table inet {TUNNELS_TABLE}: {refused}");
-                nft.replace(wanted)
-            }
-            outcome => outcome,
-        },
-        (TableRepair::Replace, Some(wanted)) => nft.replace(wanted),
-        (TableRepair::Delete, _) => nft.delete(TUNNELS_TABLE),
-        (TableRepair::Nothing, _) | (TableRepair::Edits(_) | TableRepair::Replace, None) => Ok(()),
-    });
+    own_table::put_right(nft, TUNNELS_TABLE, wanted, &changes, found, applier);
 }
 
 /// Removes the table, if it is there.
@@ -112,17 +93,6 @@ fn ends(peers: &Peers) -> Vec<TunnelEnd> {
         peer.tunnel.map(|tunnel| TunnelEnd { addresses, port: tunnel.port, pod_subnets })
     };
     peers.by_name.values().filter_map(end).collect()
-}
-
-/// `wanted` with the hosts that are in the table and perhaps only not known yet.
-fn keeping_hosts(wanted: &Ruleset, found: &FoundTable) -> Ruleset {
-    let mut kept = wanted.clone();
-    for set in &mut kept.sets {
-        let present = found.sets.iter().find(|present| present.name == set.name);
-        let same = present.filter(|present| present.shape.as_ref() == Some(&set.shape));
-        set.elements.extend(same.into_iter().flat_map(|present| present.elements.iter().cloned()));
-    }
-    kept
 }
 
 /// The table as a whole.

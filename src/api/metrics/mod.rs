@@ -4,7 +4,7 @@ pub mod page;
 mod policies;
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::cni::error::code;
 use crate::ipam::calls;
@@ -13,6 +13,7 @@ use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::os::usage::Usage;
+use crate::plan::firewall::encryption::{self as guard, ENCRYPTION_TABLE};
 use crate::plan::firewall::tunnels::{FOREIGN, FROM_POD, TUNNELS_TABLE};
 use crate::plan::guard::{DropReason, TABLE};
 use crate::settings::Settings;
@@ -22,6 +23,7 @@ use crate::agent::counters::{BOUNDS_SECONDS, Counters, Durations, KINDS};
 use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
+use crate::api::encryption::{handshake_age, peers as peers_of_device};
 use crate::api::metrics::page::{Page, Samples};
 use crate::api::problems::problems;
 use crate::inspect::pool_use::{Use, addresses};
@@ -49,6 +51,7 @@ pub fn metrics(shared: &SharedState) -> String {
         bridge(&mut page, &known.settings);
         guards(&mut page);
         tunnels(&mut page);
+        encryption(&mut page, known);
         policies::policies(&mut page, known.policies.as_deref());
         policies::flows(&mut page, &shared.flows);
         usage(&mut page, &uses);
@@ -270,6 +273,49 @@ fn tunnels(page: &mut Page) {
         let counted = counts.iter().filter(|(found, _)| found == comment);
         let packets: u64 = counted.map(|(_, packets)| packets).sum();
         dropped.sample(&[("reason", reason)], packets as f64);
+    }
+}
+
+/// Nothing on a host that encrypts nothing. Of all other hosts together, as with probes.
+fn encryption(page: &mut Page, known: &AgentSnapshot) {
+    /// A session ends after 180 seconds, and a host is probed at least every minute.
+    const RECENT: Duration = Duration::from_secs(300);
+    if known.settings.encryption.is_none() {
+        return;
+    }
+    let peers = peers_of_device(&known.settings);
+    let ages: Vec<Option<Duration>> = peers.values().map(handshake_age).collect();
+    let help =
+        "Hosts that packets are encrypted to, by their last handshake (recent: 300 seconds).";
+    let mut samples = page.gauges("humanz_encryption_peers", help);
+    let recent = ages.iter().flatten().filter(|age| **age <= RECENT).count();
+    let never = ages.iter().filter(|age| age.is_none()).count();
+    for (label, count) in
+        [("recent", recent), ("old", ages.len() - recent - never), ("never", never)]
+    {
+        samples.sample(&[("handshake", label)], count as f64);
+    }
+    let help = "Bytes of encrypted packets, from and to hosts that are known now.";
+    let mut bytes = page.counters("humanz_encryption_bytes_total", help);
+    let received: u64 = peers.values().map(|peer| peer.received_bytes).sum();
+    let sent: u64 = peers.values().map(|peer| peer.sent_bytes).sum();
+    bytes.sample(&[("direction", "received")], received as f64);
+    bytes.sample(&[("direction", "sent")], sent as f64);
+    let Ok(counts) = Nft::open().and_then(|nft| nft.counts(ENCRYPTION_TABLE)) else { return };
+    let help =
+        "Packets that were dropped to keep clear text in, or to keep strangers from the port.";
+    let mut dropped = page.counters("humanz_encryption_dropped_packets_total", help);
+    for (reason, comment) in [
+        ("leaving", guard::LEAVING),
+        ("arriving", guard::ARRIVING),
+        ("pod", guard::FROM_POD),
+        ("foreign", guard::FOREIGN),
+    ] {
+        let counted = counts.iter().filter(|(found, _)| found == comment);
+        dropped.sample(
+            &[("reason", reason)],
+            counted.map(|(_, packets)| *packets).sum::<u64>() as f64,
+        );
     }
 }
 

@@ -10,18 +10,22 @@ use crate::agent::journal::JournalEntry;
 use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
+use crate::api::encryption;
 use crate::api::problems::{gateways, problems};
 use crate::api::status::policies::policies;
 use crate::api::status::{
-    Addresses, ChangeStatus, ConnectionStatus, EtcdStatus, FirewallStatus, KubernetesStatus,
-    LeaseStatus, Loop, NodeStatus, PeerStatus, ProbeStatus, Problems, SCHEMA, Status,
+    Addresses, ChangeStatus, ConnectionStatus, EncryptionStatus, EtcdStatus, FirewallStatus,
+    KubernetesStatus, LeaseStatus, Loop, NodeStatus, PeerStatus, ProbeStatus, Problems, SCHEMA,
+    Status,
 };
 use crate::checks::probe::ProbeStats;
 use crate::inspect::pool_use::{Use, addresses};
 use crate::lease::peers::Peer;
 use crate::net::node_name::NodeName;
 use crate::net::time::timestamp;
-use crate::net::{PerFamily, Problem, ProblemKind};
+use crate::net::{PerFamily, Problem, ProblemKind, PublicKey};
+use crate::netlink::wireguard::WireguardPeer;
+use crate::plan::encryption::EncryptedPeer;
 use crate::plan::peer_routes::{LocalBackend, PeerRoutes};
 use crate::settings::Source;
 
@@ -171,6 +175,9 @@ fn peers(
     let peer_routes = snapshot.peer_routes.as_deref()?;
     let tunnels: BTreeMap<IpNetwork, IpAddr> =
         peer_routes.remotes.iter().map(|remote| (remote.subnet, remote.address)).collect();
+    let keys: BTreeMap<PublicKey, &EncryptedPeer> =
+        peer_routes.encrypted.iter().map(|peer| (peer.key, peer)).collect();
+    let found = encryption::peers(&snapshot.settings);
     let mut faults: BTreeMap<&NodeName, Vec<String>> = BTreeMap::new();
     for unreachable in &peer_routes.unreachable {
         let problem = unreachable.problem().to_string();
@@ -185,18 +192,37 @@ fn peers(
     }
     let peers = peers.by_name.iter().map(|(name, peer)| {
         let fault = faults.get(name).map(|faults| faults.join("; "));
+        let encrypted = peer.wireguard.and_then(|end| keys.get(&end.public_key));
         PeerStatus {
             name: name.to_string(),
             addresses: texts(&peer.addresses),
             subnets: texts(&peer.subnets),
-            via: via(peer, peer_routes, &tunnels),
+            via: match encrypted {
+                Some(to) => encrypted_via(to),
+                None => via(peer, peer_routes, &tunnels),
+            },
             alive: peer.alive,
             reachable: fault.is_none(),
             fault,
             probe: probe(gateways(peer).filter_map(|at| probed.get(&at))),
+            encryption: encrypted.map(|to| encryption_status(to.key, found.get(&to.key))),
         }
     });
     Some(peers.collect())
+}
+
+fn encrypted_via(to: &EncryptedPeer) -> Vec<Option<String>> {
+    to.subnets.iter().map(|_| Some(format!("encrypted to {}", to.address))).collect()
+}
+
+fn encryption_status(key: PublicKey, found: Option<&WireguardPeer>) -> EncryptionStatus {
+    let age = found.and_then(encryption::handshake_age);
+    EncryptionStatus {
+        public_key: key.to_string(),
+        handshake_seconds: age.map(|age| age.as_secs_f64()),
+        received_bytes: found.map(|peer| peer.received_bytes),
+        sent_bytes: found.map(|peer| peer.sent_bytes),
+    }
 }
 
 fn probe<'a>(seen: impl Iterator<Item = &'a ProbeStats>) -> Option<ProbeStatus> {

@@ -6,7 +6,7 @@ use crate::checks::explain::hop::{AGENT, HERE, Hop};
 use crate::checks::explain::path::{
     EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, RemoteEnd,
 };
-use crate::checks::explain::{firewall, tunnel_table};
+use crate::checks::explain::{encryption, firewall, tunnel_table};
 use crate::net::{Family, Mac};
 use crate::netlink::link::Link;
 use crate::netlink::neighbour::{NeighbourState, NudState};
@@ -248,6 +248,9 @@ fn exit(name: &'static str, host: &PathHost, lookup: &Lookup, end: &PathEnd) -> 
         return vec![Hop::lost("uplink", HERE, seen, format!("ip link set {} up", link.name))];
     }
     let next = way.gateway.unwrap_or(end.address);
+    if let Some(found) = &lookup.encrypted {
+        return vec![encryption::hop(found, link.name.as_str(), end)];
+    }
     if let Some(tunnel) = &lookup.tunnel {
         return through(host, link, next, tunnel, end);
     }

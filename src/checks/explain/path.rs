@@ -1,7 +1,7 @@
 //! Pure. What was found on the path between two addresses.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
@@ -189,6 +189,18 @@ pub struct Lookup {
     pub neighbours: Vec<NeighbourState>,
     /// The link is a tunnel.
     pub tunnel: Option<PathTunnel>,
+    /// The link is the WireGuard device: the host that the packet is encrypted to, if it is one; an error is why
+    /// that is not known.
+    pub encrypted: Option<Result<Option<EncryptedHop>, String>>,
+}
+
+/// A host as the WireGuard device knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncryptedHop {
+    /// Where it is reached.
+    pub endpoint: Option<SocketAddr>,
+    /// `None`: there was no handshake.
+    pub handshake_age: Option<Duration>,
 }
 
 /// A tunnel of this host.

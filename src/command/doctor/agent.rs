@@ -1,6 +1,7 @@
 //! The agent itself, and what it would change or report.
 
-use crate::agent::dry_run::DryRun;
+use crate::agent::dry_run::{self, DryRun};
+use crate::agent::reconcile::encryption;
 use crate::api::status::Status;
 use crate::checks::limits::mtu;
 use crate::command::doctor::context::DoctorContext;
@@ -89,5 +90,8 @@ fn sizes(context: &DoctorContext<'_>, found: &DryRun) -> Option<Problem> {
     let families = remotes.map(|remote| Family::of(remote.address));
     let tunnels =
         families.map(|family| tunnel::inner_mtu(host_state.own.mtu_bytes, family, &host.subnets));
-    mtu(bridge.mtu, host_state.own.mtu_bytes, tunnels.min())
+    let run = dry_run::reconcile_of(host);
+    let routes = found.peer_routes.as_ref();
+    let encrypted = routes.and_then(|routes| encryption::mtu(&run, &host_state, routes));
+    mtu(bridge.mtu, host_state.own.mtu_bytes, tunnels.chain(encrypted).min())
 }

@@ -7,7 +7,6 @@ use crate::checks::limits::neighbours;
 use crate::command::doctor::context::DoctorContext;
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
 use crate::os::sysctl;
-use crate::plan::peer_routes::LocalBackend;
 use crate::settings::Source;
 
 pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
@@ -36,10 +35,10 @@ fn modules(context: &DoctorContext<'_>) -> Vec<Problem> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
     let (builtin, loadable) = (read("modules.builtin"), read("modules.dep"));
     let settings = context.settings();
-    let tunnels =
-        settings.backend != LocalBackend::Direct && matches!(settings.source, Source::Etcd { .. });
+    let tunnels = settings.has_tunnels() && matches!(settings.source, Source::Etcd { .. });
     let wanted = ["bridge", "veth", "nf_tables", "nf_conntrack", "nft_masq", "nft_ct"];
     let wanted = wanted.into_iter().chain(tunnels.then_some("vxlan"));
+    let wanted = wanted.chain(settings.encryption.and(Some("wireguard")));
     let missing = wanted.filter(|module| {
         // nft_masq and its like are a part of nf_tables or nft_nat where they have no file.
         let file = format!("/{module}.ko");

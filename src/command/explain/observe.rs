@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::api::encryption::handshake_age;
 use crate::checks::explain::{
-    EchoResult, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns, PortListener,
-    TunnelTable,
+    EchoResult, EncryptedHop, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns,
+    PortListener, TunnelTable,
 };
 use crate::command::explain::find::PathEnds;
 use crate::command::explain::policies::{self, Judged};
@@ -20,9 +21,11 @@ use crate::netlink::connections;
 use crate::netlink::link::Link;
 use crate::netlink::route::{self, RouteLookup};
 use crate::netlink::rtnl::Rtnl;
+use crate::netlink::wireguard::{self, Wireguard, WireguardPeer};
 use crate::nft::Nft;
 use crate::os::netns::{self, NetNs};
 use crate::os::{echo, sysctl};
+use crate::plan::encryption;
 use crate::plan::firewall::tunnels::TUNNELS_TABLE;
 use crate::plan::firewall::{AGENT_TABLE, standalone_table};
 use crate::plan::guard::{DropReason, TABLE};
@@ -248,11 +251,27 @@ fn lookup(rtnl: &Rtnl, address: IpAddr) -> Result<Lookup, Exit> {
         Some(index) => rtnl.link_by_index(index).context("look at a link")?,
         None => None,
     };
+    let is_encrypted =
+        link.as_ref().is_some_and(|link| link.kind.as_deref() == Some(wireguard::KIND));
+    let encrypted = is_encrypted.then(|| encrypted_to(address).map_err(|error| why(&error)));
     let tunnel = match (link.filter(|link| link.vxlan.is_some()), &way) {
         (Some(link), Ok(Some(way))) => Some(tunnel(rtnl, link.index, *way, address)?),
         _ => None,
     };
-    Ok(Lookup { way, entering: Ok(()), neighbours, tunnel })
+    Ok(Lookup { way, entering: Ok(()), neighbours, tunnel, encrypted })
+}
+
+/// The host that the device sends packets for `address` to.
+fn encrypted_to(address: IpAddr) -> Result<Option<EncryptedHop>, NetlinkError> {
+    let Some(kernel) = Wireguard::open()? else { return Ok(None) };
+    let peers = kernel.device(&encryption::device_name())?.peers;
+    let prefix = |peer: &WireguardPeer| {
+        let allowed = peer.allowed.iter().filter(|network| network.contains(address));
+        allowed.map(|network| network.prefix()).max()
+    };
+    let peer = peers.iter().filter(|peer| prefix(peer).is_some()).max_by_key(|peer| prefix(peer));
+    Ok(peer
+        .map(|peer| EncryptedHop { endpoint: peer.endpoint, handshake_age: handshake_age(peer) }))
 }
 
 fn tunnel(

@@ -9,7 +9,7 @@ use crate::command::nodes::node::{NodeState, name, names, object, subnets, unkno
 use crate::command::table::{Style, Tone, facts};
 use crate::inspect::cluster::{self, ClusterView};
 use crate::lease::claim::leave;
-use crate::lease::records::{NodeName, Roots, Tunnel};
+use crate::lease::records::{NodeName, Roots, Tunnel, WireguardEnd};
 use crate::settings::exit::Exit;
 
 /// show all that etcd has of one host
@@ -43,6 +43,7 @@ pub fn run(call: &mut Call<'_>, options: &ShowNode) -> Result<Outcome, Exit> {
     let found = cluster.snapshot.nodes.get(&host).map(|node| &node.value);
     node["boot_id"] = found.map(|node| &*node.boot_id).into();
     node["tunnel"] = found.and_then(|node| node.tunnel).map(tunnel).into();
+    node["wireguard"] = found.and_then(|node| node.wireguard).map(wireguard).into();
     node["keys"] =
         keys.iter().map(|(key, revision)| json!({ "key": key, "revision": revision })).collect();
     let value = json!({ "node": node, "origin": json::origin(&cluster) });
@@ -55,6 +56,10 @@ pub fn run(call: &mut Call<'_>, options: &ShowNode) -> Result<Outcome, Exit> {
 
 fn tunnel(Tunnel { mac, vni, port }: Tunnel) -> Value {
     json!({ "mac": mac.to_string(), "vni": vni, "port": port })
+}
+
+fn wireguard(WireguardEnd { public_key, port }: WireguardEnd) -> Value {
+    json!({ "public_key": public_key.to_string(), "port": port })
 }
 
 /// The host's keys, and the revisions at which they were written.
@@ -89,6 +94,7 @@ fn text(cluster: &ClusterView, host: &NodeName, keys: &[(String, i64)], style: S
             ("addresses", addresses.join("\n")),
             ("backend", of_node(&|node| node.backend.to_string())),
             ("tunnel", of_node(&|node| node.tunnel.map(tunnel_text).unwrap_or_default())),
+            ("encryption", of_node(&|node| node.wireguard.map(wireguard_text).unwrap_or_default())),
             ("mtu", of_node(&|node| node.mtu.to_string())),
             ("version", of_node(&|node| node.version.to_string())),
             ("machine id", of_node(&|node| node.machine_id.to_string())),
@@ -97,6 +103,10 @@ fn text(cluster: &ClusterView, host: &NodeName, keys: &[(String, i64)], style: S
         ],
         style,
     )
+}
+
+fn wireguard_text(WireguardEnd { public_key, port }: WireguardEnd) -> String {
+    format!("WireGuard {public_key}, UDP port {port}")
 }
 
 fn tunnel_text(Tunnel { mac, vni, port }: Tunnel) -> String {

@@ -263,3 +263,77 @@ proptest! {
         prop_assert_eq!(peers.by_name.len() + refused, hosts.len());
     }
 }
+
+/// The record of a host with a WireGuard key of that many equal bytes.
+fn with_key(subnet: &str, key: u8) -> String {
+    let key = PublicKey([key; 32]);
+    let end = format!(r#","wireguard":{{"publicKey":"{key}","port":10401}},"mtu""#);
+    node(&format!("{subnet:?}"), "").replace(r#","mtu""#, &end)
+}
+
+/// The keys that h1 takes for those of others, and the faults, where these hosts have the keys 1, 2 … and h1 has
+/// `own`. The first host's record is the oldest.
+fn check_keys(hosts: &[(&str, u8)], keys: &[(&str, u8)], faults: &[&str]) {
+    let records: Vec<[(String, String); 2]> = hosts
+        .iter()
+        .zip(1..)
+        .map(|((host, key), number)| {
+            let subnet = format!("10.0.{number}.0/24");
+            let record = with_key(&subnet, *key);
+            [(format!("/h/{host}"), subnet), (format!("/z/nodes/{host}"), record)]
+        })
+        .collect();
+    let flat = records.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
+    let found = found(&flat.collect::<Vec<_>>());
+    let own = hosts.iter().position(|(host, _)| *host == "h1").unwrap() + 1;
+    let own = PerFamily { v4: subnet::parse(&format!("10.0.{own}.0/24")).ok(), v6: None };
+    let peers = peers(&found, &"h1".parse().unwrap(), &own, &pools());
+    let used = peers
+        .by_name
+        .iter()
+        .filter_map(|(name, peer)| Some((name.as_str(), peer.wireguard?.public_key.0[0])));
+    assert_eq!(used.collect::<Vec<_>>(), keys);
+    let found: Vec<_> = peers.faults.iter().map(ToString::to_string).collect();
+    assert_eq!(found, faults);
+    assert!(peers.problems().iter().all(|problem| problem.fix.is_some()));
+}
+
+#[test]
+fn each_host_has_a_key_of_its_own() {
+    check_keys(&[("h1", 1), ("h2", 2), ("h3", 3)], &[("h2", 2), ("h3", 3)], &[]);
+}
+
+#[test]
+fn a_second_claim_to_a_key_is_refused_with_both_names_and_the_older_record_has_it() {
+    check_keys(
+        &[("h1", 1), ("z", 2), ("a", 2)],
+        &[("z", 2)],
+        &["host a: its WireGuard key is ignored: it is that of host z, whose record is older"],
+    );
+}
+
+#[test]
+fn this_hosts_key_is_no_other_hosts() {
+    let fault = |host: &str, owner: &str| {
+        format!(
+            "host {host}: its WireGuard key is ignored: it is that of host {owner}, whose record is older"
+        )
+    };
+    check_keys(&[("h1", 1), ("h2", 1), ("h3", 3)], &[("h3", 3)], &[&fault("h2", "h1")]);
+    check_keys(&[("h2", 1), ("h1", 1), ("h3", 3)], &[("h3", 3)], &[&fault("h1", "h2")]);
+}
+
+#[test]
+fn a_record_with_a_garbled_key_is_no_record_and_no_other_host_is_affected() {
+    let garbled = with_key("10.0.2.0/24", 2).replace("AgIC", "AgI");
+    check(
+        &[
+            ("/h/h2", "10.0.2.0/24"),
+            ("/z/nodes/h2", &garbled),
+            ("/h/h3", "10.0.3.0/24"),
+            ("/z/nodes/h3", &with_key("10.0.3.0/24", 3)),
+        ],
+        &["h2 10.0.2.0/24 python", "h3 10.0.3.0/24"],
+        &[],
+    );
+}

@@ -15,7 +15,7 @@ pub use crate::net::node_name::{NodeName, NodeNameError};
 pub use alive::{Alive, Contender};
 pub use config::{Ancestor, ClusterConfig};
 pub use error::RecordError;
-pub use node::{Backend, NodeRecord, Tunnel, Vxlan};
+pub use node::{Backend, NodeRecord, Tunnel, Vxlan, WireguardEnd};
 pub use reachability::{PathFault, PathState, ReachabilityReport};
 pub use roots::{Key, Roots};
 pub use value::{claim_value, host_value};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 
 use ipnetwork::IpNetwork;
 use serde::de::Error as _;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::lease::records::value::{SCHEMA, label};
-use crate::net::{Family, Mac, PerFamily, subnet};
+use crate::net::{Family, Mac, PerFamily, PublicKey, subnet};
 
 /// The value of `nodes/<hostname>`. Its machine id is the owner of the host's keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +34,8 @@ pub struct NodeRecord {
     pub backend: Backend,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<Tunnel>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wireguard: Option<WireguardEnd>,
     /// Longest packet between hosts in bytes, as measured by this host.
     pub mtu: u32,
     /// Fields of later versions, preserved when the record is written again.
@@ -63,6 +66,15 @@ pub struct Tunnel {
     pub vni: u32,
     /// UDP port.
     pub port: u16,
+}
+
+/// The end of encrypted tunnels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WireguardEnd {
+    pub public_key: PublicKey,
+    /// UDP port.
+    pub port: NonZeroU16,
 }
 
 /// Identifier and port of a VXLAN tunnel.
@@ -100,6 +112,7 @@ impl NodeRecord {
             addresses: PerFamily::default(),
             backend: Backend::Direct,
             tunnel: None,
+            wireguard: None,
             mtu: 0,
             other: BTreeMap::new(),
         }
@@ -176,7 +189,7 @@ mod tests {
     use super::*;
     use crate::lease::records::RecordError;
 
-    const FULL: &str = r#"{"schema":1,"machineId":"m","bootId":"b","version":"0.1.0","subnets":["10.244.3.0/24","fd00:0:0:3::/64"],"addresses":["192.0.2.7","2001:db8::7"],"backend":"direct","tunnel":{"mac":"0a:58:00:00:00:01","vni":4096,"port":8472},"mtu":1500,"later":{"x":1}}"#;
+    const FULL: &str = r#"{"schema":1,"machineId":"m","bootId":"b","version":"0.1.0","subnets":["10.244.3.0/24","fd00:0:0:3::/64"],"addresses":["192.0.2.7","2001:db8::7"],"backend":"direct","tunnel":{"mac":"0a:58:00:00:00:01","vni":4096,"port":8472},"wireguard":{"publicKey":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=","port":10401},"mtu":1500,"later":{"x":1}}"#;
 
     #[test]
     fn a_record_is_read_back_as_written_with_the_fields_of_later_versions() {
@@ -215,6 +228,9 @@ mod tests {
         check("\"schema\":1,", "", "schema");
         check("0a:58:00:00:00:01", "ff:ff:ff:ff:ff:ff", "multicast");
         check("\"machineId\":\"m\"", "\"machineId\":7", "string");
+        check("BwcHBwcH", "BwcHBwc", "not a WireGuard key");
+        check("BwcHBwcH", "\\u001b[2J", "not a WireGuard key");
+        check("10401", "0", "nonzero");
         check(FULL, "[]", "not valid");
         check(FULL, "null", "not valid");
     }

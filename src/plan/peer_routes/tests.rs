@@ -10,6 +10,7 @@ fn peer(subnets: &[&str], addresses: &[&str]) -> Peer {
         addresses: per_family(addresses),
         backend: records::Backend::Auto,
         tunnel: None,
+        wireguard: None,
         mtu: Some(1500),
         python: addresses.is_empty(),
         alive: true,
@@ -39,11 +40,12 @@ struct Host {
     own: PerFamily<IpAddr>,
     underlay: PerFamily<IpAddr>,
     up: bool,
+    encryption: LocalEncryption,
 }
 
 fn host(backend: LocalBackend) -> Host {
     let own = per_family(&["192.0.2.1", "2001:db8::1"]);
-    Host { backend, own, underlay: own, up: true }
+    Host { backend, own, underlay: own, up: true, encryption: LocalEncryption::Off }
 }
 
 /// The peer_routes from `host` to `peer`, as `direct …`, `tunnel …` or `! reason`.
@@ -66,15 +68,20 @@ fn check_resolved(host: &Host, peer: Peer, resolved: &[&str], expected: &[&str])
         own: host.own,
         underlay: host.underlay,
         tunnel: Tunnel::of(&subnets, VXLAN).filter(|_| host.backend != LocalBackend::Direct),
+        encryption: host.encryption,
     };
     let peer_routes = peer_routes(&peers, &resolved, &here);
     let direct =
         peer_routes.direct.values().map(|hop| format!("direct {} dev {}", hop.via, hop.device));
     let tunnels = peer_routes.remotes.iter();
     let tunnels = tunnels.map(|remote| format!("tunnel {} to {}", remote.subnet, remote.address));
+    let encrypted = peer_routes.encrypted.iter();
+    let encrypted = encrypted.map(|peer| format!("encrypted to {}:{}", peer.address, peer.port));
+    let clear = peer_routes.clear.iter().map(|peer| format!("! {}", peer.problem()));
     let not = peer_routes.unreachable.iter().map(|line| format!("! {}", line.problem()));
     let faults = peer_routes.faults.iter().map(|fault| format!("! {fault}"));
-    let lines: Vec<String> = direct.chain(tunnels).chain(not).chain(faults).collect();
+    let lines: Vec<String> =
+        direct.chain(tunnels).chain(encrypted).chain(clear).chain(not).chain(faults).collect();
     assert_eq!(lines.len(), expected.len(), "{lines:?}");
     for (line, expected) in lines.iter().zip(expected) {
         let matches =
@@ -190,4 +197,79 @@ fn a_host_that_claims_our_address_is_reported() {
     for backend in [LocalBackend::Direct, LocalBackend::Auto, LocalBackend::Vxlan] {
         check(&host(backend), peer(V4, &["192.0.2.1"]), &["belongs to this host"]);
     }
+}
+
+fn encrypting(backend: LocalBackend, encryption: LocalEncryption) -> Host {
+    Host { encryption, ..host(backend) }
+}
+
+fn with_key(peer: Peer) -> Peer {
+    let public_key = crate::net::PublicKey([7; 32]);
+    let port = std::num::NonZeroU16::new(7000).unwrap();
+    Peer { wireguard: Some(records::WireguardEnd { public_key, port }), ..peer }
+}
+
+const BOTH_PODS: &[&str] = &["10.1.2.0/24", "fd00:0:0:2::/64"];
+
+#[test]
+fn packets_are_encrypted_wherever_the_host_is_and_whatever_the_backend() {
+    for backend in [LocalBackend::Direct, LocalBackend::Vxlan, LocalBackend::Auto] {
+        for encryption in [LocalEncryption::Strict, LocalEncryption::Preferred] {
+            let here = encrypting(backend, encryption);
+            for address in ["192.0.2.2", "198.51.100.2"] {
+                let wanted = format!("encrypted to {address}:7000");
+                check(&here, with_key(peer(BOTH_PODS, &[address])), &[&wanted]);
+                check(&here, with_key(peer(BOTH_PODS, &[address, "2001:db8::2"])), &[&wanted]);
+            }
+            let far = with_key(peer(BOTH_PODS, &["2001:db8:9::2"]));
+            check(&here, far, &["encrypted to 2001:db8:9::2:7000"]);
+        }
+    }
+}
+
+#[test]
+fn a_host_without_a_key_is_not_reached_in_clear_text_unless_that_is_allowed() {
+    let near = || peer(V4, &["192.0.2.2"]);
+    let strict = encrypting(LocalBackend::Auto, LocalEncryption::Strict);
+    check(
+        &strict,
+        near(),
+        &["! pods of host h2 (10.1.2.0/24) cannot be reached: it publishes no WireGuard key"],
+    );
+    let preferred = encrypting(LocalBackend::Auto, LocalEncryption::Preferred);
+    check(
+        &preferred,
+        near(),
+        &["direct 192.0.2.2 dev 2", "! pods of host h2 are reached in clear text"],
+    );
+    let python = || peer(V4, &[]);
+    check_resolved(
+        &strict,
+        python(),
+        &["192.0.2.2"],
+        &["! pods of host h2 (10.1.2.0/24) cannot be reached: it publishes no WireGuard key"],
+    );
+}
+
+#[test]
+fn a_host_that_encrypts_alone_is_reported_where_the_other_does_not() {
+    let off = host(LocalBackend::Auto);
+    check(
+        &off,
+        with_key(peer(V4, &["192.0.2.2"])),
+        &["direct 192.0.2.2 dev 2", "! host h2 encrypts and this host does not"],
+    );
+}
+
+#[test]
+fn without_an_address_to_send_from_nothing_goes_out_in_clear_text() {
+    let mut here = encrypting(LocalBackend::Auto, LocalEncryption::Preferred);
+    here.underlay = PerFamily::default();
+    check(
+        &here,
+        with_key(peer(V4, &["192.0.2.2"])),
+        &[
+            "! pods of host h2 (10.1.2.0/24) cannot be reached: this host's node address is 192.0.2.1",
+        ],
+    );
 }

@@ -41,11 +41,16 @@ pub fn overhead(underlay: Family) -> u32 {
     }
 }
 
-/// The MTU of inner packets for that of outer ones: never less than the minimum of the pods' families
-/// (RFC 8200 §5, RFC 791 §3.1), never more than an IP packet can have.
+/// The MTU of inner packets for that of outer ones.
 pub fn inner_mtu<T>(outer: u32, underlay: Family, pods: &PerFamily<T>) -> u32 {
+    less_overhead(outer, overhead(underlay), pods)
+}
+
+/// The MTU of inner packets for that of outer ones, which have `overhead` more bytes: never less than the minimum
+/// of the pods' families (RFC 8200 §5, RFC 791 §3.1), never more than an IP packet can have.
+pub fn less_overhead<T>(outer: u32, overhead: u32, pods: &PerFamily<T>) -> u32 {
     let least = if pods.v6.is_some() { 1280 } else { 576 };
-    (outer.min(u16::MAX.into()).saturating_sub(overhead(underlay))).max(least)
+    (outer.min(u16::MAX.into()).saturating_sub(overhead)).max(least)
 }
 
 /// The next hop to a pod subnet over a tunnel device, given by index and MTU. `source` is this host's

@@ -1,0 +1,26 @@
+//! What the kernel knows of the hosts that packets are encrypted to.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::net::PublicKey;
+use crate::netlink::wireguard::{Wireguard, WireguardPeer};
+use crate::plan::encryption::device_name;
+use crate::settings::Settings;
+
+/// By key; none where nothing is encrypted, or the kernel does not say.
+pub fn peers(settings: &Settings) -> BTreeMap<PublicKey, WireguardPeer> {
+    if settings.encryption.is_none() {
+        return BTreeMap::new();
+    }
+    let device =
+        Wireguard::open().ok().flatten().and_then(|kernel| kernel.device(&device_name()).ok());
+    let peers = device.map(|device| device.peers).unwrap_or_default();
+    peers.into_iter().map(|peer| (peer.key, peer)).collect()
+}
+
+/// How long ago the last handshake was.
+pub fn handshake_age(peer: &WireguardPeer) -> Option<Duration> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Some(now.saturating_sub(peer.last_handshake?))
+}

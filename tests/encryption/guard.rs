@@ -1,0 +1,141 @@
+//! The table that keeps clear text in, with packets. A VXLAN device stands for the WireGuard device: the table
+//! knows it by its name.
+
+use humanz::net::{Family, PerFamily};
+use humanz::nft::Nft;
+use humanz::plan::firewall::encryption::{
+    ARRIVING, ENCRYPTION_TABLE, EncryptionEnd, EncryptionGuard, FOREIGN, FROM_POD, LEAVING, ruleset,
+};
+
+use crate::support::node::Place;
+use crate::support::wait::SOON;
+use crate::support::{Cluster, Node};
+
+fn guard(host: &Node, other: &Node, strict: bool) {
+    let guard = EncryptionGuard {
+        bridge: "humanz0".parse().unwrap(),
+        port: 10401,
+        strict,
+        pools: PerFamily { v4: "10.244.0.0/16".parse().ok(), v6: "fd10:244::/48".parse().ok() },
+        peers: vec![EncryptionEnd {
+            addresses: PerFamily { v4: Some(other.v4().into()), v6: Some(other.v6().into()) },
+            port: 10401,
+        }],
+    };
+    host.inside(|| Nft::open().unwrap().replace(&ruleset(&guard)).unwrap());
+}
+
+fn dropped(host: &Node, comment: &str) -> u64 {
+    let counts = host.inside(|| Nft::open().unwrap().counts(ENCRYPTION_TABLE).unwrap());
+    counts.iter().filter(|(found, _)| found == comment).map(|(_, packets)| packets).sum()
+}
+
+/// Two hosts, each with a pod, routes between the pods in clear text, and a device between the hosts.
+fn hosts() -> Cluster {
+    let cluster = Cluster::new(2);
+    for (host, number) in cluster.hosts.iter().zip(1..) {
+        let other = &cluster.hosts[2 - number];
+        let (own, far) = (number, 3 - number);
+        host.shell(&format!(
+            "ip link add humanz0 type bridge; ip link set humanz0 up
+             ip address add 10.244.{own}.1/24 dev humanz0
+             ip address add fd10:244:0:{own}::1/64 dev humanz0 nodad
+             ip netns add pod
+             ip link add hz0 type veth peer name eth0 netns pod
+             ip link set hz0 master humanz0 up
+             ip -n pod link set eth0 up
+             ip -n pod address add 10.244.{own}.2/24 dev eth0
+             ip -n pod address add fd10:244:0:{own}::2/64 dev eth0 nodad
+             ip -n pod route add default via 10.244.{own}.1
+             ip -n pod route add default via fd10:244:0:{own}::1
+             ip link add humanz-wg type vxlan id 9 local {} remote {} dstport 9999
+             ip link set humanz-wg up
+             ip address add 172.31.0.{own}/24 dev humanz-wg
+             ip address add fd31::{own}/64 dev humanz-wg nodad
+             echo 1 >/proc/sys/net/ipv4/ip_forward
+             echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
+             ip route add 10.244.{far}.0/24 via {}
+             ip route add fd10:244:0:{far}::/64 via {}",
+            host.v4(),
+            other.v4(),
+            other.v4(),
+            other.v6(),
+        ))
+        .ok();
+    }
+    cluster
+}
+
+fn ping(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip netns exec pod ping -n -c 2 -i 0.2 -W 1 10.244.2.2",
+        Family::V6 => "ip netns exec pod ping -n -c 2 -i 0.2 -W 1 fd10:244:0:2::2",
+    }
+}
+
+#[test]
+fn a_clear_text_route_lets_nothing_out_and_nothing_in() {
+    let cluster = hosts();
+    let [one, two] = &cluster.hosts[..] else { panic!("two hosts") };
+    for family in Family::BOTH {
+        one.until_ok(ping(family), SOON);
+        guard(one, two, true);
+        assert!(!one.run(ping(family)).succeeded(), "{family}: it left");
+        let left = dropped(one, LEAVING);
+        assert!(left >= 2, "{family}: {left}");
+        guard(one, two, false);
+        guard(two, one, true);
+        assert!(!one.run(ping(family)).succeeded(), "{family}: it was taken in");
+        let arrived = dropped(two, ARRIVING);
+        assert!(arrived >= 2, "{family}: {arrived}");
+        guard(two, one, false);
+        one.until_ok(ping(family), SOON);
+    }
+}
+
+#[test]
+fn what_goes_by_the_device_passes_and_so_do_the_pods_of_the_host_itself() {
+    let cluster = hosts();
+    let [one, two] = &cluster.hosts[..] else { panic!("two hosts") };
+    for (host, own) in cluster.hosts.iter().zip(1..) {
+        let far = 3 - own;
+        host.shell(&format!(
+            "ip route replace 10.244.{far}.0/24 via 172.31.0.{far} dev humanz-wg
+             ip -6 route replace fd10:244:0:{far}::/64 via fd31::{far} dev humanz-wg"
+        ))
+        .ok();
+    }
+    guard(one, two, true);
+    guard(two, one, true);
+    for family in Family::BOTH {
+        one.until_ok(ping(family), SOON);
+    }
+    one.run("ping -n -c 1 -W 3 10.244.1.2").ok();
+    one.run("ip netns exec pod ping -n -c 1 -W 3 10.244.1.1").ok();
+    one.run(&format!("ip netns exec pod ping -n -c 1 -W 3 {}", one.v4())).ok();
+    assert_eq!((dropped(one, LEAVING), dropped(two, ARRIVING)), (0, 0));
+}
+
+#[test]
+fn the_port_is_open_to_other_hosts_alone() {
+    let cluster = hosts();
+    let [one, two] = &cluster.hosts[..] else { panic!("two hosts") };
+    guard(one, two, true);
+    let send = |to: &str| format!("echo x >/dev/udp/{to}/10401");
+    let bash = |place: &dyn Place, before: &str, to: &str| {
+        let words = format!("exec {before} bash -c '{}'", send(to));
+        place.shell(&words).ok();
+    };
+    let own = one.v4().to_string();
+    bash(two, "", &own);
+    bash(two, "", &one.v6().to_string());
+    assert_eq!((dropped(one, FOREIGN), dropped(one, "another host")), (0, 2));
+    bash(&cluster.outside, "", &own);
+    assert_eq!(dropped(one, FOREIGN), 1, "a stranger");
+    bash(one, "ip netns exec pod", &own);
+    assert_eq!(dropped(one, FROM_POD), 1, "a pod, to its own host");
+    bash(one, "ip netns exec pod", &two.v4().to_string());
+    bash(one, "ip netns exec pod", &two.v6().to_string());
+    assert_eq!(dropped(one, FROM_POD), 3, "a pod, to another host");
+    assert_eq!(dropped(one, "another host"), 2);
+}

@@ -1,0 +1,276 @@
+//! Three hosts on two segments whose pods talk to each other, while everything is done to the agents that can be
+//! done to them: no packet in clear text.
+
+use std::net::IpAddr;
+
+use humanz::net::PublicKey;
+use humanz::netlink::wireguard::{PeerEdit, Wireguard, WireguardInfo};
+use humanz::plan::encryption::device_name;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::ENCRYPTED;
+use crate::capture::Capture;
+use crate::refused::shows_the_reason;
+use crate::support::node::Place;
+use crate::support::ping::{Pinger, addresses, all_reach};
+use crate::support::wait::{SOON, eventually};
+use crate::support::{Agent, Cluster, Node, Pod, facts, kernel, local};
+
+/// Hosts, agents and a pod on each.
+struct Encrypted {
+    agents: Vec<Agent>,
+    pods: Vec<Pod>,
+    cluster: Cluster,
+}
+
+/// `None` where the kernel has no WireGuard: then that is shown.
+fn encrypted() -> Option<Encrypted> {
+    if !kernel::has_wireguard() {
+        shows_the_reason();
+        return None;
+    }
+    let cluster = Cluster::routed(2, 1);
+    let agents = cluster.start_agents(ENCRYPTED);
+    for host in &cluster.hosts {
+        wait_for_routes(host, 4);
+    }
+    let pods = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
+    Some(Encrypted { agents, pods, cluster })
+}
+
+impl Encrypted {
+    fn host(&self, number: usize) -> &Node {
+        &self.cluster.hosts[number - 1]
+    }
+
+    /// Pods reach pods by both families.
+    fn all_reach(&self) {
+        let places: Vec<&dyn Place> = self.pods.iter().map(|pod| pod as &dyn Place).collect();
+        all_reach(&places, &addresses(&places));
+    }
+
+    fn restart(&mut self, number: usize) {
+        self.agents[number - 1] = Agent::start(self.host(number), ENCRYPTED);
+        self.agents[number - 1].wait_ready();
+    }
+}
+
+fn wait_for_routes(host: &Node, count: usize) {
+    eventually(&format!("{}: routes by the device", host.name()), SOON, || {
+        let devices = facts::devices(host);
+        let encrypted = devices.values().filter(|device| *device == "humanz-wg").count();
+        if encrypted == count { Ok(()) } else { Err(format!("{devices:?}")) }
+    });
+}
+
+fn device(host: &Node) -> WireguardInfo {
+    host.inside(|| Wireguard::open().unwrap().unwrap().device(&device_name()).unwrap())
+}
+
+fn unanswered(from: &Pod, to: IpAddr) {
+    assert!(!from.run(&format!("ping -n -c 3 -i 0.2 -W 1 {to}")).succeeded(), "{to} answers");
+}
+
+fn record_key(host: &str) -> String {
+    format!("/humanz/v1/nodes/{host}")
+}
+
+/// The node record of a host, changed.
+fn rewrite(cluster: &Cluster, host: &str, change: impl Fn(&mut Value)) {
+    let key = record_key(host);
+    let mut record: Value = serde_json::from_str(&cluster.etcd.get(&key).unwrap()).unwrap();
+    change(&mut record);
+    cluster.etcd.put(&key, record.to_string());
+}
+
+#[test]
+fn pods_and_hosts_reach_pods_and_nothing_of_it_is_clear_text() {
+    let Some(all) = encrypted() else { return };
+    let capture = Capture::start(&all.cluster);
+    all.all_reach();
+    let hosts: Vec<&dyn Place> = all.cluster.hosts.iter().map(|host| host as &dyn Place).collect();
+    let pods: Vec<&dyn Place> = all.pods.iter().map(|pod| pod as &dyn Place).collect();
+    all_reach(&hosts, &addresses(&pods));
+    all_reach(&pods, &hosts.iter().map(|host| host.addresses()[0]).collect::<Vec<_>>());
+    // As large as the pods' MTU lets them be, whole.
+    let mtu = all.host(1).run("cat /sys/class/net/humanz0/mtu").ok();
+    assert_eq!(mtu.trim(), "1440");
+    let large = format!("ping -n -c 1 -W 3 -M do -s {} {}", 1440 - 28, all.pods[2].v4());
+    all.pods[0].until_ok(&large, SOON);
+    capture.assert_encrypted("at rest");
+    let status = local::status(all.host(1));
+    let peer = &status["peers"][0];
+    assert_eq!(peer["via"][0], "encrypted to 192.0.2.12", "{peer}");
+    assert!(peer["encryption"]["handshake_seconds"].as_f64().unwrap() < 180.0, "{peer}");
+    let metrics = local::get(all.host(1), "/metrics").1;
+    assert!(metrics.contains("humanz_encryption_peers{handshake=\"recent\"} 2"), "{metrics}");
+}
+
+#[test]
+fn stops_kills_and_outages_let_no_clear_text_out_and_cut_no_connection() {
+    let Some(mut all) = encrypted() else { return };
+    let capture = Capture::start(&all.cluster);
+    let (near, far) = (all.pods[1].v4(), all.pods[2].v6());
+    let pingers = [Pinger::start(&all.pods[0], near), Pinger::start(&all.pods[0], far)];
+    all.agents[0].stop();
+    capture.assert_encrypted("the agent of h1 is stopped");
+    all.agents[1].kill();
+    capture.assert_encrypted("that of h2 is killed");
+    all.restart(1);
+    all.restart(2);
+    capture.assert_encrypted("both run again");
+    all.cluster.etcd.kill();
+    all.agents[2].kill();
+    all.restart(3);
+    all.all_reach();
+    capture.assert_encrypted("etcd is away, and h3 was restarted");
+    for pinger in pingers {
+        let report = pinger.report();
+        assert!(report.lost.is_empty(), "{report:?}");
+    }
+}
+
+#[test]
+fn what_is_changed_by_hand_is_put_back_and_meanwhile_closed() {
+    let Some(all) = encrypted() else { return };
+    let capture = Capture::start(&all.cluster);
+    let key = device(all.host(1)).public_key;
+    let (near, ping) = (all.host(1), format!("ping -n -c 1 -W 1 {}", all.pods[1].v4()));
+    for change in [
+        "ip link del humanz-wg",
+        "ip link set humanz-wg down",
+        "ip link set humanz-wg name wg7",
+        "ip address flush dev humanz-wg",
+        "ip route replace 10.244.0.0/16 via 192.0.2.12",
+        "nft delete table inet humanz-encryption",
+    ] {
+        near.shell(&format!("{change} || true")).ok();
+        wait_for_routes(near, 4);
+        near.until_ok("nft list table inet humanz-encryption", SOON);
+        all.pods[0].until_ok(&ping, SOON);
+        println!("{change}: put back");
+    }
+    near.run("ip route del 10.244.0.0/16").ok();
+    // A peer that went, and a stranger.
+    let there = device(near).peers[0].key;
+    near.inside(|| {
+        let kernel = Wireguard::open().unwrap().unwrap();
+        let stranger = humanz::netlink::wireguard::NewWireguardPeer {
+            key: PublicKey([9; 32]),
+            endpoint: "192.0.2.12:7".parse().ok(),
+            allowed: ["0.0.0.0/0".parse().unwrap()].into(),
+        };
+        let edits = [PeerEdit::Remove(there), PeerEdit::Set(&stranger)];
+        kernel.change_peers(&device_name(), edits).unwrap();
+    });
+    eventually("the peers are put back", SOON, || {
+        let found: Vec<PublicKey> = device(near).peers.iter().map(|peer| peer.key).collect();
+        let right = found.len() == 2 && found.contains(&there);
+        if right { Ok(()) } else { Err(format!("{found:?}")) }
+    });
+    assert_eq!(device(near).public_key, key, "the key outlives its device");
+    all.all_reach();
+    capture.assert_encrypted("after all of it");
+}
+
+/// What a boot leaves: the disk.
+#[test]
+fn a_host_that_lost_what_the_kernel_had_is_encrypted_with_its_key_before_it_sends() {
+    let Some(mut all) = encrypted() else { return };
+    let key = device(all.host(2)).public_key;
+    let capture = Capture::start(&all.cluster);
+    all.cluster.etcd.kill();
+    all.agents[1].kill();
+    all.host(2)
+        .shell(
+            "ip link del humanz-wg
+             ip link del humanz0
+             nft delete table inet humanz-encryption
+             nft delete table inet humanz",
+        )
+        .ok();
+    all.restart(2);
+    assert_eq!(device(all.host(2)).public_key, key);
+    let pod = Pod::add(all.host(2), "b");
+    all.pods[0].until_ok(&format!("ping -n -c 1 -W 1 {}", pod.v4()), SOON);
+    capture.assert_encrypted("h2 began anew, without etcd");
+}
+
+#[test]
+fn a_missing_or_doubled_key_closes_the_way_and_names_the_hosts() {
+    let Some(mut all) = encrypted() else { return };
+    let capture = Capture::start(&all.cluster);
+    all.all_reach();
+    all.agents[1].kill();
+    rewrite(&all.cluster, "h2", |record| {
+        record.as_object_mut().unwrap().remove("wireguard");
+    });
+    local::status_when(all.host(1), "h2 has no key", |status| {
+        status["problems"].to_string().contains("it publishes no WireGuard key of its own")
+    });
+    unanswered(&all.pods[0], all.pods[1].v4());
+    capture.assert_encrypted("h2 has no key");
+    all.restart(2);
+    all.pods[0].until_ok(&format!("ping -n -c 1 -W 1 {}", all.pods[1].v4()), SOON);
+
+    let older = created(&all.cluster, "h2") < created(&all.cluster, "h3");
+    let (owner, taker) = if older { (2, 3) } else { (3, 2) };
+    all.agents[taker - 1].kill();
+    let taken = device(all.host(owner)).public_key.unwrap();
+    rewrite(&all.cluster, &format!("h{taker}"), |record| {
+        record["wireguard"]["publicKey"] = taken.to_string().into();
+    });
+    let fault = format!("host h{taker}: its WireGuard key is ignored: it is that of host h{owner}");
+    for host in [all.host(1), all.host(owner)] {
+        local::status_when(host, "both hosts are named", |status| {
+            status["problems"].to_string().contains(&fault)
+        });
+    }
+    all.pods[0].until_ok(&format!("ping -n -c 1 -W 1 {}", all.pods[owner - 1].v4()), SOON);
+    unanswered(&all.pods[0], all.pods[taker - 1].v4());
+    capture.assert_encrypted("two hosts have one key");
+    all.restart(taker);
+    wait_for_routes(all.host(1), 4);
+    all.pods[0].until_ok(&format!("ping -n -c 1 -W 1 {}", all.pods[taker - 1].v4()), SOON);
+    capture.assert_encrypted("each has its own again");
+}
+
+/// The revision at which a host's node record was created.
+fn created(cluster: &Cluster, host: &str) -> i64 {
+    let pairs = cluster.etcd.pairs(&record_key(host));
+    pairs[0].create_revision()
+}
+
+#[test]
+fn hosts_that_are_changed_over_are_listed_and_reached() {
+    if !kernel::has_wireguard() {
+        return shows_the_reason();
+    }
+    let cluster = Cluster::routed(2, 1);
+    let mut agents = cluster.start_agents(&ENCRYPTED[..1]);
+    let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
+    let places: Vec<&dyn Place> = pods.iter().map(|pod| pod as &dyn Place).collect();
+    let loose = [ENCRYPTED, &[("ENCRYPTION_STRICT", "false")]].concat();
+    for (number, host) in cluster.hosts.iter().enumerate() {
+        agents[number].process.signal(Signal::SIGTERM);
+        agents[number].process.wait(SOON);
+        agents[number] = Agent::start(host, &loose);
+        agents[number].wait_ready();
+        for (from, place) in places.iter().enumerate() {
+            for to in addresses(&places[from + 1..]) {
+                place.until_ok(&format!("ping -n -c 1 -W 1 {to}"), SOON);
+            }
+        }
+        let remaining = cluster.hosts.len() - 1 - number;
+        local::status_when(host, "hosts in clear text are listed", |status| {
+            let problems = status["problems"].as_array().into_iter().flatten();
+            problems.filter(|problem| problem["kind"] == "clear-text").count() == remaining
+        });
+    }
+    let capture = Capture::start(&cluster);
+    cluster.hosts.iter().for_each(|host| wait_for_routes(host, 4));
+    all_reach(&places, &addresses(&places));
+    capture.assert_encrypted("all were changed over");
+    drop(agents);
+}
