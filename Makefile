@@ -120,9 +120,10 @@ packages: build ## dist/*.deb and dist/*.rpm of what `make install` installs
 	@packaging/deps packages
 	packaging/package
 
-image: build ## dist/*.oci.tar, the executable as an image for packaging/daemonset.yaml
+image: build ## dist/*.oci.tar, the executable as an image for packaging/daemonset.yaml, and dist/*.cdx.json, what is in it
 	@packaging/deps image
 	packaging/image
+	packaging/sbom dist/humanz-agent dist/humanz.cdx.json
 
 clean: ## removes what was built
 	rm -rf dist

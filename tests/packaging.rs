@@ -337,6 +337,39 @@ fn everything_is_installed_below_the_folder_asked_for() {
     assert_eq!(std::fs::read_to_string(&settings).unwrap(), "ETCD_HOST=mine\n", "kept");
 }
 
+#[test]
+fn the_bill_of_materials_has_every_crate_of_the_executable() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = |name: &str| {
+        let file = folder.path().join(name);
+        let mut sbom = Command::new(root().join("packaging/sbom"));
+        let ended = sbom.arg(env!("CARGO_BIN_EXE_humanz-agent")).arg(&file).output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        std::fs::read_to_string(file).unwrap()
+    };
+    let text = made("one");
+    assert_eq!(text, made("two"), "the same every time");
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(found["bomFormat"], "CycloneDX");
+    let own = &found["metadata"]["component"];
+    assert_eq!(own["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(own["hashes"][0]["content"].as_str().unwrap().len(), 64);
+    let components = found["components"].as_array().unwrap();
+    let names: BTreeSet<&str> = components.iter().map(|it| it["name"].as_str().unwrap()).collect();
+    for name in ["nix", "etcd-client", "rustls", "ring", "serde_json"] {
+        assert!(names.contains(name), "{name} is missing");
+    }
+    assert!(!names.contains("proptest") && !names.contains("humanz"), "{names:?}");
+    let lock = read("Cargo.lock");
+    for component in components {
+        let field = |key: &str| component[key].as_str().unwrap();
+        let locked = format!("name = \"{}\"\nversion = \"{}\"\n", field("name"), field("version"));
+        assert!(lock.contains(&locked), "{component}");
+        let licence = component["licenses"][0]["expression"].as_str().unwrap();
+        assert!(!licence.is_empty() && !licence.contains('/'), "{component}");
+    }
+}
+
 /// The drop-in files make systemd-networkd, udev and NetworkManager ignore our links, and no others.
 /// Tried with systemd 252 and NetworkManager 1.42.
 #[test]

@@ -27,9 +27,13 @@ const AGENT: &str = "humanz-agent";
 /// Source: CNI SPEC §1; `cniVersions` lets old runtimes have an old version and new ones STATUS
 /// and GC; `loadOnlyInlinedPlugins` keeps a directory named like the network out of the chain.
 pub fn text(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu_bytes: u32) -> String {
+    document(settings, plugin(settings, subnets, mtu_bytes))
+}
+
+/// The text of the file with what [`plugin`] gave.
+pub fn document(settings: &Settings, plugin: Map<String, Value>) -> String {
     let cni = &settings.cni;
     let list = cni.config.extension().is_some_and(|extension| extension == "conflist");
-    let plugin = plugin(settings, subnets, mtu_bytes);
     let document = if list {
         json!({
             "cniVersion": cni.version.to_string(),
@@ -65,7 +69,8 @@ fn versions(cni: &CniSettings) -> Vec<String> {
     versions
 }
 
-fn plugin(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu: u32) -> Map<String, Value> {
+/// The keys of the plugin; `mtu` is that of the pods, in bytes.
+pub fn plugin(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu: u32) -> Map<String, Value> {
     let cni = &settings.cni;
     let mut plugin = Map::new();
     let mut set = |key: &str, value: Value| {

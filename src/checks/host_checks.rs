@@ -3,7 +3,7 @@
 mod address_conflicts;
 mod configurations;
 mod masquerades;
-mod runtimes;
+pub mod runtimes;
 mod sysctls;
 
 use std::net::IpAddr;

@@ -15,6 +15,7 @@ pub mod endpoint;
 pub mod explain;
 pub mod flows;
 pub mod help;
+pub mod init;
 pub mod ipam;
 pub mod json;
 pub mod nodes;
@@ -93,6 +94,8 @@ pub enum Subcommand {
     Probe(probe::Probe),
     /// A page to look at.
     Ui(ui::Ui),
+    /// One machine without an agent.
+    Init(init::Init),
     /// Takes humanz off this host.
     Uninstall(Uninstall),
 }
@@ -157,6 +160,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
     let call = &mut Call::new(origin, style, out);
     match command {
         Subcommand::Uninstall(options) => uninstall::run(call, &options),
+        Subcommand::Init(options) => init::run(call, &options),
         Subcommand::Doctor(options) => doctor::run(call, &options),
         Subcommand::Probe(options) => probe::run(call, &options),
         Subcommand::Policy(options) => policy::run(call, &options),

@@ -21,7 +21,7 @@ pub mod policy_file;
 pub mod pool_use;
 pub mod port_profiles;
 pub mod preflight;
-mod runtimes;
+pub mod runtimes;
 pub mod service_manager;
 pub mod state_file;
 

@@ -17,6 +17,7 @@ mod leases;
 mod live;
 mod members;
 mod migration;
+mod moved;
 mod outage;
 mod peers;
 mod reach;

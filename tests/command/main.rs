@@ -10,6 +10,7 @@ mod config;
 mod connectivity;
 mod doctor;
 mod explain;
+mod init;
 mod ipam;
 mod matrix;
 mod nodes;

@@ -3,7 +3,7 @@
 use crate::scene::{ROOT, Scene, address_in};
 use crate::skipped;
 use crate::support::node::command;
-use crate::support::{Ended, Place};
+use crate::support::{Agent, Ended, Place};
 
 #[test]
 fn containers_of_podman_reach_each_other_and_leave_nothing() {
@@ -22,6 +22,26 @@ fn containers_of_podman_reach_each_other_and_leave_nothing() {
     assert_eq!(address_in(&fixed).as_deref(), Some(wanted), "{fixed}");
     podman.run(&["rm", "--force", "--time", "0", "first"]).ok();
     scene.has_no_pod();
+}
+
+/// As the manual says it, without any agent.
+#[test]
+fn podman_has_the_network_that_init_put_in_place() {
+    if skipped() {
+        return;
+    }
+    let scene = Scene::alone("podman-init");
+    let said = Agent::run(scene.host(), "init", &[("ETCD_HOST", "")]).ok();
+    assert!(said.contains("podman run --network humanz IMAGE"), "{said}");
+    let podman = Podman::new(&scene);
+    podman.run_container("first", &["--detach"], "/bin/sleep 1000").ok();
+    let address = podman.run(&["exec", "first", "/bin/ip", "-4", "a"]).ok();
+    let address = address_in(&address).unwrap_or_else(|| panic!("no address: {address}"));
+    podman.run_container("second", &["--rm"], &format!("/bin/ping -c 1 -W 3 {address}")).ok();
+    podman.run(&["rm", "--force", "--time", "0", "first"]).ok();
+    scene.has_no_pod();
+    Agent::run(scene.host(), "uninstall --purge", &[("ETCD_HOST", "")]).ok();
+    assert!(scene.host().list("/opt/cni/bin").is_empty());
 }
 
 /// podman with its CNI back end.

@@ -19,13 +19,22 @@ pub const SOON: Duration = Duration::from_secs(60);
 /// A host with an agent, and a root file system for containers.
 pub struct Scene {
     pub cgroups: Cgroups,
-    _agent: Agent,
+    _agent: Option<Agent>,
     alone: Alone,
 }
 
 impl Scene {
     /// With one address family, unless `variables` say otherwise.
     pub fn new(runtime: &str, variables: &[(&str, &str)]) -> Self {
+        let scene = Scene::alone(runtime);
+        let variables = [&[("ETCD_HOST", ""), ("SUBNET_SOURCE", "static")], variables].concat();
+        let agent = Agent::start(scene.host(), &variables);
+        agent.wait_ready();
+        Self { _agent: Some(agent), ..scene }
+    }
+
+    /// Without an agent.
+    pub fn alone(runtime: &str) -> Self {
         let alone = Alone::new();
         let host = &alone.host;
         host.shell(&format!(
@@ -37,10 +46,7 @@ impl Scene {
         .ok();
         host.write(&format!("{ROOT}/bin/fetch"), FETCH);
         host.run(&format!("chmod +x {ROOT}/bin/fetch")).ok();
-        let variables = [&[("ETCD_HOST", ""), ("SUBNET_SOURCE", "static")], variables].concat();
-        let agent = Agent::start(host, &variables);
-        agent.wait_ready();
-        Self { cgroups: Cgroups::new(runtime), _agent: agent, alone }
+        Self { cgroups: Cgroups::new(runtime), _agent: None, alone }
     }
 
     pub fn host(&self) -> &Node {

@@ -6,7 +6,6 @@
 use std::path::{Path, PathBuf};
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Reconcile;
 use crate::net::Object;
 use crate::os::files;
 use crate::plan::Line;
@@ -26,9 +25,9 @@ pub fn files(settings: &Settings) -> [PathBuf; 3] {
 
 /// Installs what is missing or different; true if all is there. `loopback` is taken only if the
 /// name is free.
-pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> bool {
+pub fn install(settings: &Settings, applier: &mut Applier) -> bool {
     let before = applier.failures().len();
-    let [copy, plugin, loopback] = files(run.settings);
+    let [copy, plugin, loopback] = files(settings);
     let own = Path::new("/proc/self/exe");
     match files::is_copy(own, &copy) {
         Ok(true) => {}

@@ -205,7 +205,7 @@ fn files(
     bridge: BridgeOutcome,
     applier: &mut Applier,
 ) {
-    let is_installed = reconcile::plugin::reconcile(run, applier) || run.was_ready;
+    let is_installed = reconcile::plugin::install(run.settings, applier) || run.was_ready;
     if is_installed && bridge != BridgeOutcome::Broken {
         reconcile::conf::reconcile(run, host_state, applier);
     }

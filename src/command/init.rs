@@ -1,0 +1,213 @@
+//! `init`: one machine without an agent: the plugin and a configuration for its container runtimes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use argh::{ArgsInfo, FromArgs};
+use ipnetwork::IpNetwork;
+use serde_json::json;
+
+use crate::agent::applier::Applier;
+use crate::agent::{cni_conf, lock, reconcile};
+use crate::checks::host_checks;
+use crate::command::call::{Call, Outcome};
+use crate::command::table::Tone;
+use crate::inspect::service_manager::service_manager;
+use crate::inspect::{Host, HostList, preflight, runtimes};
+use crate::net::{Object, PerFamily, Problem, ProblemKind};
+use crate::os::files;
+use crate::plan::Line;
+use crate::settings::exit::{self, Exit};
+use crate::settings::{Settings, Source};
+
+/// Where containers get their addresses from, unless `--subnet` says otherwise.
+const SUBNET: &str = "10.244.1.0/24";
+
+/// Permissions of the configuration: that of the agent.
+const MODE: u32 = 0o600;
+
+/// The first podman without CNI.
+const WITHOUT_CNI: u32 = 5;
+
+/// give the container runtimes of one machine a network without any agent: put the plugin and a configuration in place, and
+/// say what was done and what comes next. --subnet has the addresses (default: 10.244.1.0/24). Running it again changes nothing;
+/// humanz-agent uninstall takes everything away
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "init",
+    example = "{command_name}",
+    example = "{command_name} --subnet 10.88.0.0/16,fd00:88::/64 --dry-run",
+    example = "{command_name} --cni-plugin-location /usr/lib/cni/humanz",
+    error_code(0, "a runtime can start containers in the network"),
+    error_code(
+        1,
+        "an agent serves this host, another configuration is there, or a runtime would not find it"
+    ),
+    error_code(2, "a setting is wrong, or does not fit this host")
+)]
+pub struct Init {
+    /// only say what would be done
+    #[argh(switch)]
+    dry_run: bool,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// # Errors
+/// A setting is wrong, or something of somebody else is in the way; nothing was changed then.
+pub fn run(call: &mut Call<'_>, options: &Init) -> Result<Outcome, Exit> {
+    call.origin.set_default("SUBNET_SOURCE", "static");
+    call.origin.set_default("SUBNET", SUBNET);
+    let loaded = call.origin.load(preflight::check);
+    let settings = loaded.map_err(|faults| Exit::invalid_settings(&faults))?.settings;
+    refuse(&settings)?;
+    let host = Host::inspect(&settings, HostList::Skip)?;
+    let mtu = host.state().map(|state| state.own.pod_mtu_bytes).ok();
+    let text = configuration(&settings, &host.subnets, mtu);
+    let mut applier = Applier::new(options.dry_run);
+    reconcile::plugin::install(&settings, &mut applier);
+    write(&settings.cni.config, &text, &mut applier);
+    let mut problems = applier.failures().to_vec();
+    if problems.is_empty() && !options.dry_run {
+        problems = unseen(&settings);
+    }
+    let changes = if options.dry_run { applier.lines() } else { applier.changes() };
+    let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+    let next = next(&settings.cni.name);
+    let mut lines = match changes.is_empty() {
+        true => vec!["everything is in place".to_owned()],
+        false => changes.clone(),
+    };
+    lines.extend(problems.iter().map(|it| call.style.paint(Tone::Bad, &format!("! {it}"))));
+    lines.push(String::new());
+    lines.extend(next.iter().cloned());
+    lines.push("to take it off this host again: humanz-agent uninstall".to_owned());
+    let value = json!({
+        "dry_run": options.dry_run, "changes": changes, "problems": problems, "next": next,
+    });
+    call.answer(options.json, problems.is_empty(), value, &lines.join("\n"))
+}
+
+/// That of an agent, but that the plugin makes the bridge and masquerades. `mtu_bytes`: `None` if this host does not say it.
+fn configuration(
+    settings: &Settings,
+    subnets: &PerFamily<IpNetwork>,
+    mtu_bytes: Option<u32>,
+) -> String {
+    let mut plugin = cni_conf::plugin(settings, subnets, mtu_bytes.unwrap_or_default());
+    plugin.retain(|key, _| !["createBridge", "network"].contains(&key.as_str()));
+    plugin.retain(|key, _| key != "mtu" || mtu_bytes.is_some());
+    plugin.insert("ipMasq".to_owned(), json!(true));
+    cni_conf::document(settings, plugin)
+}
+
+/// What is somebody else's to decide.
+fn refuse(settings: &Settings) -> Result<(), Exit> {
+    let failure =
+        |why: String| Err(Exit::new(exit::FAILURE, format!("{why}; nothing was changed")));
+    if !matches!(settings.source, Source::Static(_)) {
+        return failure(
+            "SUBNET_SOURCE is set: this host is one of several, whose agent does all this".into(),
+        );
+    }
+    if lock::is_held(&settings.state_dir) {
+        return failure("an agent serves this host, and has done all this".into());
+    }
+    let path = &settings.cni.config;
+    match fs::read_to_string(path) {
+        Ok(text) if !cni_conf::is_managed(&text) => failure(format!(
+            "{} is not humanz's: choose another file with --cni-config-location",
+            path.display()
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn write(path: &Path, text: &str, applier: &mut Applier) {
+    if files::holds(path, text.as_bytes()) {
+        return;
+    }
+    let object = Object::Configuration(path.to_owned());
+    let line = if path.exists() { Line::changed(object) } else { Line::added(object) };
+    applier.apply(&line, || files::replace(path, text.as_bytes(), MODE));
+}
+
+/// Runtimes that look elsewhere, and configurations that they would read before this one.
+fn unseen(settings: &Settings) -> Vec<Problem> {
+    let (plugin, config) = (&settings.cni.plugin, &settings.cni.config);
+    let found = runtimes::inspect(plugin);
+    let mut problems = host_checks::runtimes::problems(&found, plugin, config, service_manager());
+    let folder = config.parent().unwrap_or(config);
+    let is_conf = |path: &PathBuf| {
+        path.extension().is_some_and(|end| ["conf", "conflist", "json"].iter().any(|it| end == *it))
+    };
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let before = files.filter(|path| is_conf(path) && path < config).min();
+    problems.extend(before.map(|path| {
+        let what =
+            format!("containerd's pods get the network of {}, which sorts first", path.display());
+        let subject = Object::Configuration(path.clone());
+        let problem = Problem::new(ProblemKind::CniConfigurationOrder, subject, what);
+        problem.with_fix(format!("mv {} /root", path.display()))
+    }));
+    problems
+}
+
+/// What to type, for each runtime that this machine has.
+fn next(network: &str) -> Vec<String> {
+    let has = |program: &str| {
+        ["/usr/local/bin", "/usr/bin", "/usr/sbin"]
+            .iter()
+            .any(|dir| Path::new(dir).join(program).exists())
+    };
+    let mut lines = Vec::new();
+    if has("containerd") || has("crio") {
+        lines.push("containerd and CRI-O: new pods have the network".to_owned());
+    }
+    if has("nerdctl") {
+        lines.push(format!("nerdctl: nerdctl run --network {network} IMAGE"));
+    }
+    if has("podman") {
+        lines.push(of_podman(network, podman_version()));
+    }
+    if lines.is_empty() {
+        lines.push("there is no containerd, CRI-O, nerdctl or podman here yet".to_owned());
+    }
+    lines
+}
+
+fn podman_version() -> Option<u32> {
+    let said = Command::new("podman").arg("--version").output().ok()?.stdout;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    said.split_whitespace().find_map(|word| word.split('.').next()?.parse().ok())
+}
+
+fn of_podman(network: &str, version: Option<u32>) -> String {
+    match version {
+        Some(version) if version >= WITHOUT_CNI => format!(
+            "podman {version} has no CNI any more, netavark alone: its containers cannot have this network"
+        ),
+        _ => format!(
+            "podman: with network_backend = \"cni\" below [network] in /etc/containers/containers.conf: \
+             podman run --network {network} IMAGE"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn podman_without_cni_is_not_promised_a_network() {
+        for version in [Some(4), Some(3), None] {
+            assert!(of_podman("pods", version).contains("podman run --network pods"));
+        }
+        for version in [5, 6] {
+            assert!(of_podman("pods", Some(version)).contains("cannot have this network"));
+        }
+    }
+}
