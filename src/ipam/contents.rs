@@ -25,7 +25,11 @@ pub struct StoreContents {
 
 /// Files that were read, as far as a later change is certain to be seen in their versions.
 #[derive(Debug, Default)]
-pub struct ReadEntries(BTreeMap<PathBuf, (FileVersion, ParsedEntry)>);
+pub struct ReadEntries {
+    files: BTreeMap<PathBuf, (FileVersion, ParsedEntry)>,
+    /// Of the folders, whose changes are those of what is in them: every file is put there by name.
+    folders: Option<[FileVersion; 2]>,
+}
 
 /// Number, time of the last change in seconds and nanoseconds, length.
 type FileVersion = (u64, i64, i64, u64);
@@ -53,7 +57,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`] if a folder cannot be read.
     pub fn contents_after(&self, before: &mut ReadEntries) -> Result<StoreContents, StoreError> {
-        let mut former = std::mem::take(&mut before.0);
+        before.folders = self.folders();
+        let mut former = std::mem::take(&mut before.files);
         let mut contents = StoreContents::default();
         let owners = names(&self.layout.owners())?;
         let owners = owners.iter().map(|name| self.layout.owners().join(name));
@@ -71,12 +76,30 @@ impl Store {
                 }
             }
             if let Some(version) = version {
-                before.0.insert(path, (version, parsed));
+                before.files.insert(path, (version, parsed));
             }
         }
         contents.entries.sort_by(|a, b| a.addresses.cmp(&b.addresses));
         Ok(contents)
     }
+
+    /// Nothing has come or gone since the contents were read. What somebody writes into a file that is there
+    /// is not noticed.
+    pub fn is_as_read(&self, before: &ReadEntries) -> bool {
+        before.folders.is_some() && before.folders == self.folders()
+    }
+
+    fn folders(&self) -> Option<[FileVersion; 2]> {
+        let now = SystemTime::now();
+        Some([version(self.layout.dir(), now)?, version(&self.layout.owners(), now)?])
+    }
+}
+
+/// `None`: there is no such file, or another content might have the same version. `now`: before it is read.
+fn version(path: &Path, now: SystemTime) -> Option<FileVersion> {
+    let file = fs::metadata(path).ok()?;
+    let version = (file.ino(), file.ctime(), file.ctime_nsec(), file.size());
+    is_settled(version, now).then_some(version)
 }
 
 /// What is in `path`, read anew unless it is as in `former`; `None` for a missing file. Without a version,
@@ -86,11 +109,7 @@ fn entry(
     former: Option<(FileVersion, ParsedEntry)>,
 ) -> Result<Option<(Option<FileVersion>, ParsedEntry)>, StoreError> {
     // Taken before the file is looked at: what is written later has a later time.
-    let now = SystemTime::now();
-    let version = fs::metadata(path)
-        .map(|file| (file.ino(), file.ctime(), file.ctime_nsec(), file.size()))
-        .ok()
-        .filter(|version| is_settled(*version, now));
+    let version = version(path, SystemTime::now());
     match former {
         Some((of, parsed)) if Some(of) == version => Ok(Some((version, parsed))),
         _ => Ok(read(path)?.map(|bytes| (version, StoreEntry::parse(&bytes)))),

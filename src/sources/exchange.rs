@@ -159,12 +159,13 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         let hosts = Arc::clone(&self.inputs.borrow().hosts);
         // A host that needs no group has to hear, too, that etcd was away: others read what it publishes.
         let own = roots.members_of(&self.start.host);
-        let (_, mut from) = self.etcd.keys(&own, 0).await?;
+        let limit = 2 * hosts.len() + SPARE;
+        let announced = groups.keys().map(|group| (range(group), limit));
+        let ranges: Vec<_> = announced.chain([(own.clone(), 0)]).collect();
+        let (found, from) = self.etcd.keys(&ranges).await?;
         let mut places: BTreeSet<MembersKey> = self.values.keys().cloned().collect();
         self.crowded.clear();
-        for (group, selector) in &groups {
-            let (keys, revision) = self.etcd.keys(&range(group), 2 * hosts.len() + SPARE).await?;
-            from = from.min(revision);
+        for ((group, selector), keys) in groups.iter().zip(found) {
             match keys {
                 Some(keys) => places.extend(keys.iter().filter_map(|key| self.place(key))),
                 // Whoever may announce can do so for hosts that do not exist: those that do are looked up.

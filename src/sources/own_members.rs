@@ -128,10 +128,11 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
     ) -> Result<PublishedKeys, EtcdError> {
         let ExchangeStart { roots, host, .. } = self.start;
         let publication = Publication::new(roots, host, &inputs.own, record);
-        let (keys, _) = self.etcd.keys(&roots.members_of(host), HOSTS_LIMIT).await?;
+        let (keys, _) = self.etcd.keys(&[(roots.members_of(host), HOSTS_LIMIT)]).await?;
         let keys: Vec<String> = keys
-            .unwrap_or_default()
             .into_iter()
+            .flatten()
+            .flatten()
             .filter_map(|key| String::from_utf8(key).ok())
             .collect();
         let had_some = !keys.is_empty();

@@ -1,7 +1,7 @@
 //! Values that hosts share beside their records: some ranges of keys, read and watched on request.
 
 use etcd_client::{
-    Event, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchStream,
+    Event, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchStream,
 };
 
 use crate::etcd::failure::reason;
@@ -19,48 +19,66 @@ pub struct WrittenValue {
 const TOGETHER: usize = 64;
 
 impl Etcd {
-    /// The keys that begin with `range`, and the revision; `None` instead of more than `limit`.
+    /// The keys that begin with each of `ranges`, `None` instead of more than its limit; and a revision from
+    /// which on nothing that was read can have been missed.
     pub async fn keys(
         &self,
-        range: &str,
-        limit: usize,
-    ) -> Result<(Option<Vec<Vec<u8>>>, i64), EtcdError> {
-        let most = i64::try_from(limit).unwrap_or(i64::MAX - 1) + 1;
-        let request = async |mut member: MemberConnection| {
+        ranges: &[(String, usize)],
+    ) -> Result<(Vec<Option<Vec<Vec<u8>>>>, i64), EtcdError> {
+        let options = |(range, limit): &(String, usize)| {
+            let most = i64::try_from(*limit).unwrap_or(i64::MAX - 1) + 1;
             let options = GetOptions::new().with_range(after(range)).with_keys_only();
-            member.kv.get(range, Some(options.with_limit(most))).await
+            (range.clone(), Some(options.with_limit(most)))
         };
-        let answer = self.members().call(&format!("read {range}"), request).await?;
-        let revision = answer.header().map_or(0, |header| header.revision());
-        let keys: Vec<Vec<u8>> = answer.kvs().iter().map(|pair| pair.key().to_vec()).collect();
-        Ok(((keys.len() <= limit).then_some(keys), revision))
+        let (found, revision) = self.gets(&ranges.iter().map(options).collect::<Vec<_>>()).await?;
+        let keys = |(found, (_, limit)): (Option<GetResponse>, &(String, usize))| {
+            let found = found.iter().flat_map(|found| found.kvs());
+            let keys: Vec<Vec<u8>> = found.map(|pair| pair.key().to_vec()).collect();
+            (keys.len() <= *limit).then_some(keys)
+        };
+        Ok((found.into_iter().zip(ranges).map(keys).collect(), revision))
     }
 
     /// The values of `keys` that exist, in their order.
     pub async fn values(&self, keys: &[String]) -> Result<Vec<Option<WrittenValue>>, EtcdError> {
-        let (mut values, mut together) = (Vec::with_capacity(keys.len()), TOGETHER);
-        while let Some(rest) = keys.get(values.len()..).filter(|rest| !rest.is_empty()) {
+        let keys: Vec<_> = keys.iter().map(|key| (key.clone(), None)).collect();
+        let (found, _) = self.gets(&keys).await?;
+        let value = |found: Option<GetResponse>| {
+            let found = found?;
+            let pair = found.kvs().first()?;
+            Some(WrittenValue { bytes: pair.value().to_vec(), revision: pair.mod_revision() })
+        };
+        Ok(found.into_iter().map(value).collect())
+    }
+
+    /// Reads all of these, many at once, and gives the first revision at which one was read.
+    async fn gets(
+        &self,
+        all: &[(String, Option<GetOptions>)],
+    ) -> Result<(Vec<Option<GetResponse>>, i64), EtcdError> {
+        let (mut found, mut together) = (Vec::with_capacity(all.len()), TOGETHER);
+        let mut revision = i64::MAX;
+        while let Some(rest) = all.get(found.len()..).filter(|rest| !rest.is_empty()) {
             let some = &rest[..together.min(rest.len())];
             let request = async |mut member: MemberConnection| {
-                let reads = some.iter().map(|key| TxnOp::get(key.as_str(), None));
+                let reads =
+                    some.iter().map(|(key, options)| TxnOp::get(key.as_str(), options.clone()));
                 member.kv.txn(Txn::new().and_then(reads.collect::<Vec<_>>())).await
             };
-            let answer = match self.members().call(&format!("read {}", some[0]), request).await {
+            let answer = match self.members().call(&format!("read {}", some[0].0), request).await {
                 Err(EtcdError::TooLarge(_)) if together > 1 => {
                     together /= 2;
                     continue;
                 }
                 answer => answer?,
             };
-            values.extend(answer.op_responses().into_iter().map(|response| match response {
-                TxnOpResponse::Get(found) => found.kvs().first().map(|pair| WrittenValue {
-                    bytes: pair.value().to_vec(),
-                    revision: pair.mod_revision(),
-                }),
+            revision = revision.min(answer.header().map_or(0, |header| header.revision()));
+            found.extend(answer.op_responses().into_iter().map(|response| match response {
+                TxnOpResponse::Get(found) => Some(found),
                 _ => None,
             }));
         }
-        Ok(values)
+        Ok((found, revision))
     }
 
     /// Watches the keys that begin with one of `ranges`, from `revision` on. At least one range.

@@ -250,11 +250,14 @@ fn what_was_read_before_is_read_again_once_it_is_another_file() {
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/29"])]);
     let mut before = ReadEntries::default();
     let mut check = |wanted: &[&str]| {
+        // Each call comes after a change.
+        assert!(!store.is_as_read(&before));
         // Younger files are read in any case.
         std::thread::sleep(Duration::from_millis(100));
         let (again, fresh) =
             (store.contents_after(&mut before).unwrap(), store.contents().unwrap());
         assert_eq!((&again.entries, &again.faults), (&fresh.entries, &fresh.faults));
+        assert_eq!(store.is_as_read(&before), store.dir().exists());
         let found = again.entries.iter().map(|entry| entry.container_id.as_str());
         assert_eq!(found.collect::<Vec<_>>(), wanted);
         again.faults.len()

@@ -128,6 +128,10 @@ fn read_pods(run: &Reconcile<'_>, cache: &mut CachedPolicy) -> anyhow::Result<()
     let network = &run.settings.cni.name;
     let store =
         pods::store(run.settings, network).map_err(|exit| anyhow::anyhow!("{}", exit.why))?;
+    let is_known = cache.pods.is_some() && cache.released.is_some() && run.scope != Scope::ALL;
+    if is_known && store.is_as_read(&cache.entries) {
+        return Ok(());
+    }
     let contents =
         store.contents_after(&mut cache.entries).with_context(|| ipam_dir_hint(run.settings))?;
     let pods =

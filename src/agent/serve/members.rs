@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
-use crate::agent::trigger::{Scope, TriggerReason};
+use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
 use crate::inspect::last_policies;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::held::Published;
@@ -57,7 +57,20 @@ impl Agent {
             (false, _) => Scope::default(),
             // The start may have waited for it.
             (true, false) => Scope::ALL,
-            (true, true) => Scope::POLICY,
+            (true, true) => {
+                self.hurry();
+                Scope::POLICY
+            }
+        }
+    }
+
+    /// News of policies does not wait until an earlier reconcile has settled, unless other news did that a
+    /// moment ago: a change of policies is followed by the members of its groups.
+    fn hurry(&mut self) {
+        let (now, state) = (Instant::now(), &mut self.state);
+        let is_settling = now < state.reconcile_at && state.reconcile_at <= now + SETTLE;
+        if is_settling && now >= state.hurried_at + SETTLE {
+            (state.reconcile_at, state.hurried_at) = (now, now);
         }
     }
 

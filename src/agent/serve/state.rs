@@ -56,6 +56,8 @@ pub struct AgentState {
     pub(super) reasons: TriggerReason,
     /// When to look, if there is something to look at.
     pub(super) reconcile_at: Instant,
+    /// When news of policies did not wait for that.
+    pub(super) hurried_at: Instant,
     pub(super) rate_limit: RepairRateLimit,
     /// When to look at everything.
     pub(super) resync_at: Instant,
@@ -123,6 +125,7 @@ impl AgentState {
             scope: Scope::ALL,
             reasons: TriggerReason::default(),
             reconcile_at: now,
+            hurried_at: now,
             rate_limit: RepairRateLimit::default(),
             resync_at: now,
             retry: RETRY,
