@@ -32,7 +32,9 @@ pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
     let wanted = members::peers(read.rules.iter());
     let members = members::find(&wanted, &read.endpoints);
     let is_own = |pod: &crate::policy::Endpoint| pod.host == *own;
-    let pods = read.endpoints.pods.into_iter().filter(is_own).collect();
+    let mut pods: Vec<_> = read.endpoints.pods.into_iter().filter(is_own).collect();
+    // The room is that of all pods in the file, which are those of all hosts.
+    pods.shrink_to_fit();
     let snapshot = PolicySnapshot {
         rules: read.rules,
         pods,
@@ -54,4 +56,28 @@ fn text(path: &Path) -> Result<String, String> {
         Ok(text)
     };
     read().map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_of_other_hosts_take_no_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policies.json");
+        let pod = |number: usize| {
+            serde_json::json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"namespace": "shop", "name": format!("p{number}")},
+                "spec": {"nodeName": format!("h{}", number % 1000)},
+                "status": {"podIPs": [{"ip": format!("10.1.{}.{}", number / 250, number % 250)}]},
+            })
+        };
+        let all: Vec<_> = (0..5000).map(pod).collect();
+        std::fs::write(&path, serde_json::Value::from(all).to_string()).unwrap();
+        let pods = read(&path, &"h7".parse().unwrap(), false).snapshot.unwrap().pods;
+        assert_eq!(pods.len(), 5);
+        assert!(pods.capacity() < 100, "{}", pods.capacity());
+    }
 }

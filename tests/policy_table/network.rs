@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use humanz::net::Protocol;
 use humanz::policy::{Transport, Tuple};
-use humanz_test_support::netns::{Netns, ip};
+use humanz_test_support::netns::{Netns, ip, run_args};
 use nix::sys::socket::sockopt::{Ipv6V6Only, ReuseAddr};
 use nix::sys::socket::{
     AddressFamily, Backlog, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind,
@@ -61,6 +61,8 @@ pub struct Network {
     pub hosts: [Netns; 2],
     /// Where each address is.
     pub places: BTreeMap<IpAddr, Netns>,
+    /// Of each pod's address that of a service which leads there, as kube-proxy translates it.
+    services: BTreeMap<IpAddr, IpAddr>,
     servers: Vec<OwnedFd>,
     /// What came over UDP.
     received: std::cell::RefCell<std::collections::BTreeSet<Vec<u8>>>,
@@ -70,7 +72,7 @@ impl Network {
     pub fn new() -> Network {
         let hosts = [machine(), machine()];
         let core = machine();
-        let mut places = BTreeMap::new();
+        let (mut places, mut services) = (BTreeMap::new(), BTreeMap::new());
         let mut servers = Vec::new();
         for (place, host) in hosts.iter().enumerate() {
             join(&core, host, place);
@@ -81,6 +83,7 @@ impl Network {
                 for address in addresses {
                     let copy = pod.again();
                     places.insert(address, copy);
+                    services.insert(address, service(address));
                 }
             }
             servers.extend(host.inside(serve));
@@ -92,7 +95,16 @@ impl Network {
         for address in OUTSIDE {
             places.insert(address.parse().unwrap(), core.again());
         }
-        Network { hosts, places, servers, received: Default::default() }
+        hosts.iter().for_each(|host| host.inside(|| translate(&services)));
+        Network { hosts, places, services, servers, received: Default::default() }
+    }
+
+    /// Begins it by way of a service, if both ends are pods, and two.
+    pub fn probe_by_service(&self, tuple: &Tuple) -> Option<Probe> {
+        let destination = *self.services.get(&tuple.destination)?;
+        let is_between =
+            self.services.contains_key(&tuple.source) && tuple.source != tuple.destination;
+        is_between.then(|| self.probe(&Tuple { destination, ..*tuple }))
     }
 
     /// Begins a connection.
@@ -243,6 +255,28 @@ fn join(core: &Netns, host: &Netns, place: usize) {
             ip(&format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad"));
         }
     });
+}
+
+/// `10.96.1.10` for `10.244.1.10`, `fd00:96:1::10` for `fd00:10:1::10`.
+fn service(pod: IpAddr) -> IpAddr {
+    let text = pod.to_string().replace("10.244.", "10.96.").replace("fd00:10:", "fd00:96:");
+    text.parse().unwrap()
+}
+
+/// The host's pods reach pods by the addresses of services.
+fn translate(services: &BTreeMap<IpAddr, IpAddr>) {
+    let map = |is_wanted: fn(&IpAddr) -> bool| -> String {
+        let wanted = services.iter().filter(|(pod, _)| is_wanted(pod));
+        wanted.map(|(pod, service)| format!("{service} : {pod}, ")).collect()
+    };
+    let (v4, v6) = (map(IpAddr::is_ipv4), map(IpAddr::is_ipv6));
+    let table = format!(
+        "add table inet services
+         add chain inet services pre {{ type nat hook prerouting priority dstnat; }}
+         add rule inet services pre dnat ip to ip daddr map {{ {v4} }}
+         add rule inet services pre dnat ip6 to ip6 daddr map {{ {v6} }}"
+    );
+    run_args("nft", &[&table]);
 }
 
 /// Gives a pod its link and addresses.
