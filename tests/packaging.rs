@@ -337,6 +337,22 @@ fn everything_is_installed_below_the_folder_asked_for() {
     assert_eq!(std::fs::read_to_string(&settings).unwrap(), "ETCD_HOST=mine\n", "kept");
 }
 
+/// What overlays change is called in the manifest as the base says.
+#[test]
+fn the_base_for_overlays_has_a_manifest_with_the_names_that_it_shows() {
+    let base = read("packaging/kustomization.yaml");
+    let resources = base.lines().find_map(|line| line.strip_prefix("resources: ["));
+    let manifest = read(&format!("packaging/{}", resources.unwrap().trim_end_matches(']')));
+    let named = |start: &str| {
+        let (_, rest) = base.split_once(start).unwrap_or_else(|| panic!("{start}"));
+        rest.split([',', '}']).next().unwrap().to_owned()
+    };
+    assert!(manifest.contains(&format!("image: {}:", named("images: [{name: "))));
+    let configuration = named("configMapGenerator: [{name: ");
+    assert!(manifest.contains(&format!("kind: ConfigMap\nmetadata:\n  name: {configuration}\n")));
+    assert!(manifest.contains(&format!("configMapRef: {{name: {configuration}}}")));
+}
+
 #[test]
 fn the_bill_of_materials_has_every_crate_of_the_executable() {
     let folder = tempfile::tempdir().unwrap();

@@ -38,6 +38,12 @@ fn one_machine_gets_a_network_without_an_agent_and_loses_it_again() {
     let rules = host.run("nft list ruleset").ok();
     assert!(rules.contains("masquerade"), "{rules}");
     pods.into_iter().for_each(Pod::delete);
+    let tested = run(host, "connectivity test", UNSET).ok();
+    println!("{tested}");
+    assert!(
+        tested.contains("pod -> host port") && tested.contains("all 13 paths are open"),
+        "{tested}"
+    );
 
     run(host, "uninstall --purge", UNSET).ok();
     assert_eq!((host.list("/opt/cni/bin"), host.list("/etc/cni/net.d")), (vec![], vec![]));

@@ -98,6 +98,51 @@ fn behind_humanz_on_another_bridge_humanz_checks_only_what_it_did() {
     host.assert_clean("after DEL");
 }
 
+/// Nothing of the pod passes the host's own stack there: a port of the host would lead nowhere.
+#[test]
+fn behind_macvlan_and_host_device_what_needs_the_hosts_end_is_refused_and_the_rest_done() {
+    let host = host();
+    let ipam = json!({ "type": "host-local", "ranges": [[{ "subnet": "10.1.2.0/24" }]] });
+    host.shell("ip link add up0 type veth peer name up1 && ip link set up0 up").ok();
+    let macvlan = json!({ "type": "macvlan", "master": "up0", "ipam": ipam });
+    let device = json!({ "type": "host-device", "device": "dev0", "ipam": ipam });
+    // Not every kernel has macvlan.
+    let has_macvlan = host.run("ip link add link up0 name try0 type macvlan").succeeded();
+    host.run("ip link del try0");
+    for first in if has_macvlan { vec![macvlan, device] } else { vec![device] } {
+        host.run("ip link add dev0 type veth peer name dev1").ok();
+        let keys = json!({ "portMappings": true, "bandwidth": true });
+        let ours = json!({ "type": "humanz", "capabilities": keys, "sysctl": { "net.core.somaxconn": "77" } });
+        let network = network("1.0.0", json!([first, ours]));
+        let port = json!([{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }]);
+        let down = json!({ "ingressRate": 8_000_000, "ingressBurst": 80_000 });
+        for (runtime, key) in [
+            (json!({ "portMappings": port }), "portMappings"),
+            (json!({ "bandwidth": down }), "ingressRate"),
+        ] {
+            host.netns("c1");
+            let attachment = Attachment { runtime, ..Attachment::new("c1") };
+            let failure = network.add(&host, &attachment).unwrap_err();
+            assert_eq!(failure.code, 7, "{failure}");
+            assert!(
+                failure.ended.stdout.contains(&format!("{key}: eth0 has no end on the host")),
+                "{failure}"
+            );
+            network.del(&host, &attachment, &Value::Null).unwrap();
+            host.run("ip netns del c1").ok();
+        }
+        host.netns("c1");
+        let up = json!({ "bandwidth": { "egressRate": 16_000_000, "egressBurst": 160_000 } });
+        let attachment = Attachment { runtime: up, ..Attachment::new("c1") };
+        let result = network.add(&host, &attachment).unwrap();
+        assert_eq!(rate(&host, IN_POD, "eth0"), Some(16_000_000));
+        network.check(&host, &attachment, &result).unwrap();
+        network.del(&host, &attachment, &result).unwrap();
+        host.run("ip netns del c1").ok();
+        host.shell("ip link del dev0 2>/dev/null || true").ok();
+    }
+}
+
 #[test]
 fn before_other_plugins_humanz_is_a_main_plugin_like_any_other() {
     let host = host();
