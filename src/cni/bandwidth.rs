@@ -1,5 +1,6 @@
 //! Pure. Bandwidth limits of configurations and runtimes.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cni::json::JsonField;
@@ -14,7 +15,7 @@ pub struct Bandwidth {
 }
 
 /// The limit of one direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
     /// Bits per second, at least 8.
     pub rate_bits: u64,

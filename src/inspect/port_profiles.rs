@@ -4,8 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::net::IfName;
-use crate::plan::profiles::{PortProfiles, dscp_of};
-use crate::policy::Dscp;
+use crate::plan::profiles::{PortProfile, PortProfiles};
 
 /// The file, in the folder of the store of addresses (`dataDir`), which agent and plugin know; none while no pod
 /// has a profile.
@@ -19,7 +18,7 @@ pub fn read(ipam_dir: &Path) -> PortProfiles {
     serde_json::from_slice(&bytes).unwrap_or_default()
 }
 
-/// How packets are marked at this port.
-pub fn dscp(ipam_dir: &Path, port: &IfName) -> Option<Dscp> {
-    dscp_of(&read(ipam_dir), port)
+/// That of this port.
+pub fn of_port(ipam_dir: &Path, port: &IfName) -> Option<PortProfile> {
+    read(ipam_dir).remove(port)
 }

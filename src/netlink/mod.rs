@@ -16,6 +16,7 @@ pub mod qdisc;
 pub mod route;
 pub mod rtnl;
 pub mod rule;
+pub mod shaper;
 pub mod vxlan;
 pub mod vxlan_info;
 pub mod wire;

@@ -14,6 +14,7 @@ use crate::netlink::neighbour::{self, Neighbour, NeighbourState};
 use crate::netlink::qdisc;
 use crate::netlink::route::{self, ForeignRoute, Route, RouteLookup};
 use crate::netlink::rule::{self, RoutingRule};
+use crate::netlink::shaper::{self, ShapedClass};
 use crate::netlink::vxlan;
 use crate::netlink::{Message, NetlinkError, NetlinkProtocol, NetlinkSocket, Reply};
 
@@ -217,6 +218,14 @@ impl Rtnl {
     /// Any but that there is none.
     pub fn rate(&self, device: u32) -> Result<Option<u64>, NetlinkError> {
         absent(self.socket.ask(&qdisc::get(device), qdisc::parse))
+    }
+
+    /// The classes of a device that limits pods.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn shaped_classes(&self, device: u32) -> Result<Vec<(u16, ShapedClass)>, NetlinkError> {
+        self.socket.dump(&shaper::list(device), shaper::parse)
     }
 
     /// The routes of a protocol in the main table, both families.

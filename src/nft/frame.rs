@@ -82,6 +82,9 @@ pub enum FrameAction {
     /// The frame goes on to the MAC that this map has for the device's index, one of this host's,
     /// instead of the one that it was sent to.
     AcceptTo(&'static str),
+    /// As [`FrameAction::AcceptTo`] the first map, but by way of a device, with a priority: both are what the
+    /// second map has for the device's index.
+    AcceptThrough(&'static str, &'static str),
     /// The frame is counted in this set, by the device's index; the next rule follows, be there room
     /// or not.
     Count(String),
@@ -152,6 +155,10 @@ impl fmt::Display for FrameRule {
             FrameAction::AcceptTo(map) => {
                 write!(f, "ether daddr set iif map @{map} meta pkttype set host accept")
             }
+            FrameAction::AcceptThrough(map, through) => write!(
+                f,
+                "ether daddr set iif map @{map} meta pkttype set host meta priority fwd to iif map @{through}"
+            ),
             FrameAction::Count(set) => write!(f, "add @{set} {{ iif counter }}"),
             FrameAction::SetDscp(Family::V4, dscp) => write!(f, "ip dscp set {dscp}"),
             FrameAction::SetDscp(Family::V6, dscp) => write!(f, "ip6 dscp set {dscp}"),

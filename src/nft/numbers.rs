@@ -246,6 +246,8 @@ pub mod expression {
     pub const REPLY: u8 = 1;
     pub const L4_PROTOCOL: u32 = 16;
     pub const PACKET_TYPE: u32 = 19;
+    pub const PRIORITY: u32 = 2;
+    pub const FORWARD_DEVICE: u16 = 1;
     /// PACKET_HOST of linux/if_packet.h.
     pub const FOR_THIS_HOST: u8 = 0;
     pub const DESTINATION_NAT: u32 = 1;

@@ -39,7 +39,8 @@ pub fn queues(bandwidth: &Bandwidth, mtu: u32) -> Queues {
     }
 }
 
-fn bucket(limit: &Limit, mtu: u32) -> TokenBucket {
+/// The queue for `limit` on a link whose MTU is `mtu` bytes.
+pub fn bucket(limit: &Limit, mtu: u32) -> TokenBucket {
     let rate_bytes = limit.rate_bits / 8;
     let lasting = |millis: u64| (u128::from(rate_bytes) * u128::from(millis) / 1000) as u64;
     let least = PACKETS * (u64::from(mtu) + FRAME);

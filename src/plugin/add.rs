@@ -139,7 +139,7 @@ impl<'a> AddPlan<'a> {
         let bridge_port = BridgePort::new(wanted.port, mac);
         let addresses: Vec<IpAddr> = assigned.iter().map(|one| one.address.ip()).collect();
         let host_end = &wanted.host_ifname;
-        let dscp = conf.policy.and_then(|_| port_profiles::dscp(&conf.data_dir, host_end));
+        let profile = conf.policy.and_then(|_| port_profiles::of_port(&conf.data_dir, host_end));
         let guard = Guard::of(conf, host_end, mac, &addresses, wanted.host_mac);
         let context = AttachContext {
             rtnl: host.rtnl,
@@ -151,7 +151,7 @@ impl<'a> AddPlan<'a> {
             mtu,
             alias: identity.alias_of_port(&bridge_port, add.args.pod().as_deref()),
             is_gateway: conf.is_gateway,
-            guard: guard.map(|guard| guard.marking(dscp)),
+            guard: guard.map(|guard| guard.with_profile(profile.as_ref())),
         };
         AddPlan { context, wanted, assigned, routes }
     }

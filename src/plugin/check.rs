@@ -58,8 +58,9 @@ fn guard_difference(
     let Some(host) = &found.host else { return Ok(None) };
     let guard = |mac| Guard::of(&check.conf, device, mac, &addresses, host.mac);
     let Some(guard) = wanted.mac.and_then(guard) else { return Ok(None) };
-    let dscp = check.conf.policy.and_then(|_| port_profiles::dscp(&check.conf.data_dir, device));
-    let guard = guard.marking(dscp);
+    let profile =
+        check.conf.policy.and_then(|_| port_profiles::of_port(&check.conf.data_dir, device));
+    let guard = guard.with_profile(profile.as_ref());
     Ok((!guard::is_there(&guard, host.index)?).then(|| PodDifference::NoGuard(device.clone())))
 }
 

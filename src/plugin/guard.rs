@@ -19,7 +19,6 @@ use crate::nft::frame::edit::FrameEdit;
 use crate::plan::guard::{
     COMMENT, Guard, GuardChange, PodPort, TABLE, all_sets, changes, leftovers, ports, shared_edits,
 };
-use crate::plan::profiles::dscp_of;
 use crate::plugin::failure::{self, OrInternal};
 
 /// Makes the guard of a port that is there, with this index; of the first pod also what all of them
@@ -141,7 +140,7 @@ pub fn restore(rtnl: &Rtnl, conf: &NetConf, store: &Store) -> Result<usize, CniE
     let profiles = conf.policy.map(|_| port_profiles::read(&conf.data_dir)).unwrap_or_default();
     let guard = |port: &PodPort<'_>| {
         let guard = port.guard(&conf.guard.allowed, routes);
-        guard.marking(dscp_of(&profiles, &port.link.name))
+        guard.with_profile(profiles.get(&port.link.name))
     };
     let wanted: Vec<(Guard, u32)> =
         ports.iter().map(|port| (guard(port), port.link.index)).collect();

@@ -1,10 +1,12 @@
-//! Pure. Profiles of tenants: how packets of the pods of a group or network are marked.
+//! Pure. Profiles of tenants: how packets of the pods of a group or network are marked, and at which
+//! rate they send.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cni::Limit;
 use crate::policy::name::Scoped;
 
 /// A code point of differentiated services: 0 to 63, the upper six bits of TOS (IPv4) or traffic class
@@ -25,6 +27,9 @@ pub struct DscpError(u8);
 pub struct NetProfile {
     /// Of every IP packet that a pod sends, whatever it set itself; `None`: as the pod says.
     pub dscp: Option<Dscp>,
+    /// What a pod may send, unicast; `None`: as much as it can, or as its own limits say.
+    #[serde(default)]
+    pub egress: Option<Limit>,
 }
 
 /// What may have a profile.
@@ -178,7 +183,7 @@ mod tests {
     }
 
     fn marking(dscp: u8) -> NetProfile {
-        NetProfile { dscp: Some(dscp.try_into().unwrap()) }
+        NetProfile { dscp: Some(dscp.try_into().unwrap()), egress: None }
     }
 
     fn profiles() -> Profiles {

@@ -25,7 +25,8 @@ fn objects_are_made_changed_shown_and_removed_one_at_a_time() {
     assert_eq!(created, "+ Network blue/front\nnothing was changed (--dry-run)\n");
     done(host, "net create blue/front --cidr 10.32.0.0/16 --cidr fd00:32::/64");
     assert_eq!(done(host, "policy create blue/web"), "+ GroupPolicy blue/web\n");
-    let created = done(host, "netprofile create blue/gold --dscp 46");
+    let created =
+        done(host, "netprofile create blue/gold --dscp 46 --egress-rate 100M --egress-burst 2M");
     assert_eq!(created, "+ NetProfile blue/gold\n");
     done(host, "group create blue/web --policies web --default deny --profile gold");
     done(host, "ns create shop --tenant blue --group web --network front --allow *");
@@ -59,7 +60,10 @@ fn objects_are_made_changed_shown_and_removed_one_at_a_time() {
     assert_eq!(done(host, "profile set blue/gold --dscp 34"), "~ NetProfile blue/gold\n");
     let gold = object(&typed(host, "profile inspect blue/gold --json"));
     assert_eq!(gold["usedBy"], json!(["Group blue/web", "Network blue/front"]));
-    assert!(done(host, "profile ls").lines().any(|line| line.ends_with("34")));
+    let spec = json!({"dscp": "34", "egressRate": "100M", "egressBurst": "2M"});
+    assert_eq!(gold["object"]["spec"], spec);
+    let row = done(host, "profile ls").lines().nth(1).unwrap().to_owned();
+    assert!(row.split_whitespace().eq(["blue/gold", "34", "100M", "2M"]), "{row}");
     let group = done(host, "group show blue/web");
     assert!(
         group.contains("GroupPolicy blue/web") && group.contains("NamespaceRule shop"),
@@ -111,6 +115,12 @@ fn what_cannot_be_is_refused_with_its_reason_and_nothing_is_changed() {
         ("group rm blue/web", 1, &[nothing, "NamespaceRule shop"]),
         ("profile create blue/gold --dscp 1", 1, &[nothing, "there already"]),
         ("profile create blue/high --dscp 64", 1, &[nothing, "dscp", "from 0 to 63"]),
+        (
+            "profile set blue/gold --egress-rate 10mbps",
+            1,
+            &[nothing, "egressRate", "at least 8 bits"],
+        ),
+        ("profile set blue/gold --egress-burst 8k", 1, &[nothing, "egressBurst needs egressRate"]),
         ("profile set blue/gold --dscp ef", 1, &[nothing, "from 0 to 63"]),
         ("profile rm blue/gold", 1, &[nothing, "Group blue/web", "blue/gold does not exist"]),
         ("group set blue/web --profile gone", 1, &[nothing, "NetProfile blue/gone"]),

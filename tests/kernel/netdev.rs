@@ -21,6 +21,7 @@ fn guard(device: &str) -> Guard {
         allowed: vec!["10.9.0.0/16".parse().unwrap(), "ff02::12/128".parse().unwrap()],
         routed_by: Some("0a:58:00:00:00:01".parse().unwrap()),
         dscp: None,
+        shaped: None,
     }
 }
 

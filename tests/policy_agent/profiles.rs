@@ -195,3 +195,79 @@ fn endpoints_are_shown_with_group_and_profile_those_of_other_hosts_by_address() 
     run("policy rm NetProfile gold").ok();
     agents.iter().for_each(Agent::stop);
 }
+
+/// Bits a second that arrive over TCP from one pod at the other, for two seconds.
+fn rate(from: &Pod, to: &Pod, address: IpAddr) -> f64 {
+    let mut found = None;
+    soon("iperf3 reports", || {
+        to.shell(&format!("timeout 20 iperf3 -s -1 -B {address} >/dev/null 2>&1 &")).ok();
+        let report = from.shell(&format!("sleep 0.2; iperf3 --json --time 2 --client {address}"));
+        let report: Value = serde_json::from_str(&report.stdout).unwrap_or(Value::Null);
+        found = report["end"]["sum_received"]["bits_per_second"].as_f64();
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// On a busy machine a transfer may be slower; it is never faster.
+fn is_limited(from: &Pod, to: &Pod, limit: f64) {
+    for address in [to.v4(), to.v6()] {
+        let found = rate(from, to, address);
+        println!("limit {limit}: {found:.0} bits a second to {address}");
+        assert!(found <= limit * 1.1 && found >= limit * 0.5, "{found} bits a second, not {limit}");
+    }
+}
+
+#[test]
+fn pods_send_at_the_rate_of_their_profile_and_guard_and_policies_hold_there_too() {
+    let alone = alone();
+    let host = &alone.host;
+    let slow = |rate: &str| own("NetProfile", "slow", json!({"egressRate": rate, "dscp": 8}));
+    let web_has = own("Group", "web", json!({"profile": "slow"}));
+    write_policies(host, &[slow("40M"), web_has.clone()]);
+    let agent = serve(host, &[]);
+    let (db, web) = (add(host, "db", "db"), add(host, "web", "web;humanz.io/group=web"));
+    note_marks(&db);
+    assert_eq!(marks(&web, &db), both(8));
+    web.check().unwrap();
+    is_limited(&web, &db, 40e6);
+    assert!(rate(&db, &web, web.v4()) > 60e6, "what a pod gets has no limit");
+
+    write_policies(host, &[slow("10M"), web_has.clone()]);
+    let classes = || host.run("tc class show dev humanz-shape").stdout;
+    soon("the new rate", || classes().contains("rate 10Mbit"));
+    is_limited(&web, &db, 10e6);
+
+    // What is not the pod's own address does not arrive, limited or not.
+    web.run("ip addr add 10.244.1.200/32 dev lo").ok();
+    assert!(!web.run("ping -n -c 1 -W 1 -I 10.244.1.200 10.244.1.1").status.success());
+    let deny = own("Group", "db", json!({"default": "deny"}));
+    let other = add(host, "other", "x;humanz.io/group=db");
+    write_policies(host, &[slow("10M"), web_has.clone(), deny]);
+    soon("the denial", || !web.run(&format!("ping -n -c 1 -W 1 {}", other.v4())).status.success());
+    assert_eq!(marks(&web, &db), both(8));
+
+    for damage in [
+        "ip link del humanz-shape",
+        "ip link set humanz-shape down",
+        "tc class del dev humanz-shape classid 6876:1",
+        "tc qdisc del dev humanz-shape root",
+    ] {
+        host.shell(damage).ok();
+        // What says nothing to the agent waits for the next event.
+        host.run("ip addr add 203.0.113.9/32 dev lo").ok();
+        host.run("ip addr del 203.0.113.9/32 dev lo").ok();
+        soon(damage, || classes().contains("rate 10Mbit") && marks(&web, &db) == both(8));
+        web.check().unwrap();
+    }
+    is_limited(&web, &db, 10e6);
+    agent.kill();
+    is_limited(&web, &db, 10e6);
+    let agent = serve(host, &[]);
+
+    write_policies(host, &[own("Group", "web", json!({}))]);
+    soon("no limit", || classes().is_empty() && marks(&web, &db) == both(0));
+    assert!(rate(&web, &db, db.v4()) > 60e6);
+    web.check().unwrap();
+    agent.stop();
+}

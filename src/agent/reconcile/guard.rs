@@ -19,7 +19,7 @@ use crate::plan::guard::{
     ports,
 };
 use crate::plan::pod::is_of_network;
-use crate::plan::profiles::{PortProfiles, dscp_of};
+use crate::plan::profiles::PortProfiles;
 use crate::settings::Settings;
 
 /// All of them, for problems.
@@ -167,7 +167,7 @@ fn repair(
     let is_on = settings.guard.is_on;
     let guard = |port: &PodPort<'_>| {
         let guard = port.guard(&settings.guard.allowed, settings.guard.routes);
-        guard.marking(dscp_of(profiles, &port.link.name))
+        guard.with_profile(profiles.get(&port.link.name))
     };
     // As they shall be, not as they are then: somebody may change one while others are repaired.
     cache.0 = match is_on {

@@ -18,6 +18,7 @@ pub mod plugin;
 pub mod policy;
 pub mod profiles;
 pub mod routes;
+pub mod shaper;
 pub mod sysctls;
 pub mod tunnel;
 pub mod tunnel_filter;

@@ -1,14 +1,15 @@
 //! Keeps what the plugin goes by for profiles of pods, and notices when the ports of running pods need others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::policy::CachedPolicy;
+use crate::agent::reconcile::{Reconcile, shaper};
+use crate::agent::trigger::Scope;
 use crate::inspect::port_profiles;
 use crate::net::{IfName, Object};
 use crate::os::files;
-use crate::plan::profiles::{PortProfiles, host_end, marks_differ, port_profiles};
+use crate::plan::profiles::{PortProfiles, classes, guards_differ, host_end, port_profiles, shape};
 
 /// What was found out by earlier reconciles.
 #[derive(Debug, Default)]
@@ -17,7 +18,7 @@ pub struct CachedProfiles {
     written: Option<PortProfiles>,
     /// Of the pods that were known then.
     ports: BTreeSet<IfName>,
-    /// Guards of running pods mark otherwise than they should.
+    /// Guards of running pods do otherwise than their profiles say.
     is_stale: bool,
 }
 
@@ -43,7 +44,8 @@ pub fn reconcile(
 ) {
     let folder = &run.settings.cni.ipam_dir;
     let before = cache.written.get_or_insert_with(|| port_profiles::read(folder));
-    let Some(wanted) = wanted(run, policy) else { return };
+    let Some(mut wanted) = wanted(run, policy) else { return };
+    limit(run, before, &mut wanted, applier);
     if *before == wanted && wanted.is_empty() {
         return cache.ports.clear();
     }
@@ -54,7 +56,7 @@ pub fn reconcile(
         true => present.clone(),
         false => present.intersection(&cache.ports).cloned().collect(),
     };
-    cache.is_stale |= marks_differ(before, &wanted, &running);
+    cache.is_stale |= guards_differ(before, &wanted, &running);
     cache.ports = present;
     if *before == wanted || applier.is_dry() {
         return;
@@ -67,6 +69,26 @@ pub fn reconcile(
     match written {
         Ok(()) => cache.written = Some(wanted),
         Err(error) => applier.inspect_failed(Object::File("profiles of pods", file), error),
+    }
+}
+
+/// Keeps the classes of ports with a limit; where there can be none, the ports have no limit.
+fn limit(
+    run: &Reconcile<'_>,
+    before: &PortProfiles,
+    wanted: &mut PortProfiles,
+    applier: &mut Applier,
+) {
+    if wanted.values().any(|it| it.profile.egress.is_some()) {
+        if let Some(device) = shaper::device(run, applier) {
+            shape(wanted, before, device);
+            shaper::classes(run, device, &classes(wanted), applier);
+        }
+    } else if let Some(shaped) = before.values().find_map(|it| it.shaped) {
+        // Guards lead there for a moment: without a class packets pass at once.
+        shaper::classes(run, shaped.device, &BTreeMap::new(), applier);
+    } else if run.scope == Scope::ALL {
+        shaper::remove(run, applier);
     }
 }
 

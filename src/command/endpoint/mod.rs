@@ -145,6 +145,7 @@ fn show(
         ("group", one.group()),
         ("profile", one.profile()),
         ("dscp", one.dscp()),
+        ("egress rate", one.egress_rate()),
         ("quarantine", one.quarantine.clone().unwrap_or_default()),
     ];
     let rows: Vec<_> = rows.into_iter().filter(|(_, text)| !text.is_empty()).collect();

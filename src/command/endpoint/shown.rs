@@ -12,6 +12,7 @@ use crate::policy::{Endpoint, NetProfile, PolicySnapshot, Scoped, Selector};
 
 /// A pod, and what is known of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ShownEndpoint {
     /// `namespace/name`, or the container's ID; `None`: it is another host's.
     pub pod: Option<String>,
@@ -24,6 +25,8 @@ pub struct ShownEndpoint {
     #[serde(serialize_with = "as_text")]
     profile: Option<Scoped>,
     dscp: Option<u8>,
+    /// Bits a second that it sends at most.
+    egress_rate: Option<u64>,
     /// Why only its own node reaches it.
     pub quarantine: Option<String>,
 }
@@ -75,7 +78,7 @@ fn described_as(
     network: Option<Scoped>,
 ) -> ShownEndpoint {
     let profile = known.profiles.of_pod(group.as_ref(), network.as_ref());
-    let (profile, NetProfile { dscp }) =
+    let (profile, NetProfile { dscp, egress }) =
         profile.map(|(name, profile)| (Some(name.clone()), profile)).unwrap_or_default();
     ShownEndpoint {
         pod: None,
@@ -85,6 +88,7 @@ fn described_as(
         group,
         profile,
         dscp: dscp.map(u8::from),
+        egress_rate: egress.map(|limit| limit.rate_bits),
         quarantine: None,
     }
 }
@@ -139,6 +143,10 @@ impl ShownEndpoint {
 
     pub fn profile(&self) -> String {
         text(self.profile.as_ref())
+    }
+
+    pub fn egress_rate(&self) -> String {
+        text(self.egress_rate.as_ref())
     }
 
     pub fn dscp(&self) -> String {

@@ -1,4 +1,4 @@
-//! `profile`: how packets of the pods of a group or network are marked.
+//! `profile`: how packets of the pods of a group or network are marked, and at which rate they send.
 
 use argh::{ArgsInfo, FromArgs};
 
@@ -7,15 +7,18 @@ use crate::command::objects::edit::{self, SpecFields};
 use crate::command::objects::verbs::{ListObjects, ObjectKind, RemoveObject, ShowObject};
 use crate::settings::exit::Exit;
 
-const KIND: ObjectKind = ObjectKind { kind: "NetProfile", columns: &[("DSCP", "dscp")] };
+const KIND: ObjectKind = ObjectKind {
+    kind: "NetProfile",
+    columns: &[("DSCP", "dscp"), ("EGRESS", "egressRate"), ("BURST", "egressBurst")],
+};
 
-/// make, change, remove and show profiles (NetProfile): how packets of the pods of a group or network are marked.
-/// In etcd, for all hosts
+/// make, change, remove and show profiles (NetProfile): how packets of the pods of a group or network are
+/// marked, and at which rate they send. In etcd, for all hosts
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
     name = "profile",
-    example = "{command_name} create blue/gold --dscp 46",
+    example = "{command_name} create blue/gold --dscp 46 --egress-rate 100M",
     example = "{command_name} set blue/gold --dscp 34",
     example = "{command_name} ls",
     example = "{command_name} show blue/gold",
@@ -54,6 +57,12 @@ pub struct ProfileCreate {
     /// the DSCP of every IP packet that its pods send, 0 to 63; empty: as the pods say
     #[argh(option)]
     dscp: Option<String>,
+    /// bits a second that a pod sends, such as 100M; empty: no limit
+    #[argh(option)]
+    egress_rate: Option<String>,
+    /// bits that pass at once after a silence; empty: 20 ms of the rate
+    #[argh(option)]
+    egress_burst: Option<String>,
     /// only show what would change
     #[argh(switch)]
     dry_run: bool,
@@ -78,6 +87,12 @@ pub struct ProfileSet {
     /// the DSCP of every IP packet that its pods send, 0 to 63; empty: as the pods say
     #[argh(option)]
     dscp: Option<String>,
+    /// bits a second that a pod sends, such as 100M; empty: no limit
+    #[argh(option)]
+    egress_rate: Option<String>,
+    /// bits that pass at once after a silence; empty: 20 ms of the rate
+    #[argh(option)]
+    egress_burst: Option<String>,
     /// only show what would change
     #[argh(switch)]
     dry_run: bool,
@@ -89,11 +104,13 @@ pub struct ProfileSet {
 pub fn run(call: &mut Call<'_>, options: &ProfileCommand) -> Result<Outcome, Exit> {
     match &options.verb {
         ProfileVerb::Create(options) => {
-            let fields = fields(options.dscp.as_ref());
+            let (rate, burst) = (options.egress_rate.as_ref(), options.egress_burst.as_ref());
+            let fields = fields(options.dscp.as_ref(), rate, burst);
             KIND.create(call, &options.name, &fields, (options.dry_run, options.json))
         }
         ProfileVerb::Set(options) => {
-            let fields = fields(options.dscp.as_ref());
+            let (rate, burst) = (options.egress_rate.as_ref(), options.egress_burst.as_ref());
+            let fields = fields(options.dscp.as_ref(), rate, burst);
             KIND.set(call, &options.name, &fields, (options.dry_run, options.json))
         }
         ProfileVerb::Remove(options) => KIND.remove(call, options),
@@ -102,6 +119,7 @@ pub fn run(call: &mut Call<'_>, options: &ProfileCommand) -> Result<Outcome, Exi
     }
 }
 
-fn fields(dscp: Option<&String>) -> SpecFields {
-    edit::text("dscp", dscp)
+fn fields(dscp: Option<&String>, rate: Option<&String>, burst: Option<&String>) -> SpecFields {
+    let rate = edit::text("egressRate", rate);
+    [edit::text("dscp", dscp), rate, edit::text("egressBurst", burst)].concat()
 }

@@ -14,6 +14,7 @@ pub fn of_frame_rule(rule: &FrameRule) -> Attributes {
     match &rule.action {
         FrameAction::Accept => list.verdict(&Verdict::Accept),
         FrameAction::AcceptTo(map) => list.send_to(map).verdict(&Verdict::Accept),
+        FrameAction::AcceptThrough(map, through) => list.send_to(map).forward(through),
         FrameAction::Count(set) => list.count_in(set),
         FrameAction::SetDscp(family, dscp) => list.set_dscp(*family, *dscp),
         FrameAction::Drop => list.verdict(&Verdict::Drop),
@@ -70,6 +71,16 @@ impl ExpressionList {
         let found = lookup(map).be32(n::LOOKUP_DESTINATION, n::REGISTER_1);
         let list = self.meta(n::INPUT_INDEX).then("lookup", found).then("payload", store);
         list.then("immediate", load).then("meta", mark)
+    }
+
+    /// Gives the frame to the device, with the priority, that a map has for its own device.
+    fn forward(self, through: &str) -> ExpressionList {
+        let found = lookup(through).be32(n::LOOKUP_DESTINATION, n::REGISTER_1);
+        let priority =
+            Attributes::new().be32(n::META_KEY, n::PRIORITY).be32(n::META_SOURCE, n::REGISTER_1);
+        let device = Attributes::new().be32(n::FORWARD_DEVICE, register(4));
+        let list = self.meta(n::INPUT_INDEX).then("lookup", found).then("meta", priority);
+        list.then("fwd", device)
     }
 
     /// Writes the upper six bits of TOS or traffic class, which are in the first two bytes of the header, and

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::nft::frame::notice::FrameNotice;
 use crate::plan::guard::layout::{Guard, TABLE};
-use crate::plan::guard::sets::sets;
+use crate::plan::guard::sets::{sets, shaped};
 
 /// The transactions of tables of the family `netdev`, as they are heard of.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl Transactions {
 
 /// One chain of a pod with the one rule of a guard, and elements of one device.
 fn is_of_add(notices: &[FrameNotice]) -> bool {
-    let sets = sets();
+    let sets: Vec<_> = sets().into_iter().chain([shaped()]).collect();
     let (mut chains, mut rules) = (BTreeSet::new(), Vec::new());
     let mut devices: BTreeSet<u32> = BTreeSet::new();
     for notice in notices {

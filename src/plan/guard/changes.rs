@@ -11,7 +11,7 @@ use crate::plan::guard::layout::{
     Elements, Guard, TABLE, element_edits, is_dispensable, leads_to, shared_edits,
 };
 use crate::plan::guard::reason::DropReason;
-use crate::plan::guard::sets::{MAC, sets};
+use crate::plan::guard::sets::{MAC, sets, shaped};
 use crate::plan::{Describe, Line};
 
 /// So many pods that went without their elements being removed are cleaned up at once; fewer ones wait for the next full check. To remove
@@ -34,7 +34,8 @@ pub enum GuardChange {
 
 /// All sets, for [`crate::nft::Nft::frames`].
 pub fn all_sets() -> Vec<Set> {
-    sets().into_iter().chain(DropReason::ALL.map(DropReason::counters)).collect()
+    let counters = DropReason::ALL.map(DropReason::counters);
+    sets().into_iter().chain(counters).chain([shaped()]).collect()
 }
 
 /// The changes that turn `found` into `wanted`, guards with the indexes of their devices. Of `found`
@@ -125,7 +126,9 @@ fn broken<'a>(
             continue;
         }
         let FrameTable { sets, chains } = guard.shared();
-        shared.sets = sets;
+        let new = sets.into_iter().filter(|set| !shared.sets.contains(set));
+        let new: Vec<Set> = new.collect();
+        shared.sets.extend(new);
         for chain in chains {
             if !shared.chains.contains(&chain) {
                 shared.chains.push(chain);
@@ -144,9 +147,11 @@ fn of_device(found: &FoundFrames, wanted: u32) -> Elements {
     let of = |set: Set| {
         let elements = found.elements.get(&set.name)?.iter();
         let own = elements.filter(|element| index(element) == Some(wanted)).cloned();
-        Some((set.name, own.collect()))
+        Some((set.name, own.collect::<BTreeSet<Element>>()))
     };
-    sets().into_iter().filter_map(of).collect()
+    let of_pods = sets().into_iter().filter_map(of);
+    // A map that no pod needed before is there, and has nothing of this one.
+    of_pods.chain(of(shaped()).filter(|(_, own)| !own.is_empty())).collect()
 }
 
 fn index(element: &Element) -> Option<u32> {

@@ -8,12 +8,14 @@ use ipnetwork::IpNetwork;
 
 use crate::cni::config::NetConf;
 use crate::net::{Family, IfName, Mac, hash};
+use crate::netlink::shaper::priority;
 use crate::nft::frame::edit::FrameEdit;
 use crate::nft::frame::{FrameAction, FrameChain, FrameRule, FrameTable};
 use crate::nft::{Data, Element, ElementChange, Set, Value};
 use crate::plan::guard::reason::DropReason;
-use crate::plan::guard::rules::{dscp_rules, rules, sources};
-use crate::plan::guard::sets::{MAC, ND6, OWN4, OWN6, PORT, sets};
+use crate::plan::guard::rules::{UnicastWay, dscp_rules, rules, sources};
+use crate::plan::guard::sets::{MAC, ND6, OWN4, OWN6, PORT, SHAPED, sets, shaped};
+use crate::plan::profiles::{PortProfile, Shaped};
 use crate::policy::Dscp;
 
 /// The table of the family `netdev` with the guards of all networks of a host.
@@ -39,6 +41,8 @@ pub struct Guard {
     pub routed_by: Option<Mac>,
     /// Of every IP packet that the pod sends; `None`: as the pod says.
     pub dscp: Option<Dscp>,
+    /// What it sends unicast passes at the rate of a class; only where the host routes it.
+    pub shaped: Option<Shaped>,
 }
 
 /// The elements of one device, by set.
@@ -62,12 +66,23 @@ impl Guard {
             allowed: conf.guard.allowed.clone(),
             routed_by: host_mac.filter(|_| routes),
             dscp: None,
+            shaped: None,
         })
     }
 
-    /// It marks packets so.
-    pub fn marking(self, dscp: Option<Dscp>) -> Guard {
-        Guard { dscp, ..self }
+    /// Its pod has this profile.
+    pub fn with_profile(self, profile: Option<&PortProfile>) -> Guard {
+        let dscp = profile.and_then(|it| it.profile.dscp);
+        let shaped = profile.and_then(|it| it.shaped).filter(|_| self.routed_by.is_some());
+        Guard { dscp, shaped, ..self }
+    }
+
+    fn way(&self) -> UnicastWay {
+        match (self.routed_by, self.shaped) {
+            (None, _) => UnicastWay::Bridged,
+            (Some(_), None) => UnicastWay::Routed,
+            (Some(_), Some(_)) => UnicastWay::Shaped,
+        }
     }
 
     /// The chain at its port.
@@ -78,11 +93,11 @@ impl Guard {
 
     /// The rules about what passes: pods with the same rights have the same.
     pub fn shared_chain(&self) -> FrameChain {
-        let routed = self.routed_by.is_some();
+        let way = self.way();
         FrameChain {
-            name: shared_name(routed, &self.allowed),
+            name: shared_name(way, &self.allowed),
             device: None,
-            rules: rules(routed, &self.allowed),
+            rules: rules(way, &self.allowed),
         }
     }
 
@@ -91,7 +106,7 @@ impl Guard {
         let drops = DropReason::ALL.map(DropReason::chain);
         let counters = DropReason::ALL.map(DropReason::counters);
         FrameTable {
-            sets: sets().into_iter().chain(counters).collect(),
+            sets: sets().into_iter().chain(counters).chain(self.shaped.map(|_| shaped())).collect(),
             chains: drops
                 .into_iter()
                 .chain([self.shared_chain()])
@@ -102,7 +117,7 @@ impl Guard {
 
     /// Where the chain at its port leads.
     fn entry_name(&self) -> String {
-        let shared = shared_name(self.routed_by.is_some(), &self.allowed);
+        let shared = shared_name(self.way(), &self.allowed);
         match self.dscp {
             Some(dscp) => format!("{MARKING}{dscp}-{shared}"),
             None => shared,
@@ -112,7 +127,7 @@ impl Guard {
     /// Marks packets before they are judged.
     fn marking_chain(&self) -> Option<FrameChain> {
         let mut rules = dscp_rules(self.dscp?);
-        rules.push(leads_to(shared_name(self.routed_by.is_some(), &self.allowed)));
+        rules.push(leads_to(shared_name(self.way(), &self.allowed)));
         Some(FrameChain { name: self.entry_name(), device: None, rules })
     }
 
@@ -132,14 +147,24 @@ impl Guard {
             data: Some(Data::Values(vec![Value::Mac(mac)])),
             ..Element::key([port()])
         };
-        let elements: [(&str, BTreeSet<Element>); 5] = [
+        let limit = self.shaped.map(|Shaped { class, device }| Element {
+            data: Some(Data::Values(vec![
+                Value::Bits(priority(class)),
+                Value::InterfaceIndex(device),
+            ])),
+            ..Element::key([port()])
+        });
+        let elements: [(&str, BTreeSet<Element>); 6] = [
             (OWN4, of(Family::V4).map(own).collect()),
             (OWN6, of(Family::V6).map(own).collect()),
             (ND6, of(Family::V6).chain(link_local).map(own).collect()),
             (MAC, [Element::key([port(), Value::Mac(self.mac)])].into()),
             (PORT, self.routed_by.into_iter().map(host_mac).collect()),
+            (SHAPED, limit.into_iter().collect()),
         ];
-        elements.map(|(set, elements)| (set.to_owned(), elements)).into()
+        let elements =
+            elements.into_iter().filter(|(set, _)| *set != SHAPED || self.shaped.is_some());
+        elements.map(|(set, elements)| (set.to_owned(), elements)).collect()
     }
 
     /// A chain of this name is at the port of a pod.
@@ -172,8 +197,10 @@ const MARKING: &str = "dscp-";
 /// Pods share the chain of this name, and it marks packets, is of a former release, or for certain
 /// `allowedAddresses`: of no use when no other chain leads to it.
 pub(super) fn is_dispensable(name: &str) -> bool {
-    let is_shared = ["routed-", "bridged-", MARKING].iter().any(|begin| name.starts_with(begin));
-    is_shared && [true, false].iter().all(|routed| shared_name(*routed, &[]) != name)
+    let is_shared =
+        ["routed-", "bridged-", "shaped-", MARKING].iter().any(|begin| name.starts_with(begin));
+    let usual = [UnicastWay::Routed, UnicastWay::Bridged];
+    is_shared && usual.iter().all(|way| shared_name(*way, &[]) != name)
 }
 
 /// The changes of the table that make what guards share, once for all of them.
@@ -200,12 +227,16 @@ pub fn element_edits(found: &Elements, wanted: &Elements) -> Vec<FrameEdit> {
                 ElementChange { set: set.name, shape: set.shape, added, removed },
             ))
         };
-    sets().into_iter().filter_map(change).collect()
+    sets().into_iter().chain([shaped()]).filter_map(change).collect()
 }
 
 /// The name of the chain that pods with these rights share.
-fn shared_name(routed: bool, allowed: &[IpNetwork]) -> String {
-    let kind = if routed { "routed" } else { "bridged" };
+fn shared_name(way: UnicastWay, allowed: &[IpNetwork]) -> String {
+    let kind = match way {
+        UnicastWay::Bridged => "bridged",
+        UnicastWay::Routed => "routed",
+        UnicastWay::Shaped => "shaped",
+    };
     if allowed.is_empty() {
         return format!("{kind}-{VERSION}");
     }

@@ -48,6 +48,7 @@ impl PodPort<'_> {
             allowed: allowed.to_vec(),
             routed_by: self.link.mac.filter(|_| routes),
             dscp: None,
+            shaped: None,
         }
     }
 }

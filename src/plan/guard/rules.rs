@@ -11,7 +11,7 @@ use crate::net::{Family, subnet};
 use crate::netlink::wire::octets;
 use crate::nft::frame::{Compare, FrameAction, FrameMatch, FrameRule, Header};
 use crate::plan::guard::reason::DropReason;
-use crate::plan::guard::sets::{MAC, ND6, OWN4, OWN6, PORT};
+use crate::plan::guard::sets::{MAC, ND6, OWN4, OWN6, PORT, SHAPED};
 use crate::policy::Dscp;
 
 const IPV4: [u8; 2] = [0x08, 0x00];
@@ -39,10 +39,19 @@ const SOURCE_MAC: (Header, u32, u32) = (Header::Link, 6, 6);
 const SOURCE4: (Header, u32, u32) = (Header::Network, 12, 4);
 const SOURCE6: (Header, u32, u32) = (Header::Network, 8, 16);
 
+/// How the unicast of a pod goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnicastWay {
+    Bridged,
+    Routed,
+    /// Routed, at the rate of a limit.
+    Shaped,
+}
+
 /// The rules for pods that may use `allowed` besides their own addresses. Those of settled traffic come
-/// first. `routed`: the host routes their unicast.
-pub fn rules(routed: bool, allowed: &[IpNetwork]) -> Vec<FrameRule> {
-    let mut rules = FrameRules { list: Vec::new(), routed, allowed };
+/// first.
+pub fn rules(way: UnicastWay, allowed: &[IpNetwork]) -> Vec<FrameRule> {
+    let mut rules = FrameRules { list: Vec::new(), way, allowed };
     rules.settled();
     rules.drop(DropReason::Mac, vec![listed(MAC, vec![SOURCE_MAC], false)]);
     rules.allowed();
@@ -81,7 +90,7 @@ fn groups(allowed: &[IpNetwork], family: Family) -> impl Iterator<Item = IpNetwo
 
 struct FrameRules<'a> {
     list: Vec<FrameRule>,
-    routed: bool,
+    way: UnicastWay,
     allowed: &'a [IpNetwork],
 }
 
@@ -102,7 +111,11 @@ impl FrameRules<'_> {
 
     /// Whereto unicast goes.
     fn unicast(&self) -> FrameAction {
-        if self.routed { FrameAction::AcceptTo(PORT) } else { FrameAction::Accept }
+        match self.way {
+            UnicastWay::Bridged => FrameAction::Accept,
+            UnicastWay::Routed => FrameAction::AcceptTo(PORT),
+            UnicastWay::Shaped => FrameAction::AcceptThrough(PORT, SHAPED),
+        }
     }
 
     /// Unicast from its own addresses with its own MAC, but nothing to clients of DHCP, from whichever

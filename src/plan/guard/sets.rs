@@ -14,7 +14,16 @@ pub const MAC: &str = "mac";
 /// The MAC of the host's end by its index, where the host routes.
 pub const PORT: &str = "port";
 
-/// All of them, without elements.
+/// Priority and device by the index, of pods with a limit: a table without such pods need not have it.
+pub const SHAPED: &str = "shaped";
+
+/// That map, without elements.
+pub fn shaped() -> Set {
+    let shape = Shape::map([Type::InterfaceIndex], [Type::Mark, Type::InterfaceIndex]);
+    Set { name: SHAPED.to_owned(), shape, elements: Default::default() }
+}
+
+/// All others, without elements.
 pub fn sets() -> Vec<Set> {
     let own = |address| Shape::set([Type::InterfaceIndex, Type::Mac, address]);
     [

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::layout::Guard;
-use super::sets::{MAC, ND6, OWN4};
+use super::sets::{MAC, ND6, OWN4, SHAPED};
 use super::*;
 use crate::net::hash;
 use crate::nft::frame::edit::FrameEdit;
 use crate::nft::frame::{FoundFrameChain, FoundFrameRule, FoundFrames, FrameChain};
 use crate::nft::{Element, ElementChange};
+use crate::plan::profiles::Shaped;
 
 const INDEX: u32 = 7;
 
@@ -20,6 +21,7 @@ fn guard() -> Guard {
         allowed: Vec::new(),
         routed_by: Some("0a:58:0a:f4:01:01".parse().unwrap()),
         dscp: None,
+        shaped: None,
     }
 }
 
@@ -189,7 +191,7 @@ fn shared_chains_that_nobody_leads_to_are_left_over() {
 
 #[test]
 fn packets_are_marked_before_they_are_judged_and_a_chain_of_that_goes_with_its_last_pod() {
-    let marking = guard().marking(Some(46.try_into().unwrap()));
+    let marking = Guard { dscp: Some(46.try_into().unwrap()), ..guard() };
     assert_eq!(marking.chain().rules[0].to_string(), "goto dscp-46-routed-1");
     let rules = ["@ll,96,16 0x0800 ip dscp set 46", "@ll,96,16 0x86dd ip6 dscp set 46"];
     assert_eq!(texts(&marking), [&rules[..], &["goto routed-1"]].concat());
@@ -206,6 +208,29 @@ fn packets_are_marked_before_they_are_judged_and_a_chain_of_that_goes_with_its_l
     kernel.chains.get_mut("dscp-46-routed-1").unwrap().references = 0;
     let gone = FrameEdit::RemoveChain("dscp-46-routed-1".to_owned());
     assert_eq!(leftovers(&kernel, &alive), [gone]);
+}
+
+#[test]
+fn what_a_limited_pod_sends_goes_through_its_class_and_what_others_need_is_not_changed_by_that() {
+    let shaped = Guard { shaped: Some(Shaped { class: 5, device: 9 }), ..guard() };
+    assert_eq!(shaped.chain().rules[0].to_string(), "goto shaped-1");
+    let through = "meta priority fwd to iif map @shaped";
+    assert_eq!(texts(&shaped).iter().filter(|rule| rule.ends_with(through)).count(), 5);
+    assert_eq!(texts(&shaped).len(), texts(&guard()).len());
+    let bridged = Guard { routed_by: None, ..shaped.clone() };
+    assert_eq!(bridged.chain().rules[0].to_string(), "goto bridged-1");
+    let kernel = found(&[(shaped.clone(), INDEX)]);
+    assert_eq!(changed(&shaped, &kernel), []);
+    let other = Guard { shaped: Some(Shaped { class: 6, device: 9 }), ..guard() };
+    assert!(matches!(&changed(&other, &kernel)[..], [GuardChange::Replace(..)]));
+    // Its element goes with the limit.
+    let [GuardChange::Shared(_), GuardChange::Replace(_, edits)] = &changed(&guard(), &kernel)[..]
+    else {
+        panic!("{:?}", changed(&guard(), &kernel))
+    };
+    let is_removal = |edit: &FrameEdit| matches!(edit, FrameEdit::Elements(change) if change.set == SHAPED && change.removed.len() == 1);
+    assert!(edits.iter().any(is_removal), "{edits:?}");
+    assert!(guard().shared().sets.iter().all(|set| set.name != SHAPED));
 }
 
 #[test]

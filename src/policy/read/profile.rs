@@ -2,23 +2,54 @@
 
 use serde_json::Value;
 
+use crate::cni::Limit;
 use crate::policy::profile::{Dscp, NetProfile};
 use crate::policy::read::fields::{Fault, ObjectField};
 
 /// The profile.
 ///
 /// ```json
-/// {"dscp": 46}
+/// {"dscp": 46, "egressRate": "100M", "egressBurst": "2M"}
 /// ```
 ///
-/// `dscp`: 0 to 63; without it packets stay as pods mark them.
+/// `dscp`: 0 to 63; without it packets stay as pods mark them. `egressRate`: bits a second that a pod sends, as a
+/// number or with `k`, `M`, `G` or `T`; `egressBurst`: bits that pass at once after a silence.
 ///
 /// # Errors
 /// A field that is not understood.
 pub fn read(spec: &Value) -> Result<NetProfile, Fault> {
     let spec = ObjectField::root(spec);
-    spec.only(&["dscp", "schema"])?;
-    Ok(NetProfile { dscp: spec.get("dscp").map(|field| dscp(&field)).transpose()? })
+    spec.only(&["dscp", "egressRate", "egressBurst", "schema"])?;
+    let bits = |name, least| spec.get(name).map(|field| bits(&field, least)).transpose();
+    let egress = match (bits("egressRate", LEAST_RATE)?, bits("egressBurst", 1)?) {
+        (Some(rate_bits), burst_bits) => Some(Limit { rate_bits, burst_bits }),
+        (None, Some(_)) => return Err(spec.fault("egressBurst needs egressRate")),
+        (None, None) => None,
+    };
+    Ok(NetProfile { dscp: spec.get("dscp").map(|field| dscp(&field)).transpose()?, egress })
+}
+
+/// Bits a second of the slowest limit: a byte.
+const LEAST_RATE: u64 = 8;
+
+/// Thousands, and so on.
+const UNITS: [(char, u64); 4] =
+    [('k', 1_000), ('M', 1_000_000), ('G', 1_000_000_000), ('T', 1_000_000_000_000)];
+
+/// At least `least` bits.
+fn bits(field: &ObjectField<'_>, least: u64) -> Result<u64, Fault> {
+    let of_text = |text: &str| {
+        let with_unit = UNITS.iter().find_map(|(unit, by)| Some((text.strip_suffix(*unit)?, *by)));
+        let (digits, by) = with_unit.unwrap_or((text, 1));
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number = is_number.then(|| digits.parse::<u64>().ok()).flatten()?;
+        number.checked_mul(by)
+    };
+    let value = field.value();
+    let bits = value.as_u64().or_else(|| value.as_str().and_then(of_text));
+    bits.filter(|bits| *bits >= least).ok_or_else(|| {
+        field.fault(format!("must be at least {least} bits: a number, or one with k, M, G or T"))
+    })
 }
 
 fn dscp(field: &ObjectField<'_>) -> Result<Dscp, Fault> {
@@ -45,6 +76,23 @@ mod tests {
     }
 
     #[test]
+    fn rates_are_bits_with_the_units_of_kubernetes() {
+        let limit = |rate_bits, burst_bits| Some(Limit { rate_bits, burst_bits });
+        for (spec, wanted) in [
+            (json!({"egressRate": 8}), limit(8, None)),
+            (json!({"egressRate": "64k", "egressBurst": 80}), limit(64_000, Some(80))),
+            (
+                json!({"egressRate": "100M", "egressBurst": "2M"}),
+                limit(100_000_000, Some(2_000_000)),
+            ),
+            (json!({"egressRate": "18T"}), limit(18_000_000_000_000, None)),
+            (json!({"egressRate": u64::MAX}), limit(u64::MAX, None)),
+        ] {
+            assert_eq!(read(&spec).unwrap().egress, wanted, "{spec}");
+        }
+    }
+
+    #[test]
     fn what_is_no_profile_is_refused_with_its_field() {
         for (spec, why) in [
             (json!({"dscp": 64}), "dscp: must be a number from 0 to 63"),
@@ -52,6 +100,15 @@ mod tests {
             (json!({"dscp": 4.5}), "dscp: must be a number"),
             (json!({"dscp": "ef"}), "dscp: must be a number"),
             (json!({"dscp": [46]}), "dscp: must be a number"),
+            (json!({"egressRate": 7}), "egressRate: must be at least 8 bits"),
+            (json!({"egressRate": "10m"}), "egressRate: must be at least 8 bits"),
+            (json!({"egressRate": "10Mbps"}), "egressRate: must be at least 8 bits"),
+            (json!({"egressRate": "1MM"}), "egressRate: must be at least 8 bits"),
+            (json!({"egressRate": "-8"}), "egressRate: must be at least 8 bits"),
+            (json!({"egressRate": "99999999999T"}), "egressRate: must be at least 8 bits"),
+            (json!({"egressRate": [8]}), "egressRate: must be at least 8 bits"),
+            (json!({"egressBurst": 80}), "egressBurst needs egressRate"),
+            (json!({"egressRate": "8k", "egressBurst": 0}), "egressBurst: must be at least 1 bits"),
             (json!({"dcsp": 46}), "field \"dcsp\" is not known"),
             (json!("gold"), "must be an object"),
         ] {

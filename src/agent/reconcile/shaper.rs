@@ -1,0 +1,96 @@
+//! Keeps the device that holds pods to the rates of their profiles, and its classes.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::Reconcile;
+use crate::net::{IfName, Object};
+use crate::netlink::Message;
+use crate::netlink::link::{self, Link, LinkChange, LinkRef};
+use crate::netlink::rtnl::Rtnl;
+use crate::netlink::shaper::{self, KIND, ShapedClass};
+use crate::plan::Line;
+
+/// The text that says whose the device is.
+const ALIAS: &str = "humanz limits";
+
+/// Of the device, which all limited pods of a host share.
+pub fn name() -> IfName {
+    "humanz-shape".parse().expect("a name of an interface")
+}
+
+fn object() -> Object {
+    Object::Link("device".to_owned(), name())
+}
+
+/// The device's index; made and set up if it is not there. `None`: that failed, or would be done.
+pub fn device(run: &Reconcile<'_>, applier: &mut Applier) -> Option<u32> {
+    let rtnl = &run.kernel.rtnl;
+    let found = find(rtnl);
+    let change = match &found {
+        Ok(None) => Some((Line::added(object()), shaper::add_device(&name(), ALIAS).to_vec())),
+        Ok(Some(link)) if !link.up => {
+            let up = LinkChange { up: true, ..LinkChange::default() };
+            let up = link::change(LinkRef::Index(link.index), &up);
+            Some((Line::changed(object()).with(": up"), vec![up]))
+        }
+        _ => None,
+    };
+    if let Some((line, messages)) = change {
+        applier.apply(&line, || rtnl.apply(&messages));
+    }
+    let index = find(rtnl).and_then(|link| {
+        let Some(link) = link else { return Ok(None) };
+        rtnl.apply(&[shaper::add_root(link.index)]).context("limits of pods")?;
+        Ok(Some(link.index))
+    });
+    index.unwrap_or_else(|error| {
+        applier.inspection_failed(object(), &error);
+        None
+    })
+}
+
+/// Makes the classes of the device as they are `wanted`.
+pub fn classes(
+    run: &Reconcile<'_>,
+    device: u32,
+    wanted: &BTreeMap<u16, ShapedClass>,
+    applier: &mut Applier,
+) {
+    let rtnl = &run.kernel.rtnl;
+    let found: BTreeMap<u16, ShapedClass> = match rtnl.shaped_classes(device) {
+        Ok(found) => found.into_iter().collect(),
+        Err(error) => return applier.inspect_failed(object(), error),
+    };
+    let set = wanted.iter().filter(|(class, wanted)| found.get(class) != Some(wanted));
+    let mut messages: Vec<Message> =
+        set.map(|(class, wanted)| shaper::set_class(device, *class, wanted)).collect();
+    let gone = found.keys().filter(|class| !wanted.contains_key(class));
+    messages.extend(gone.map(|class| shaper::delete_class(device, *class)));
+    if !messages.is_empty() {
+        applier.apply(&Line::changed(Object::named("limits of pods")), || rtnl.apply(&messages));
+    }
+}
+
+/// Removes the device, if it is there: no pod needs it.
+pub fn remove(run: &Reconcile<'_>, applier: &mut Applier) {
+    let rtnl = &run.kernel.rtnl;
+    if let Ok(Some(link)) = find(rtnl) {
+        let delete = link::delete(LinkRef::Index(link.index));
+        applier.apply(&Line::removed(object()), || rtnl.apply(&[delete]));
+    }
+}
+
+/// # Errors
+/// The name is somebody else's, or the kernel refused.
+fn find(rtnl: &Rtnl) -> anyhow::Result<Option<Link>> {
+    let name = name();
+    let Some(link) = rtnl.link(&name).context("look for it")? else { return Ok(None) };
+    let is_ours = link.alias.as_deref() == Some(ALIAS) && link.kind.as_deref() == Some(KIND);
+    match is_ours {
+        true => Ok(Some(link)),
+        false => anyhow::bail!("{name} is somebody else's: rename it, so that pods can be limited"),
+    }
+}
