@@ -122,6 +122,7 @@ fn nodes_have_these_json_schemas() {
             "node.tunnel.mac: string",
             "node.tunnel.port: number",
             "node.tunnel.vni: number",
+            "node.wireguard: null",
             "schema: number",
         ]
         .map(str::to_owned),

@@ -103,7 +103,7 @@ fn the_readme_shows_every_line_of_a_status() {
     let host = &cluster.hosts[0];
     let _pod = Pod::add(host, "web");
     let readme = include_str!("../../README.md");
-    let readme = readme.split("$ humanz-agent status\n").nth(1).unwrap();
+    let readme = readme.split("\n# humanz-agent status\n").nth(1).unwrap();
     // The first words of the facts, and the heads of the table.
     let heads = |text: &str, indent: &str| -> Vec<String> {
         let lines = text.lines().map(|line| line.strip_prefix(indent).unwrap_or(line));
