@@ -14,6 +14,7 @@ use crate::etcd::connection::MemberConnection;
 use crate::etcd::failure::reason;
 use crate::etcd::members::EtcdMembers;
 use crate::etcd::settings::EtcdSettings;
+use crate::etcd::urgent::UrgentKeys;
 use crate::etcd::watch::{self, KeyWatch, Seen, after, raw};
 use crate::lease::EtcdError;
 use crate::lease::records::{Key, NodeName, ReachabilityReport, Roots};
@@ -289,16 +290,19 @@ impl Etcd {
         }
     }
 
-    /// Watches both key ranges, for what was not seen.
-    pub async fn watch(&self, seen: Seen) -> Result<KeyWatch, EtcdError> {
-        let [(hosts, of_hosts), (humanz, of_humanz)] = watch::requests(&self.roots, seen);
+    /// A watch of `host`, from what was seen: of its urgent keys, and of both key ranges once it resumes.
+    pub async fn watch(&self, host: &NodeName, seen: Seen) -> Result<KeyWatch, EtcdError> {
+        let urgent = UrgentKeys::of(host);
+        let [(first, options), others @ ..] = watch::urgent_requests(&urgent, &self.roots, seen);
         let request = async |mut member: MemberConnection| {
-            let mut stream = member.watch.watch(hosts.as_str(), Some(of_hosts.clone())).await?;
-            stream.watch(humanz.as_str(), Some(of_humanz.clone())).await?;
+            let mut stream = member.watch.watch(first.as_str(), Some(options.clone())).await?;
+            for (key, options) in &others {
+                stream.watch(key.as_str(), Some(options.clone())).await?;
+            }
             Ok(stream)
         };
         let stream = self.members.call("watch", request).await?;
-        Ok(KeyWatch::new(stream, seen, self.roots.clone(), self.endpoint()))
+        Ok(KeyWatch::new(stream, seen, urgent, self.roots.clone(), self.endpoint()))
     }
 
     /// Changes to the next member.

@@ -27,6 +27,7 @@ mod settings;
 mod survivors;
 mod tls;
 mod update;
+mod urgent;
 mod watch;
 
 pub use client::{Etcd, FoundReports};

@@ -3,6 +3,7 @@
 use etcd_client::{Error, Event, KeyValue, WatchOptions, WatchResponse, WatchStream};
 
 use crate::etcd::failure::reason;
+use crate::etcd::urgent::{self, UrgentKeys};
 use crate::lease::EtcdError;
 use crate::lease::records::{Key, Roots};
 use crate::lease::snapshot::{Raw, Snapshot};
@@ -12,6 +13,7 @@ pub struct KeyWatch {
     stream: WatchStream,
     phase: Phase,
     seen: Seen,
+    urgent: UrgentKeys,
     roots: Roots,
     endpoint: String,
 }
@@ -19,7 +21,7 @@ pub struct KeyWatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Watching,
-    /// There are no watches on the stream, or they are about to end.
+    /// There are no watches of the ranges on the stream, or they are about to end.
     Resting,
     /// They were requested again, and the former ones have perhaps not ended yet.
     Resuming,
@@ -68,6 +70,8 @@ impl Seen {
 pub const HOSTS: i64 = 1;
 pub const HUMANZ: i64 = 2;
 
+const _: () = assert!(HOSTS < urgent::FIRST && HUMANZ < urgent::FIRST);
+
 /// The content of one response.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes {
@@ -78,11 +82,18 @@ pub struct Changes {
 }
 
 impl KeyWatch {
-    pub fn new(stream: WatchStream, seen: Seen, roots: Roots, endpoint: String) -> KeyWatch {
-        KeyWatch { stream, phase: Phase::Watching, seen, roots, endpoint }
+    /// It rests: `stream` has the watches of the urgent keys alone.
+    pub fn new(
+        stream: WatchStream,
+        seen: Seen,
+        urgent: UrgentKeys,
+        roots: Roots,
+        endpoint: String,
+    ) -> KeyWatch {
+        KeyWatch { stream, phase: Phase::Resting, seen, urgent, roots, endpoint }
     }
 
-    /// Ends the watches, and not the stream: if that breaks, etcd may come back with other data.
+    /// Ends the watches of the ranges, and not the stream: if that breaks, etcd may come back with other data.
     pub async fn rest(&mut self) -> Result<(), EtcdError> {
         self.phase = Phase::Resting;
         for id in [HOSTS, HUMANZ] {
@@ -91,7 +102,7 @@ impl KeyWatch {
         Ok(())
     }
 
-    /// Watches again, from what was seen.
+    /// Watches the ranges, from what was seen.
     pub async fn resume(&mut self) -> Result<(), EtcdError> {
         self.phase = Phase::Resuming;
         self.seen.answered = self.seen.complete;
@@ -123,6 +134,11 @@ impl KeyWatch {
         }
     }
 
+    /// `snapshot` lacks a change of an urgent key.
+    pub fn is_urgent(&self, snapshot: &Snapshot) -> bool {
+        self.urgent.are_ahead_of(snapshot, &self.roots)
+    }
+
     /// Requests a progress notification: a response without events.
     pub async fn request_progress(&mut self) -> Result<(), EtcdError> {
         self.stream.request_progress().await.map_err(failed)
@@ -136,7 +152,7 @@ impl KeyWatch {
 
     fn take(&mut self, answer: &WatchResponse, snapshot: &mut Snapshot) -> Changes {
         let mut changes = Changes::default();
-        if answer.created() && self.phase == Phase::Resuming {
+        if answer.created() && answer.watch_id() == HUMANZ && self.phase == Phase::Resuming {
             self.phase = Phase::Watching;
         }
         let is_answer = answer.watch_id() < 0 && !answer.created() && answer.events().is_empty();
@@ -145,14 +161,16 @@ impl KeyWatch {
             self.seen.answer(answer.header().map_or(0, |header| header.revision()));
         }
         for pair in answer.events().iter().filter_map(Event::kv) {
-            if !self.seen.is_new(answer.watch_id(), pair.mod_revision()) {
+            let (id, revision) = (answer.watch_id(), pair.mod_revision());
+            if self.urgent.note(id, revision, is_deletion(pair)) || !self.seen.is_new(id, revision)
+            {
                 continue;
             }
             changes.changes += 1;
             if is_deletion(pair) {
                 let key = self.roots.parse(pair.key());
                 changes.host_removed |= matches!(key, Ok(Some(Key::Host(_))));
-                snapshot.delete(&self.roots, pair.key(), pair.mod_revision());
+                snapshot.delete(&self.roots, pair.key(), revision);
             } else {
                 snapshot.put(&self.roots, raw(pair));
             }
@@ -161,8 +179,21 @@ impl KeyWatch {
     }
 }
 
-/// What to watch, and how.
-pub fn requests(roots: &Roots, seen: Seen) -> [(String, WatchOptions); 2] {
+/// The urgent keys to watch from `seen` on, and how.
+pub fn urgent_requests(
+    urgent: &UrgentKeys,
+    roots: &Roots,
+    seen: Seen,
+) -> [(String, WatchOptions); urgent::COUNT] {
+    let mut id = urgent::FIRST..;
+    urgent.keys().each_ref().map(|key| {
+        let options = WatchOptions::new().with_start_revision(seen.start());
+        (roots.key(key), options.with_watch_id(id.next().unwrap_or_default()))
+    })
+}
+
+/// The ranges to watch, and how.
+fn requests(roots: &Roots, seen: Seen) -> [(String, WatchOptions); 2] {
     [(roots.hosts_range(), HOSTS), (roots.humanz_range(), HUMANZ)].map(|(range, id)| {
         let options = WatchOptions::new()
             .with_range(after(&range))

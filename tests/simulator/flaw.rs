@@ -24,6 +24,8 @@ pub enum Flaw {
     MarksAnything,
     /// A new host does not wait, on an empty etcd, for those that lost their keys with it.
     NoGrace,
+    /// The watch of a host rests for longer than a new host waits, whatever happens to its keys.
+    RestsDeaf,
     /// An agent does not ask whether another one with its name and machine id lives.
     CopyUnnoticed,
     /// A host whose subnet an older snapshot of etcd gives to a removed host does not take it back.

@@ -55,6 +55,8 @@ pub struct Agent {
     pub changed: bool,
     /// Failed attempts in a row.
     pub attempts: u64,
+    /// Its watch rests until then.
+    pub rests_until: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -63,6 +65,8 @@ pub enum AgentState {
     Waits,
     /// Another etcd lease is awaited.
     AwaitsLease,
+    /// It waits on an empty etcd, for as long as that answers.
+    WaitsOnEmpty,
     /// It watches the store of that number.
     Follows(u32),
     /// It pauses after a failure.
@@ -134,6 +138,7 @@ impl Host {
             kept: None,
             changed: false,
             attempts: 0,
+            rests_until: 0,
         });
     }
 

@@ -52,6 +52,10 @@ fn shortest(mut script: Script, flaw: Flaw) -> (Script, String) {
         if let Some(still) = wrong(&calm).filter(|_| script.faults > 0) {
             (script, what, shorter) = (calm, still, true);
         }
+        let awake = Script { rests: 0, ..script.clone() };
+        if let Some(still) = wrong(&awake).filter(|_| script.rests > 0) {
+            (script, what, shorter) = (awake, still, true);
+        }
     }
     (script, what)
 }
@@ -162,6 +166,11 @@ fn a_removal_before_everything_was_read_is_detected() {
 #[test]
 fn a_new_host_that_does_not_wait_for_survivors_is_detected() {
     detected_in(Some(LOSSES), Flaw::NoGrace, &["both use", "lacks"]);
+}
+
+#[test]
+fn a_rest_that_nothing_ends_is_detected() {
+    detected_in(Some(LOSSES), Flaw::RestsDeaf, &["both use", "lacks"]);
 }
 
 #[test]

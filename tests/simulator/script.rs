@@ -72,6 +72,8 @@ pub struct Script {
     pub margin: u8,
     /// Requests or answers that are lost, late or doubled, of a thousand.
     pub faults: u64,
+    /// Of a thousand changes so many make a host rest its watch.
+    pub rests: u64,
     pub acts: Vec<Planned>,
 }
 
@@ -108,7 +110,8 @@ impl Script {
             acts.push(Planned { at, act: act(style, hosts, &mut random) });
         }
         acts.sort_by_key(|planned| planned.at);
-        Script { seed, hosts, margin, faults, acts }
+        let rests = [0, 0, 300, 1_000][Random::new(seed ^ 0x4e57).below(4) as usize];
+        Script { seed, hosts, margin, faults, rests, acts }
     }
 }
 
@@ -169,8 +172,9 @@ fn inherited(random: &mut Random) -> Vec<Planned> {
 
 impl fmt::Display for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Script { seed, hosts, margin, faults, .. } = self;
-        writeln!(f, "seed {seed}: {hosts} hosts, margin {margin}, {faults} faults of 1000")?;
+        let Script { seed, hosts, margin, faults, rests, .. } = self;
+        write!(f, "seed {seed}: {hosts} hosts, margin {margin}, ")?;
+        writeln!(f, "{faults} faults and {rests} rests of 1000")?;
         for Planned { at, act } in &self.acts {
             writeln!(f, "  {:>7.3} s  {act:?}", *at as f64 / 1000.0)?;
         }

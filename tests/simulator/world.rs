@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use humanz::lease::EtcdError;
 use humanz::lease::claim::leave;
+use humanz::lease::records::Key;
 use humanz::lease::session::{Command, Event, Found, Pause, SessionExit, Settled, is_same_store};
 use humanz::lease::transaction::{Condition, Transaction, Write};
 use humanz::lease::{Lease, LeaseError, Saved, Snapshot};
@@ -21,6 +22,11 @@ use super::store::Store;
 
 /// A call to etcd is given up after this.
 const TIMEOUT: u64 = 5_000;
+/// How long etcd may be silent while a host waits on it.
+const PUT_BACK: u64 = 500;
+/// The shortest and the longest rest of a watch.
+const LEAST_REST: u64 = 500;
+const MOST_REST: u64 = 4_000;
 /// When everything is repaired, in milliseconds; and the time for the hosts to converge.
 pub const REPAIRED: u64 = 100_000;
 pub const REST: u64 = 200_000;
@@ -35,6 +41,7 @@ pub(super) enum Scheduled {
     Response(usize, u32, u32, Box<Result<Event, EtcdError>>),
     Heard(usize, u32),
     Broken(usize, u32),
+    Interrupted(usize, u32),
     Grant(usize, u32),
     Expire(usize, u32, i64),
     LastKnownGood(usize, u32),
@@ -163,6 +170,7 @@ impl World {
             }
             Scheduled::Heard(host, life) if self.lives(host, life) => self.heard(host),
             Scheduled::Broken(host, life) if self.lives(host, life) => self.broken(host),
+            Scheduled::Interrupted(host, life) if self.lives(host, life) => self.interrupted(host),
             Scheduled::Grant(host, life) if self.lives(host, life) => self.grant(host),
             Scheduled::Expire(host, life, lease) => self.expire(host, life, lease),
             Scheduled::LastKnownGood(host, life) if self.lives(host, life) => self.last_known(host),
@@ -255,6 +263,8 @@ impl World {
                 self.lost = Some(self.now);
                 let keys: Vec<String> = self.store.keys.keys().cloned().collect();
                 self.store.delete_now(&keys);
+                // The versions of a key that is deleted begin anew.
+                self.store.counter = 0;
                 self.notify_watches();
             }
         }
@@ -275,6 +285,17 @@ impl World {
         self.up = false;
         for host in 0..self.hosts.len() {
             self.broken(host);
+            self.interrupted(host);
+        }
+    }
+
+    /// A wait on an empty etcd ends when that does not answer.
+    fn interrupted(&mut self, host: usize) {
+        let unreachable = !self.up || self.hosts[host].cut.is_some();
+        let Some(agent) = &self.hosts[host].agent else { return };
+        if unreachable && agent.state == AgentState::WaitsOnEmpty {
+            let why = EtcdError::Unreachable("it does not answer a host that waits".to_owned());
+            self.respond(host, agent.sequence, Err(why));
         }
     }
 
@@ -333,6 +354,7 @@ impl World {
         }
         let delay = self.random.between(3_000, 30_000);
         self.after(delay, Scheduled::Broken(host, life));
+        self.after(PUT_BACK, Scheduled::Interrupted(host, life));
     }
 
     fn heal(&mut self, host: usize) {
@@ -439,6 +461,12 @@ impl World {
                 self.settled(host, settled);
             }
             Command::Pause(pause) => {
+                if pause == Pause::Grace {
+                    agent.state = AgentState::WaitsOnEmpty;
+                }
+                if !self.up {
+                    self.after(1, Scheduled::Interrupted(host, life));
+                }
                 let time = match pause {
                     Pause::Grace if self.flaw == Flaw::NoGrace => 100,
                     Pause::Grace | Pause::Probation => 2_000,
@@ -551,13 +579,43 @@ impl World {
         let behind = self.store.revision > snapshot.revision;
         let Some(agent) = &mut self.hosts[host].agent else { return };
         agent.attempts = 0;
+        agent.rests_until = 0;
         if agent.changed {
             self.begin(host);
         } else if compacted {
             self.rest(host);
         } else if behind {
+            self.rest_watch(host);
             self.after(1, Scheduled::Heard(host, life));
         }
+    }
+
+    /// Many hosts change, perhaps: this one hears of it later.
+    fn rest_watch(&mut self, host: usize) {
+        if !self.random.happens(self.script.rests) {
+            return;
+        }
+        let rest = self.random.between(LEAST_REST, MOST_REST);
+        let (until, life) = (self.now + rest, self.hosts[host].life);
+        if let Some(agent) = &mut self.hosts[host].agent {
+            agent.rests_until = until;
+        }
+        self.note(|_| format!("h{host} rests its watch for {rest} ms"));
+        self.after(rest, Scheduled::Heard(host, life));
+    }
+
+    /// The watch of `host` rests, and nothing has happened that ends its rest.
+    fn sleeps(&self, host: usize) -> bool {
+        let Some(agent) = &self.hosts[host].agent else { return false };
+        let name = || self.hosts[host].name(self.flaw);
+        let urgent = [Key::Config, Key::Host(name()), Key::Contender(name())];
+        let (roots, known) = (&self.store.roots, agent.machine.last_known());
+        let has_changed = |key: &Key| {
+            let now = self.store.keys.get(&roots.key(key)).map_or(0, |stored| stored.modified);
+            known.is_none_or(|known| known.modified(roots, key) != now)
+        };
+        let hears = self.flaw != Flaw::RestsDeaf && urgent.iter().any(has_changed);
+        self.now < agent.rests_until && !hears
     }
 
     fn use_lease(&mut self, host: usize, lease: &Lease) {
@@ -619,7 +677,7 @@ impl World {
     /// The watch delivers all events up to now.
     fn heard(&mut self, host: usize) {
         let (up, epoch) = (self.up, self.epoch);
-        if self.hosts[host].cut.is_some() || !up {
+        if self.hosts[host].cut.is_some() || !up || self.sleeps(host) {
             return;
         }
         let Some(agent) = &mut self.hosts[host].agent else { return };
@@ -638,6 +696,7 @@ impl World {
         }
         if let Some(snapshot) = agent.machine.update(&mirror) {
             self.publish(host, &snapshot);
+            self.rest_watch(host);
         }
     }
 
@@ -738,10 +797,7 @@ impl World {
                 bent.conditions.retain(|c| !matches!(c, Condition::Exists { .. }));
             }
             Flaw::PutThenGet if claims => {
-                let own = self
-                    .store
-                    .roots
-                    .key(&humanz::lease::records::Key::Host(self.hosts[host].name(self.flaw)));
+                let own = self.store.roots.key(&Key::Host(self.hosts[host].name(self.flaw)));
                 bent.conditions
                     .retain(|c| matches!(c, Condition::Unchanged { key, .. } if *key == own));
             }

@@ -2,11 +2,9 @@
 //!
 //! Each step of each of them would be a response to every other host: a thousand hosts that start together
 //! would get three million, and those without a subnet would wait for them. A host that rests gets what
-//! it missed in a few large responses.
+//! it missed in a few large responses. What cannot wait ends its rest: [`crate::etcd::urgent`].
 
 use std::time::{Duration, Instant};
-
-use crate::lease::session::grace::LONGEST_REST;
 
 /// The time in which changes are counted.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -15,12 +13,14 @@ const WINDOW: Duration = Duration::from_secs(1);
 const CALM: usize = 400;
 const CROWDED: usize = 40;
 
-/// Revisions between what a host read for its claim and its claim: others join at the same time.
+/// Revisions between what a host read for its claim and its claim: others join at the same time. The first rest
+/// is as much longer as there are more of them.
 const JOINING: i64 = 20;
+const OF_EACH: Duration = Duration::from_millis(10);
 
 /// The first rest; each further one is twice as long, up to the longest.
 const LEAST: Duration = Duration::from_secs(1);
-const MOST: Duration = LONGEST_REST;
+const MOST: Duration = Duration::from_secs(4);
 
 /// Changes since a time.
 #[derive(Debug)]
@@ -39,7 +39,12 @@ impl Crowd {
     /// The rest before the first watch of a host that claimed its subnet just now, `behind` revisions after
     /// what it knows.
     pub fn after_claim(&mut self, behind: i64) -> Option<Duration> {
-        (behind > JOINING).then(|| self.longer())
+        let joining = u32::try_from(behind).unwrap_or(u32::MAX);
+        let rest = OF_EACH.saturating_mul(joining).min(MOST);
+        (behind > JOINING).then(|| {
+            self.rest = rest;
+            rest
+        })
     }
 
     /// The rest that is due after `changes` more.
@@ -93,9 +98,17 @@ mod tests {
 
     #[test]
     fn while_many_join_each_rest_is_longer_until_it_is_calm() {
-        assert_eq!(rests(&[401, 900, 900, 900]), [LEAST, MOST, MOST, MOST]);
+        assert_eq!(rests(&[401, 900, 900, 900]), [LEAST, LEAST * 2, MOST, MOST]);
         let quiet = [0; 12];
         assert_eq!(rests(&[&[401][..], &quiet, &[100], &quiet, &[401]].concat()), [LEAST, LEAST]);
-        assert_eq!(Crowd::new(Instant::now()).after_claim(300), Some(LEAST));
+    }
+
+    #[test]
+    fn the_first_rest_is_as_long_as_others_are_many() {
+        let rest = |behind| Crowd::new(Instant::now()).after_claim(behind);
+        assert_eq!(rest(JOINING), None);
+        assert_eq!(rest(40), Some(Duration::from_millis(400)));
+        assert_eq!(rest(300), Some(Duration::from_secs(3)));
+        assert_eq!((rest(3_000), rest(i64::MAX)), (Some(MOST), Some(MOST)));
     }
 }

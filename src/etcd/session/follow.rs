@@ -44,11 +44,12 @@ impl<P: FnMut(Update)> Session<'_, P> {
         let mut renewed = self.etcd.members().renewed();
         let mut heard_at = Instant::now();
         let mut crowd = Crowd::new(heard_at.into_std());
-        // While it rests nothing is heard of and nothing published.
+        // While it rests nothing but urgent keys is heard of, and nothing published.
         let mut resume_at = crowd.after_claim(behind).map(|rest| heard_at + random::jittered(rest));
-        let mut watch = Some(self.etcd.watch(Seen::after(mirror.revision)).await?);
-        if let (Some(watch), Some(_)) = (&mut watch, resume_at) {
-            watch.rest().await?;
+        let name = &self.machine.claimant().identity.name;
+        let mut watch = Some(self.etcd.watch(name, Seen::after(mirror.revision)).await?);
+        if let (Some(watch), None) = (&mut watch, resume_at) {
+            watch.resume().await?;
         }
         let mut ask = interval_at(heard_at + ASK, ASK);
         ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -88,6 +89,9 @@ impl<P: FnMut(Update)> Session<'_, P> {
                         due.get_or_insert((heard_at + COALESCE).max(rested));
                     }
                     changes += heard.changes;
+                    if let Some(end) = &mut resume_at && is_urgent(&watch, &mirror) {
+                        *end = heard_at;
+                    }
                 }
                 () = sleep_until(due.unwrap_or(heard_at)), if due.is_some() && resume_at.is_none() => {
                     let begun = Instant::now();
@@ -104,8 +108,10 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     }
                     rested = Instant::now() + begun.elapsed() * REST;
                     let heard = std::mem::take(&mut changes);
+                    let hurries = is_urgent(&watch, &mirror);
                     if let Some(watch) = &mut watch
                         && let Some(rest) = crowd.after_changes(heard, begun.into_std())
+                        && !hurries
                     {
                         watch.rest().await?;
                         resume_at = Some(Instant::now() + random::jittered(rest));
@@ -130,6 +136,11 @@ impl<P: FnMut(Update)> Session<'_, P> {
             }
         }
     }
+}
+
+/// The watch reports a change that `mirror` lacks and that ends a rest.
+fn is_urgent(watch: &Option<KeyWatch>, mirror: &Snapshot) -> bool {
+    watch.as_ref().is_some_and(|watch| watch.is_urgent(mirror))
 }
 
 /// The next changes, of which there are none without a watch. Cancel-safe.
