@@ -8,7 +8,8 @@ use crate::lease::records::{Key, RecordError};
 use crate::lease::snapshot::{IgnoredKey, RecordStore, Snapshot, Stored};
 
 /// Replaces network settings of `found` that `ours` cannot be used with by those of `known`, where they can,
-/// and reports them as a fault. The revisions stay those of etcd.
+/// and reports them as a fault. The revision of their last change stays that of etcd; their creation is only
+/// remembered, as another creation of these settings would be a loss of data.
 pub fn keep(found: &mut Snapshot, known: Option<&Snapshot>, ours: &Network) {
     let Some(known) = known.filter(|known| refusal::config(known, ours).is_none()) else { return };
     let Some(config) = known.config.as_ref() else { return };
@@ -20,7 +21,7 @@ pub fn keep(found: &mut Snapshot, known: Option<&Snapshot>, ours: &Network) {
         _ => return,
     };
     let (created, modified) = found.revisions(&ours.roots, &Key::Config);
-    found.config = Some(Stored { value: config.value.clone(), created, modified });
+    found.config = Some(Stored { value: config.value.clone(), created: 0, modified });
     found.add_fault(IgnoredKey {
         store: RecordStore::Etcd,
         key: ours.key(&Key::Config).into(),
@@ -34,6 +35,7 @@ pub fn keep(found: &mut Snapshot, known: Option<&Snapshot>, ours: &Network) {
 mod tests {
     use super::*;
     use crate::lease::records::{Backend, Roots};
+    use crate::lease::restore::{Continuity, continuity};
     use crate::lease::snapshot::Raw;
     use crate::net::PerFamily;
     use crate::net::subnet::{self, Pool};
@@ -52,7 +54,8 @@ mod tests {
         let mut found = Snapshot::default();
         let (key, value) = (b"/z/config".as_slice(), config.as_bytes());
         let roots = network("10.0.0.0/16", 8).roots;
-        found.put(&roots, Raw { key, value, created: 1, modified: revision });
+        // Written anew each time.
+        found.put(&roots, Raw { key, value, created: revision, modified: revision });
         found
     }
 
@@ -73,7 +76,8 @@ mod tests {
             assert_eq!(refusal::config(&found, &ours), None, "{bad}");
             let kept = found.config.as_ref().unwrap();
             assert_eq!(kept.value, good.config.as_ref().unwrap().value);
-            assert_eq!((kept.created, kept.modified), (1, 7), "conditions still hold");
+            assert_eq!((kept.created, kept.modified), (0, 7), "conditions still hold");
+            assert_eq!(continuity(&good, &found), Continuity::Same, "no data was lost");
             let text = found.faults["/z/config"].to_string();
             assert!(text.contains(why), "{text}");
             let mut unknown = store(bad, 7);
