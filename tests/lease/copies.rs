@@ -166,6 +166,32 @@ fn an_agent_that_moved_waits_until_the_alive_key_of_its_predecessor_is_gone() {
     });
 }
 
+/// Every user of etcd may keep every lease.
+#[test]
+fn an_alive_key_that_somebody_keeps_delays_its_host_and_no_more() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let state = Host::up(&etcd, "h1").stop();
+        let left = r#"{"schema":1,"machineId":"machine-of-h1","since":"2026-11-20T18:46:00Z","instance":"dead"}"#;
+        let alive = left_alive(&etcd, left, 600);
+        let begun = std::time::Instant::now();
+        let mut again = start(&etcd, "h1");
+        again.identity.boot_id = "boot-2".to_owned();
+        again.saved = Some(state);
+        let host = Host::launch(again);
+        trouble(&host, 0, |error| matches!(error, LeaseError::MayBeCopy { .. }));
+        let found = || etcd.get(&alive).unwrap_or_default();
+        eventually("its own alive key", Duration::from_secs(150), || {
+            if found().contains("dead") { Err(found()) } else { Ok(()) }
+        });
+        let took = begun.elapsed();
+        println!("the name is taken after {took:?}");
+        assert!(took > Duration::from_secs(60), "{took:?}: twice the life of the key");
+        host.reported(0, "the end of it", |update| matches!(update, Update::Trouble(None)));
+        assert_eq!(host.subnet(), "10.244.1.0/24");
+    });
+}
+
 #[test]
 fn a_copy_with_the_same_address_does_not_take_the_name_of_a_stalled_original() {
     isolated(|| {
