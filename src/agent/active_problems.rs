@@ -33,6 +33,8 @@ pub enum ProblemSource {
     ContestedFiles,
     /// Firewalls of other programs.
     Firewall,
+    /// Host ports whose packets go elsewhere.
+    HostPorts,
     /// Objects of policies, and what cannot be enforced of them.
     Policies,
     /// What this host says of its members of groups.

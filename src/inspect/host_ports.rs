@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use crate::ipam::{PortClaims, StoreError};
 use crate::net::{Family, HostPort, IfName};
 use crate::netlink::NetlinkError;
+use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
-use crate::plan::host_ports::{PortElement, PortMap, TABLE, bridge_names, bridges};
+use crate::plan::host_ports::{PortElement, PortMap, PortMark, TABLE, bridge_names, bridges};
 use crate::plan::ownership::is_of_pod;
-use crate::plan::pod::first_name;
+use crate::plan::pod::{LinkIdentity, first_name};
 
 /// Everything that the maps hold; nothing if they are not there.
 ///
@@ -75,6 +77,54 @@ pub fn others_lead_to(
     let pods = rtnl.links(Some(bridge.index))?.into_iter().filter(is_of_pod);
     let mut named = pods.filter_map(|link| first_name(link.alias.as_deref()?));
     Ok(named.any(|name| links.contains(&name)))
+}
+
+/// The pod of an element runs: its link is there, under whatever name.
+///
+/// # Errors
+/// [`NetlinkError`].
+pub fn pod_runs(rtnl: &Rtnl, mark: &PortMark) -> Result<bool, NetlinkError> {
+    if rtnl.link(&mark.link)?.is_some() {
+        return Ok(true);
+    }
+    let is_its = |link: &Link| {
+        is_of_pod(link) && link.alias.as_deref().and_then(first_name) == Some(mark.link.clone())
+    };
+    Ok(rtnl.links(None)?.iter().any(is_its))
+}
+
+/// The store of `claims`, whose element this is, has a reservation of its pod.
+///
+/// # Errors
+/// [`StoreError::Io`].
+pub fn is_reserved(claims: &PortClaims, element: &PortElement) -> Result<bool, StoreError> {
+    let pod = element.comment.as_deref().and_then(LinkIdentity::in_alias);
+    let Some(LinkIdentity { network, container_id, ifname }) = pod else { return Ok(false) };
+    claims.know(network, container_id, ifname)
+}
+
+/// The links of pods that run while the store of `claims`, which was lost, knows nothing of them: they keep
+/// their ports.
+///
+/// # Errors
+/// What could not be read.
+pub fn orphans(
+    rtnl: &Rtnl,
+    claims: &PortClaims,
+    held: &BTreeSet<HostPort>,
+    found: &[PortElement],
+) -> anyhow::Result<BTreeSet<IfName>> {
+    let mut orphans = BTreeSet::new();
+    for element in found.iter().filter(|element| !held.contains(&element.forward.from)) {
+        let own = element.mark.as_ref().filter(|mark| mark.store == claims.fingerprint());
+        if let Some(mark) = own
+            && !is_reserved(claims, element)?
+            && pod_runs(rtnl, mark)?
+        {
+            orphans.insert(mark.link.clone());
+        }
+    }
+    Ok(orphans)
 }
 
 /// The bridges of pods with host ports.

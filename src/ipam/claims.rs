@@ -97,6 +97,19 @@ impl PortClaims {
         hash::stable(&parts.iter().map(AsRef::as_ref).collect::<Vec<&str>>())
     }
 
+    /// The store has a reservation of this attachment, with ports or without.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn know(
+        &self,
+        network: &str,
+        container_id: &str,
+        ifname: &str,
+    ) -> Result<bool, StoreError> {
+        exists(&self.layout(network).owner(container_id, ifname))
+    }
+
     /// Takes the lock, waiting at most `wait`; creates a missing folder.
     ///
     /// # Errors

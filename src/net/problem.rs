@@ -147,6 +147,7 @@ kinds! {
     PoolLow: Warning, "pool-low";
     BridgePorts: Error, "bridge-ports";
     Unguarded: Error, "unguarded";
+    HostPort: Error, "host-port";
     BridgePortsLow: Warning, "bridge-ports-low";
     StoresUnread: Warning, "stores-unread";
     LeakedAddresses: Warning, "leaked-addresses";

@@ -153,17 +153,17 @@ pub enum HostPortChange {
 
 /// The changes that turn the elements and bridges found into those of `claims`, all of them of the
 /// store with the fingerprint `store`. Elements of other stores, and foreign ones, stay and keep their
-/// packets.
+/// packets; so do those of `orphans`, the links of pods that run and that the store has lost.
 pub fn changes(
     claims: &[PortClaim],
     store: u64,
-    found: &[PortElement],
-    bridges: &BTreeSet<IfName>,
+    (found, bridges): (&[PortElement], &BTreeSet<IfName>),
+    orphans: &BTreeSet<IfName>,
 ) -> Vec<HostPortChange> {
     let own = |found: &&PortElement| found.mark.as_ref().is_some_and(|mark| mark.store == store);
     let by_port: BTreeMap<HostPort, &PortElement> =
         found.iter().map(|found| (found.forward.from, found)).collect();
-    let others = Others::of(found.iter().filter(|found| !own(found)));
+    let others = Others::of(found, store);
     let wanted: BTreeMap<HostPort, PortElement> =
         claims.iter().map(|claim| (claim.forward.from, element(claim, store))).collect();
     let needed = claims.iter().map(|claim| &claim.bridge);
@@ -172,33 +172,54 @@ pub fn changes(
         needed.into_iter().cloned().map(HostPortChange::Bridge).collect();
     for (port, element) in &wanted {
         match by_port.get(port) {
-            None if others.overlap(port) => {}
+            None if others.beside(port).is_some() => {}
             None => changes.push(HostPortChange::Add(element.clone())),
             Some(found) if is_same(element, found) || !own(found) => {}
             Some(_) => changes.push(HostPortChange::Replace(element.clone())),
         }
     }
+    let is_orphan =
+        |found: &&PortElement| found.mark.as_ref().is_some_and(|mark| orphans.contains(&mark.link));
     let gone = found.iter().filter(own).filter(|found| !wanted.contains_key(&found.forward.from));
+    let gone = gone.filter(|found| !is_orphan(found));
     changes.extend(gone.cloned().map(HostPortChange::Remove));
     changes
 }
 
-/// The ports of elements that are not this store's.
-struct Others(BTreeMap<(Protocol, u16), Vec<HostPort>>);
+/// The claimed ports whose packets elements of other stores, or foreign ones, get: each with such an element.
+pub fn blocked(
+    claims: &[PortClaim],
+    store: u64,
+    found: &[PortElement],
+) -> Vec<(PortForward, PortElement)> {
+    let own = |found: &&PortElement| found.mark.as_ref().is_some_and(|mark| mark.store == store);
+    let present: BTreeSet<HostPort> =
+        found.iter().filter(own).map(|found| found.forward.from).collect();
+    let others = Others::of(found, store);
+    let missing = claims.iter().filter(|claim| !present.contains(&claim.forward.from));
+    let blocked = missing
+        .filter_map(|claim| Some((claim.forward, others.beside(&claim.forward.from)?.clone())));
+    blocked.collect()
+}
 
-impl Others {
-    fn of<'a>(found: impl Iterator<Item = &'a PortElement>) -> Others {
-        let mut others: BTreeMap<_, Vec<HostPort>> = BTreeMap::new();
-        for port in found.map(|found| found.forward.from) {
-            others.entry((port.protocol, port.port)).or_default().push(port);
+/// The elements that are not this store's, by protocol and port.
+struct Others<'f>(BTreeMap<(Protocol, u16), Vec<&'f PortElement>>);
+
+impl<'f> Others<'f> {
+    fn of(found: &'f [PortElement], store: u64) -> Others<'f> {
+        let mut others: BTreeMap<_, Vec<&PortElement>> = BTreeMap::new();
+        let is_own = |found: &PortElement| found.mark.as_ref().is_some_and(|m| m.store == store);
+        for other in found.iter().filter(|found| !is_own(found)) {
+            let HostPort { protocol, port, .. } = other.forward.from;
+            others.entry((protocol, port)).or_default().push(other);
         }
         Others(others)
     }
 
-    /// One of them gets packets of `port`, or would lose packets to it.
-    fn overlap(&self, port: &HostPort) -> bool {
-        let same = self.0.get(&(port.protocol, port.port)).into_iter().flatten();
-        same.into_iter().any(|other| other.overlaps(port))
+    /// One of them that gets packets of `port`, or would lose packets to it.
+    fn beside(&self, port: &HostPort) -> Option<&'f PortElement> {
+        let same = self.0.get(&(port.protocol, port.port))?;
+        same.iter().copied().find(|other| other.forward.from.overlaps(port))
     }
 }
 

@@ -7,6 +7,8 @@
 use std::collections::BTreeSet;
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -17,7 +19,6 @@ use crate::inspect::host_ports as inspect;
 use crate::ipam::{LockedClaims, PortClaim, PortClaims, Store, StoreEntry};
 use crate::net::{Family, HostPort, IfName, PortMapping, ReservedPort, port};
 use crate::netlink::NetlinkError;
-use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::os::sysctl;
@@ -26,10 +27,12 @@ use crate::plan::host_ports::{
     self, HostPortChange, PortChange, PortElement, TABLE, changes, element, element_changes,
     is_intact, ruleset,
 };
-use crate::plan::ownership::is_of_pod;
-use crate::plan::pod::first_name;
 use crate::plugin::store::{self, LOCK_WAIT, lock_if_any};
 use crate::plugin::{conntrack, failure};
+
+/// How long the plugin of another store may take to withdraw what it added at the same time.
+const WITHDRAWAL: Duration = Duration::from_millis(500);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// How often the table is restored if somebody removes it while ports are added.
 const TRIES: usize = 3;
@@ -175,15 +178,16 @@ fn restore_lost(claims: &PortClaims, rtnl: &Rtnl) -> Result<(), CniError> {
 }
 
 /// The table in the kernel. It is changed only while the claims are locked.
-struct KernelTable {
+struct KernelTable<'c> {
     nft: Nft,
-    /// Fingerprint of the store that has the claims.
+    claims: &'c PortClaims,
+    /// Their fingerprint.
     store: u64,
 }
 
-impl KernelTable {
-    fn open(claims: &PortClaims) -> Result<KernelTable, CniError> {
-        Ok(KernelTable { nft: Nft::open().map_err(failed)?, store: claims.fingerprint() })
+impl KernelTable<'_> {
+    fn open(claims: &PortClaims) -> Result<KernelTable<'_>, CniError> {
+        Ok(KernelTable { nft: Nft::open().map_err(failed)?, claims, store: claims.fingerprint() })
     }
 
     fn change(&self, steps: &[PortChange]) -> Result<(), NetlinkError> {
@@ -202,8 +206,7 @@ impl KernelTable {
         Ok(())
     }
 
-    /// Adds the elements of `claims` in one transaction, unless ports are taken. What another store adds at
-    /// the same time is seen by one of both, or by both, which then both refuse.
+    /// Adds the elements of `claims` in one transaction, unless ports are taken.
     fn put(
         &self,
         locked: &LockedClaims<'_>,
@@ -227,7 +230,7 @@ impl KernelTable {
                 }
                 // Removed since the check above.
                 Err(error) if error.errno() == Some(Errno::ENOENT) => {}
-                Ok(()) => return self.stale_beside(rtnl, &elements).map(drop),
+                Ok(()) => return self.outlast(rtnl, &elements),
                 refused => return refused.map_err(failed),
             }
         }
@@ -255,8 +258,7 @@ impl KernelTable {
         Ok(steps)
     }
 
-    /// The steps that remove stale elements whose packets `elements` would get or take: of one address and
-    /// of all, where the other is asked for.
+    /// The steps that remove stale elements beside `elements`.
     ///
     /// # Errors
     /// Code 104: one of them is not stale.
@@ -265,33 +267,55 @@ impl KernelTable {
         rtnl: &Rtnl,
         elements: &[PortElement],
     ) -> Result<Vec<PortChange>, CniError> {
+        match self.beside(rtnl, elements)? {
+            (_, Some(living)) => Err(taken(living)),
+            (stale, None) => {
+                Ok(stale.iter().map(|found| PortChange::Remove(found.forward.from)).collect())
+            }
+        }
+    }
+
+    /// Elements whose packets `elements` would get or take (of one address and of all, where the other is asked
+    /// for): the stale ones, and one that is not.
+    fn beside(
+        &self,
+        rtnl: &Rtnl,
+        elements: &[PortElement],
+    ) -> Result<(Vec<PortElement>, Option<PortElement>), CniError> {
         let ports: BTreeSet<HostPort> =
             elements.iter().map(|element| element.forward.from).collect();
         let mut stale = Vec::new();
         for found in inspect::beside(&self.nft, &ports).map_err(failed)? {
             if !self.is_stale(rtnl, &found)? {
-                return Err(taken(found));
+                return Ok((stale, Some(found)));
             }
-            stale.push(PortChange::Remove(found.forward.from));
+            stale.push(found);
         }
-        Ok(stale)
+        Ok((stale, None))
     }
 
-    /// The element has no owner: in our store its claim would be ours now; of another store the pod
-    /// is gone.
+    /// What another store adds at the same time is seen by one of both, or by both: then the one with the higher
+    /// fingerprint withdraws, and this waits for that.
+    fn outlast(&self, rtnl: &Rtnl, elements: &[PortElement]) -> Result<(), CniError> {
+        let end = Instant::now() + WITHDRAWAL;
+        while let (_, Some(other)) = self.beside(rtnl, elements)? {
+            let withdraws = other.mark.as_ref().is_some_and(|mark| mark.store > self.store);
+            if !withdraws || Instant::now() > end {
+                return Err(taken(other));
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
+    /// The element has no owner: its pod is gone, or its claim, which would be ours now, is another one's. A
+    /// running pod that the store does not know keeps its port: the store was lost.
     fn is_stale(&self, rtnl: &Rtnl, found: &PortElement) -> Result<bool, CniError> {
         let Some(mark) = &found.mark else { return Ok(false) };
-        if mark.store == self.store {
+        if mark.store == self.store && inspect::is_reserved(self.claims, found)? {
             return Ok(true);
         }
-        if rtnl.link(&mark.link).map_err(failed)?.is_some() {
-            return Ok(false);
-        }
-        // Somebody may have renamed it.
-        let is_its = |link: &Link| {
-            is_of_pod(link) && link.alias.as_deref().and_then(first_name) == Some(mark.link.clone())
-        };
-        Ok(!rtnl.links(None).map_err(failed)?.iter().any(is_its))
+        Ok(!inspect::pod_runs(rtnl, mark).map_err(failed)?)
     }
 
     /// Makes the elements what all claims request.
@@ -299,7 +323,10 @@ impl KernelTable {
         let claims = locked.held()?;
         let found = inspect::all(&self.nft).map_err(failed)?;
         let bridges = inspect::bridge_set(&self.nft).map_err(failed)?;
-        let changes = changes(&claims, self.store, &found, &bridges);
+        let held = claims.iter().map(|claim| claim.forward.from).collect();
+        let orphans = inspect::orphans(rtnl, self.claims, &held, &found)
+            .map_err(|error| CniError::internal(format!("{error:#}")))?;
+        let changes = changes(&claims, self.store, (&found, &bridges), &orphans);
         let steps: Vec<PortChange> = changes.iter().flat_map(HostPortChange::steps).collect();
         self.change(&steps).map_err(failed)?;
         for change in &changes {

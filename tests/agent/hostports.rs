@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::cni::{Attachment, Network};
 use crate::support::echo::{Echo, ask_tcp, ask_udp};
+use crate::support::local::{has_problem, status_when};
 use crate::support::pod::make_netns;
 use crate::support::{Node, Place, Pod, soon};
 use crate::{alone, serve};
@@ -140,6 +141,29 @@ fn a_port_of_another_store_answers_on_127_0_0_1_beside_an_agent() {
     agent.stop();
     let agent = serve(host, &[]);
     assert!(ask_tcp(host, local).is_ok());
+    agent.stop();
+}
+
+/// Of one address and of every address, the first gets the packets of both.
+#[test]
+fn a_port_that_another_element_has_is_a_problem_until_that_is_gone() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[]);
+    let pod = pod(host, "web");
+    let before = table(host);
+    agent.stop();
+    host.run(&format!("nft delete element {TABLE} any4 {{ tcp . 8080 }}")).ok();
+    let other = format!("element {TABLE} at4 {{ 192.0.2.11 . tcp . 8080");
+    host.run(&format!("nft add {other} : 10.244.9.9 . 80 }}")).ok();
+    let agent = serve(host, &[]);
+    let status = status_when(host, "the port", |status| has_problem(status, "host-port"));
+    let text = status["problems"].to_string();
+    assert!(text.contains("10.244.9.9:80") && text.contains("every IPv4 address"), "{text}");
+    host.run(&format!("nft delete {other} }}")).ok();
+    soon("the port is back", || table(host) == before);
+    status_when(host, "no problem", |status| !has_problem(status, "host-port"));
+    pod.delete();
     agent.stop();
 }
 

@@ -235,13 +235,27 @@ fn the_second_network_of_a_container_leaves_its_ports_to_the_first() {
 }
 
 #[test]
-fn elements_of_a_lost_store_block_no_port() {
+fn a_running_pod_whose_store_is_lost_keeps_its_port_and_a_dead_one_blocks_none() {
     let host = PluginHost::new();
-    let wish = json!([mapping("tcp", 80, "")]);
+    let (wish, one) = (json!([mapping("tcp", 80, "")]), json!([mapping("tcp", 80, "192.0.2.11")]));
     add(&host, "lost", &wish);
+    let before = elements(&host);
     host.run("rm -r /run/humanz").ok();
-    add(&host, "second", &wish);
-    assert!(elements(&host)[0].ends_with("10.1.2.3 . 80"), "{:?}", elements(&host));
+    for (name, wish) in [("second", &wish), ("beside", &one)] {
+        host.netns(name);
+        let answer = call("ADD", name, wish).run(&host);
+        assert_eq!(answer.code(), 104, "{answer:?}");
+        assert!(answer.error().contains("humanz net lost eth0"), "{}", answer.error());
+        assert_eq!(elements(&host), before);
+    }
+    // Neither another pod nor GC, which restores the table, removes it.
+    add(&host, "other", &json!([mapping("tcp", 81, "")]));
+    let valid = ["lost", "other"].map(|id| json!({ "containerID": id, "ifname": "eth0" }));
+    gc(json!(valid)).run(&host).ok();
+    assert!(before.iter().all(|element| elements(&host).contains(element)), "{before:?}");
+    host.run("ip netns del lost").ok();
+    soon("its link is deleted too", || veths(&host).len() == 1);
+    call("ADD", "second", &wish).run(&host).ok();
     // A network with a store of its own: refused while that pod is there, and not for ever.
     let elsewhere = || elsewhere("ADD", "third", &wish).with("CNI_ARGS", "IP=10.1.2.9");
     host.netns("third");
@@ -251,6 +265,30 @@ fn elements_of_a_lost_store_block_no_port() {
     host.run("ip netns del second").ok();
     soon("its link is deleted too", || veths(&host).len() == 1);
     elsewhere().run(&host).ok();
+}
+
+#[test]
+fn of_two_stores_that_ask_for_a_port_together_one_gets_it() {
+    let host = PluginHost::new();
+    let (one, all) = (json!([mapping("tcp", 80, "192.0.2.11")]), json!([mapping("tcp", 80, "")]));
+    for round in 0..24 {
+        let [here, there] = ["a", "b"].map(|name| format!("{name}{round}"));
+        [&here, &there].iter().for_each(|name| host.netns(name));
+        let (wish, other) = if round % 2 == 0 { (&one, &all) } else { (&all, &one) };
+        let elsewhere_add = elsewhere("ADD", &there, other).with("CNI_ARGS", "IP=10.1.2.99");
+        let calls = [call("ADD", &here, wish), elsewhere_add];
+        let [first, second] = std::thread::scope(|scope| {
+            let running = calls.each_ref().map(|call| scope.spawn(|| call.run(&host)));
+            running.map(|running| running.join().unwrap())
+        });
+        let won = [&first, &second].map(|answer| answer.ended.succeeded());
+        assert_eq!(won.iter().filter(|won| **won).count(), 1, "{first:?} {second:?}");
+        let refused = if won[0] { second } else { first };
+        assert_eq!(refused.code(), 104, "{refused:?}");
+        call("DEL", &here, wish).run(&host).ok();
+        elsewhere("DEL", &there, other).run(&host).ok();
+        assert_eq!(elements(&host), [""; 0]);
+    }
 }
 
 #[test]

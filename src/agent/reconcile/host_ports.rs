@@ -10,42 +10,49 @@ use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
 use crate::agent::trigger::Scope;
 use crate::inspect::{Kernel, host_ports};
 use crate::ipam::{PortClaim, PortClaims};
-use crate::net::{Family, IfName, Object, ReservedPort};
+use crate::net::{Family, IfName, Object, PortForward, Problem, ProblemKind, ReservedPort};
 use crate::netlink::NetlinkError;
-use crate::nft::{ElementChange, Nft};
+use crate::nft::ElementChange;
 use crate::os::{identity, sysctl};
 use crate::plan::Line;
 use crate::plan::host_ports::{
-    HostPortChange, TABLE, changes, element_changes, is_intact, removals, ruleset,
+    HostPortChange, PortElement, TABLE, blocked, changes, element_changes, is_intact, removals,
+    ruleset,
 };
 use crate::settings::Settings;
 
 /// How long plugins are waited for, which hold the claims for a millisecond.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// Puts right what differs. Looks without the lock first: plugins would wait for it.
-pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
-    let Some(claims) = claims(run.settings, applier) else { return };
-    let nft = &run.kernel.nft;
+/// Puts right what differs; gives the ports that lead elsewhere and stay. Looks without the lock first: plugins
+/// would wait for it.
+pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Vec<Problem> {
+    let Some(claims) = claims(run.settings, applier) else { return Vec::new() };
     let held = claims.read().held().with_context(|| ipam_dir_hint(run.settings));
     let reserved = run.settings.reserved_ports();
     let pending = held.and_then(|held| {
         let held = allowed(held, &reserved);
-        Ok((pending(nft, &claims, &held, &reserved)?, held))
+        Ok((pending(run.kernel, &claims, &held, &reserved)?, held))
     });
-    let (changes, held) = match pending {
+    let (Pending { changes, blocked }, held) = match pending {
         Ok(pending) => pending,
-        Err(error) => return inspect_failed(&error, applier),
+        Err(error) => {
+            inspect_failed(&error, applier);
+            return Vec::new();
+        }
     };
+    let problems = blocked.iter().map(|(port, other)| problem(port, other)).collect();
     if applier.is_dry() {
-        return applier.apply_together(&changes, || Ok::<(), NetlinkError>(()));
+        applier.apply_together(&changes, || Ok::<(), NetlinkError>(()));
+        return problems;
     }
     if !changes.is_empty()
-        && let Err(error) = repair(nft, &claims, &reserved, applier)
+        && let Err(error) = repair(run.kernel, &claims, &reserved, applier)
     {
         inspect_failed(&error, applier);
     }
     keep_loopback(run, &held, applier);
+    problems
 }
 
 /// Removes the elements of our store, and the table if there are no others.
@@ -55,7 +62,8 @@ pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
         Ok(found) => found,
         Err(error) => return inspect_failed(&error.into(), applier),
     };
-    let changes = changes(&[], claims.fingerprint(), &found, &BTreeSet::new());
+    let none = BTreeSet::new();
+    let changes = changes(&[], claims.fingerprint(), (&found, &none), &none);
     if changes.len() == found.len() {
         let table = Line::removed(Object::Table(TABLE.to_owned()));
         return applier.apply(&table, || kernel.nft.delete(TABLE));
@@ -87,39 +95,60 @@ fn allowed(mut held: Vec<PortClaim>, reserved: &[ReservedPort]) -> Vec<PortClaim
     held
 }
 
-/// What differs from what is `held`.
+/// What differs from what is held.
+#[derive(Default)]
+struct Pending {
+    changes: Vec<HostPortChange>,
+    /// What stays as it is: [`host_ports::blocked`](crate::plan::host_ports::blocked).
+    blocked: Vec<(PortForward, PortElement)>,
+}
+
 fn pending(
-    nft: &Nft,
+    Kernel { nft, rtnl, .. }: &Kernel,
     claims: &PortClaims,
     held: &[PortClaim],
     reserved: &[ReservedPort],
-) -> Result<Vec<HostPortChange>, NetlinkError> {
+) -> anyhow::Result<Pending> {
     let fingerprints = nft.fingerprints(TABLE)?;
     if held.is_empty() && fingerprints.is_none() {
-        return Ok(Vec::new());
+        return Ok(Pending::default());
     }
     let table = (!is_intact(fingerprints.as_ref())).then_some(HostPortChange::Table);
     let (found, bridges) = (host_ports::all(nft)?, host_ports::bridge_set(nft)?);
-    let elements = changes(held, claims.fingerprint(), &found, &bridges);
+    let ports = held.iter().map(|claim| claim.forward.from).collect();
+    let orphans = host_ports::orphans(rtnl, claims, &ports, &found)?;
+    let store = claims.fingerprint();
+    let elements = changes(held, store, (&found, &bridges), &orphans);
     let mut foreign = removals(reserved, &found);
     foreign.retain(|removal| !elements.contains(removal));
-    Ok(table.into_iter().chain(elements).chain(foreign).collect())
+    let changes = table.into_iter().chain(elements).chain(foreign).collect();
+    Ok(Pending { changes, blocked: blocked(held, store, &found) })
+}
+
+fn problem(port: &PortForward, other: &PortElement) -> Problem {
+    let owner = other.comment.as_deref().unwrap_or("an element without a mark of humanz");
+    let what = format!("{port}: its packets go to {} of {owner}", other.forward);
+    let fix = format!(
+        "delete one of both pods; if the other one is gone, its element: nft list table inet {TABLE}"
+    );
+    Problem::new(ProblemKind::HostPort, Object::HostPort(*port), what).with_fix(fix)
 }
 
 /// Looks again with the lock, and makes the changes that are needed then.
 fn repair(
-    nft: &Nft,
+    kernel: &Kernel,
     claims: &PortClaims,
     reserved: &[ReservedPort],
     applier: &mut Applier,
 ) -> anyhow::Result<()> {
+    let nft = &kernel.nft;
     let locked = claims.lock(LOCK_WAIT)?;
     locked.sweep()?;
     let held = allowed(locked.held()?, reserved);
-    let mut changes = pending(nft, claims, &held, reserved)?;
+    let mut changes = pending(kernel, claims, &held, reserved)?.changes;
     if changes.first() == Some(&HostPortChange::Table) {
         applier.apply(&HostPortChange::Table, || nft.ensure(&ruleset()));
-        changes = pending(nft, claims, &held, reserved)?;
+        changes = pending(kernel, claims, &held, reserved)?.changes;
     }
     if !changes.is_empty() {
         applier.apply_together(&changes, || nft.change_elements(TABLE, &steps(&changes)));

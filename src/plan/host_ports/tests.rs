@@ -21,7 +21,7 @@ fn claim(name: &str, address: &str, port: u16) -> PortClaim {
 
 fn check(claims: &[PortClaim], found: &[PortElement], bridges: &[&str], wanted: &[&str]) {
     let bridges = bridges.iter().map(|name| name.parse().unwrap()).collect();
-    let changes = changes(claims, STORE, found, &bridges);
+    let changes = changes(claims, STORE, (found, &bridges), &BTreeSet::new());
     let lines: Vec<String> = changes.iter().map(|change| change.line().to_string()).collect();
     assert_eq!(lines, wanted);
 }
@@ -61,6 +61,35 @@ fn elements_of_another_store_and_of_other_people_stay() {
     let by_hand = PortElement { mark: None, ..element(&claim("c2", "192.0.2.1", 80), STORE) };
     check(&[], &[other.clone(), by_hand], &["hz0"], &[]);
     check(&[claim("c3", "0.0.0.0", 80)], &[other], &["hz0"], &[]);
+}
+
+#[test]
+fn the_elements_of_running_pods_that_the_store_lost_stay() {
+    let lost = element(&claim("c1", "0.0.0.0", 80), STORE);
+    let orphans = BTreeSet::from([lost.mark.clone().unwrap().link]);
+    let bridges = BTreeSet::from(["hz0".parse().unwrap()]);
+    let found = [lost, element(&claim("c2", "0.0.0.0", 81), STORE)];
+    let changes = changes(&[], STORE, (&found, &bridges), &orphans);
+    let lines: Vec<String> = changes.iter().map(|change| change.line().to_string()).collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("81/tcp"), "{lines:?}");
+}
+
+#[test]
+fn a_port_that_another_element_has_is_blocked() {
+    let own = claim("c1", "0.0.0.0", 80);
+    let blocked_by = |found: &[PortElement]| {
+        let blocked = blocked(std::slice::from_ref(&own), STORE, found);
+        blocked.into_iter().map(|(_, other)| other.forward.from).collect::<Vec<_>>()
+    };
+    let others = |address, port| element(&claim("c9", address, port), STORE + 1);
+    let [same, beside] = ["0.0.0.0", "192.0.2.1"].map(|address| others(address, 80));
+    assert_eq!(blocked_by(std::slice::from_ref(&same)), [same.forward.from]);
+    assert_eq!(blocked_by(std::slice::from_ref(&beside)), [beside.forward.from]);
+    let present = element(&own, STORE);
+    assert!(blocked_by(&[beside, present]).is_empty(), "ours is there");
+    assert!(blocked_by(&[others("0.0.0.0", 81), others("::", 80)]).is_empty());
+    assert!(blocked_by(&[]).is_empty(), "it is missing, and will be added");
 }
 
 #[test]

@@ -81,6 +81,13 @@ impl<'a> LinkIdentity<'a> {
         alias
     }
 
+    /// The attachment that `alias` names, with its words as they stand there.
+    pub fn in_alias(alias: &'a str) -> Option<LinkIdentity<'a>> {
+        let mut words = alias.split(' ').skip(1);
+        let [network, container_id, ifname] = [words.next()?, words.next()?, words.next()?];
+        Some(LinkIdentity { network, container_id, ifname })
+    }
+
     /// `alias` says that the link belongs to this attachment.
     pub fn owns(&self, alias: Option<&str>) -> bool {
         let rest = alias.and_then(|alias| alias.strip_prefix(&self.words()));
@@ -105,9 +112,7 @@ pub fn is_of_network(alias: Option<&str>, network: &str) -> bool {
 /// The name that the link of a pod with this alias was given; of another link if a word of it is
 /// shortened.
 pub fn first_name(alias: &str) -> Option<IfName> {
-    let mut words = alias.split(' ').skip(1);
-    let [network, container_id, ifname] = [words.next()?, words.next()?, words.next()?];
-    Some(LinkIdentity { network, container_id, ifname }.host_ifname())
+    Some(LinkIdentity::in_alias(alias)?.host_ifname())
 }
 
 /// `name`; if it is long, its beginning and a hash of the whole (`~` is in no name).
