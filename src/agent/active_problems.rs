@@ -39,6 +39,8 @@ pub enum ProblemSource {
     Policies,
     /// What this host says of its members of groups.
     Members,
+    /// Blocks of tenants' networks.
+    Blocks,
     /// Pods whose policies are not in force.
     QuarantinedPods,
     /// Routes to other hosts.

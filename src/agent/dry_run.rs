@@ -91,6 +91,7 @@ pub fn reconcile_of(host: &Host) -> Reconcile<'_> {
         peers: host.peers.as_ref(),
         in_sync: host.in_sync,
         resolved: host.resolved(),
+        networks: host.networks(),
         policies: host.policies(),
         previous: None,
         was_ready: false,

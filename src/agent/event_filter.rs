@@ -149,7 +149,6 @@ fn is_tunnel(name: &IfName) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::PerFamily;
     use crate::netlink::fdb::Destination;
 
     const OWN_PORT: u32 = 77;
@@ -157,7 +156,7 @@ mod tests {
     fn filter() -> EventFilter {
         let (tunnels, attached, gone, guards) = Default::default();
         let own = OwnWrites::new(OWN_PORT, OWN_PORT);
-        own.set_pools(PerFamily { v4: "10.244.0.0/16".parse().ok(), v6: None });
+        own.set_pools(vec!["10.244.0.0/16".parse().unwrap()]);
         let (bridge, own) = ("hz-br".parse().unwrap(), Arc::new(own));
         EventFilter { bridge, tunnels, attached, gone, guards, own }
     }

@@ -24,6 +24,7 @@ mod event_filter;
 pub(crate) mod lock;
 pub(crate) mod logger;
 pub(crate) mod names;
+mod networks;
 mod new_pods;
 mod notify;
 mod own_writes;

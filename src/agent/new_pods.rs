@@ -12,15 +12,47 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{Shutdown, shutdown};
+use serde::Serialize;
 
 use crate::inspect::local_socket;
 use crate::policy::ask::{self, LocalPod, PolicyAnswer};
+use crate::policy::network_plan::{BlockAnswer, BlockQuestion};
 
 /// How long the plugin may take to ask.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// So many questions are read at once.
 const READERS: usize = 64;
+
+/// What a plugin asks for.
+#[derive(Debug)]
+pub enum PluginRequest {
+    /// A new pod's policies.
+    Pod(PodRequest),
+    /// A block of a network.
+    Block(BlockRequest),
+}
+
+/// A plugin that waits for a block.
+#[derive(Debug)]
+pub struct BlockRequest {
+    pub question: BlockQuestion,
+    pub asked_at: Instant,
+    to: UnixStream,
+}
+
+impl BlockRequest {
+    /// A plugin that has gone needs no answer.
+    pub fn answer(self, answer: &BlockAnswer) {
+        write_line(self.to, answer);
+    }
+}
+
+fn write_line(mut to: UnixStream, answer: &impl Serialize) {
+    let Ok(mut line) = serde_json::to_vec(answer) else { return };
+    line.push(b'\n');
+    let _gone = to.set_nonblocking(true).and_then(|()| to.write_all(&line));
+}
 
 /// A question that waits for its answer.
 #[derive(Debug)]
@@ -31,10 +63,8 @@ pub struct PodRequest {
 
 impl PodRequest {
     /// A plugin that has gone needs no answer.
-    pub fn answer(mut self, answer: &PolicyAnswer) {
-        let Ok(mut line) = serde_json::to_vec(answer) else { return };
-        line.push(b'\n');
-        let _gone = self.to.set_nonblocking(true).and_then(|()| self.to.write_all(&line));
+    pub fn answer(self, answer: &PolicyAnswer) {
+        write_line(self.to, answer);
     }
 }
 
@@ -74,7 +104,7 @@ fn file(path: &Path) -> Option<(u64, u64)> {
 /// There can be no socket or no thread.
 pub fn listen(
     ipam_dir: &Path,
-    ask: impl Fn(PodRequest) + Clone + Send + 'static,
+    ask: impl Fn(PluginRequest) + Clone + Send + 'static,
 ) -> io::Result<NewPods> {
     let path = ask::socket(ipam_dir);
     let listener = Arc::new(local_socket::listen(&path)?);
@@ -114,10 +144,14 @@ pub fn listen(
     thread::Builder::new().name("policies".into()).spawn(hear).map(|_| new_pods)
 }
 
-fn question(mut stream: UnixStream) -> io::Result<PodRequest> {
+fn question(mut stream: UnixStream) -> io::Result<PluginRequest> {
     local_socket::refuse_others(&stream)?;
     let line = local_socket::read_line(&mut stream, ask::LIMIT, Instant::now() + PATIENCE)?;
-    Ok(PodRequest { pod: serde_json::from_slice(&line)?, to: stream })
+    if let Ok(pod) = serde_json::from_slice(&line) {
+        return Ok(PluginRequest::Pod(PodRequest { pod, to: stream }));
+    }
+    let (question, asked_at) = (serde_json::from_slice(&line)?, Instant::now());
+    Ok(PluginRequest::Block(BlockRequest { question, asked_at, to: stream }))
 }
 
 #[cfg(test)]
@@ -125,8 +159,14 @@ mod tests {
     use super::*;
 
     fn listen_in(folder: &Path) -> NewPods {
-        listen(folder, |asked| {
-            asked.answer(&PolicyAnswer { in_force: true, judged: true, why: String::new() })
+        listen(folder, |asked| match asked {
+            PluginRequest::Pod(asked) => {
+                asked.answer(&PolicyAnswer { in_force: true, judged: true, why: String::new() })
+            }
+            PluginRequest::Block(asked) => {
+                let why = asked.question.network.to_string();
+                asked.answer(&BlockAnswer { ready: false, why })
+            }
         })
         .unwrap()
     }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ipnetwork::IpNetwork;
 
-use crate::net::{Mac, PerFamily, subnet};
+use crate::net::{Mac, subnet};
 use crate::netlink::fdb::Destination;
 
 /// Shared by the reconcile, which writes, and the filter of events.
@@ -24,7 +24,7 @@ pub struct OwnWrites {
 
 #[derive(Debug, Default)]
 struct WrittenState {
-    pools: PerFamily<IpNetwork>,
+    pools: Vec<IpNetwork>,
     /// The events of destinations bear no sender. By index of the device: its UDP port, and what was
     /// written last for each MAC.
     devices: BTreeMap<u32, (u16, Written)>,
@@ -49,14 +49,15 @@ impl OwnWrites {
     }
 
     /// Where pods have their addresses.
-    pub fn set_pools(&self, pools: PerFamily<IpNetwork>) {
+    pub fn set_pools(&self, pools: Vec<IpNetwork>) {
         self.state().pools = pools;
     }
 
     /// A route to `destination` is one to pods.
     pub fn is_of_pods(&self, destination: IpNetwork) -> bool {
-        let pools = self.state().pools;
-        pools.iter().any(|pool| subnet::overlap(*pool, destination)) && destination.prefix() > 0
+        let state = self.state();
+        state.pools.iter().any(|pool| subnet::overlap(*pool, destination))
+            && destination.prefix() > 0
     }
 
     /// A destination that is about to be written on a device with this UDP port.
@@ -107,7 +108,7 @@ mod tests {
         let writes = OwnWrites::new(7, 8);
         let is_of_pods = |text: &str| writes.is_of_pods(text.parse().unwrap());
         assert!(!is_of_pods("10.244.2.0/24"));
-        writes.set_pools(PerFamily { v4: "10.244.0.0/16".parse().ok(), v6: None });
+        writes.set_pools(vec!["10.244.0.0/16".parse().unwrap()]);
         assert!(is_of_pods("10.244.2.0/24") && is_of_pods("10.0.0.0/8"));
         assert!(!is_of_pods("0.0.0.0/0") && !is_of_pods("10.245.0.0/24"));
         assert!(writes.is_sender(7) && !writes.is_sender(0));

@@ -56,6 +56,7 @@ mod tests {
         }
         let peer = Peer {
             subnets,
+            blocks: Vec::new(),
             addresses: Default::default(),
             backend: Default::default(),
             tunnel: None,

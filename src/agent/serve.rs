@@ -10,6 +10,7 @@ mod files;
 mod flows;
 mod folders;
 mod members;
+mod networks;
 mod pod_answers;
 mod policy;
 mod pools;
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::agent::cleanup;
+use crate::agent::new_pods::PluginRequest;
 use crate::agent::notify;
 use crate::agent::serve::state::RETRY;
 use crate::agent::trigger::{Scope, Trigger, TriggerReason};
@@ -37,6 +39,7 @@ use crate::settings::exit::{self, Exit};
 
 pub use agent::Agent;
 pub use files::RuntimeFiles;
+pub use networks::kept_networks;
 pub use policy::kept_policies;
 pub use refused_settings::RefusedSettings;
 pub use state::AgentState;
@@ -65,7 +68,9 @@ impl Agent {
                 self.registry.save();
                 return Err(lost);
             }
+            self.follow_networks();
             self.reconcile();
+            self.serve_networks();
             self.exchange_members();
             self.publish();
             self.record_flows();
@@ -92,6 +97,7 @@ impl Agent {
             }
             self.wait()?;
             self.use_last_known_good();
+            self.follow_networks();
             let failures = self.reconcile().map(|applier| applier.failure_lines());
             if let Some(failures) = failures.filter(|failures| !failures.is_empty()) {
                 return Err(Exit::new(exit::FAILURE, failures));
@@ -117,6 +123,7 @@ impl Agent {
             self.state.quarantine_due,
             self.state.finish_pods_at,
             self.state.closed.look_at,
+            self.state.networks.due(),
             self.state.refused.as_ref().map(|refused| refused.look_at),
             self.registry.patience_ends().filter(|_| !can_look),
             self.registry.save_due(),
@@ -176,8 +183,13 @@ impl Agent {
             }
             Trigger::Policy(update) => (self.take_policies(update), TriggerReason::POLICIES),
             Trigger::Members(exchanged) => (self.take_members(exchanged), TriggerReason::POLICIES),
-            Trigger::Pod(asked) => {
+            Trigger::Blocks(update) => (self.take_blocks(update), TriggerReason::HOSTS),
+            Trigger::Plugin(PluginRequest::Pod(asked)) => {
                 self.state.asked.push(asked);
+                return Ok(());
+            }
+            Trigger::Plugin(PluginRequest::Block(asked)) => {
+                self.state.networks.ask(asked);
                 return Ok(());
             }
             Trigger::Registry(update) => (self.handle_update(update)?, TriggerReason::HOSTS),

@@ -103,10 +103,11 @@ fn resolve_names(
 }
 
 fn following(triggers: Sender<Trigger>) -> Following {
-    let on_members = triggers.clone();
+    let (on_members, on_blocks) = (triggers.clone(), triggers.clone());
     Following::new(
         move |update| trigger::send(&triggers, Trigger::Policy(update)),
         move |members| trigger::send(&on_members, Trigger::Members(members)),
+        move |blocks| trigger::send(&on_blocks, Trigger::Blocks(blocks)),
     )
 }
 
@@ -124,6 +125,7 @@ fn state(
     shared.problems.set(ProblemSource::Settings, problems);
     state.refused = refused;
     (state.policies, state.published) = serve::kept_policies(settings, name, kernel);
+    state.networks = serve::kept_networks(settings, name, &state.policies);
     state
 }
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::agent::new_pods::PodRequest;
+use crate::agent::new_pods::PluginRequest;
 use crate::etcd;
 use crate::lease::Resolved;
 use crate::policy::SourceUpdate;
-use crate::sources::Exchanged;
+use crate::sources::{BlocksUpdate, Exchanged};
 
 /// A message of another thread that may make the loop reconcile.
 #[derive(Debug)]
@@ -29,8 +29,10 @@ pub enum Trigger {
     Policy(SourceUpdate),
     /// Other hosts say something else of their members of groups.
     Members(Exchanged),
-    /// The plugin asks for a new pod's policies.
-    Pod(PodRequest),
+    /// Hosts have other blocks of tenants' networks.
+    Blocks(BlocksUpdate),
+    /// A plugin asks for something.
+    Plugin(PluginRequest),
 }
 
 /// Quiet time after a reconcile: a storm of events costs one reconcile each 20 ms, a single one waits for

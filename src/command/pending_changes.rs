@@ -71,6 +71,7 @@ mod tests {
         let subnet = |text: &str| text.parse().unwrap();
         Peer {
             subnets: PerFamily { v4: Some(subnet(v4)), v6: v6.map(subnet) },
+            blocks: Vec::new(),
             addresses: PerFamily::default(),
             backend: Backend::Auto,
             tunnel: None,

@@ -102,7 +102,7 @@ fn rows(host: &Host) -> Result<Vec<Row>, Exit> {
     let found = reconcile::routes::found(&host.kernel.rtnl).context("list routes")?;
     let owners = peers.by_name.iter();
     let owners =
-        owners.flat_map(|(name, peer)| peer.subnets.iter().map(move |to| (*to, name.to_string())));
+        owners.flat_map(|(name, peer)| peer.pod_subnets().map(move |to| (to, name.to_string())));
     Ok(compare(&owners.collect(), &wanted, &found, &peer_routes))
 }
 

@@ -17,6 +17,7 @@ use crate::etcd::settings::EtcdSettings;
 use crate::etcd::urgent::UrgentKeys;
 use crate::etcd::watch::{self, KeyWatch, Seen, after, raw};
 use crate::lease::EtcdError;
+use crate::lease::blocks::FoundBlocks;
 use crate::lease::records::{Key, NodeName, ReachabilityReport, Roots};
 use crate::lease::snapshot::{EtcdCluster, Raw, Snapshot};
 use crate::lease::transaction::{Condition, Transaction, Write};
@@ -144,15 +145,28 @@ impl Etcd {
         }
     }
 
-    /// The keys by which `host` publishes members of groups, each with the revision of its last change.
+    /// The blocks of all hosts, and the revision of etcd.
+    pub async fn blocks(&self) -> Result<(FoundBlocks, i64), EtcdError> {
+        let mut found = FoundBlocks::default();
+        let take = |raw: Raw<'_>| {
+            found.put(&self.roots, raw.key, raw.created);
+            true
+        };
+        let (revision, _) = self.read_range(&self.roots.blocks_range(), 0, take).await?;
+        Ok((found, revision))
+    }
+
+    /// The keys of the blocks of `host`, and those by which it publishes members of groups, each with the revision of its last change.
     pub async fn members_of(&self, host: &NodeName) -> Result<Vec<(String, i64)>, EtcdError> {
         let (own, announced) = (self.roots.members_of(host), self.roots.announcements_range());
+        let blocks = self.roots.blocks_of(host);
         let mut found = Vec::new();
         let is_its = |key: &[u8]| {
             key.starts_with(own.as_bytes())
+                || key.starts_with(blocks.as_bytes())
                 || self.roots.announced(key).is_some_and(|(_, announcing)| announcing == *host)
         };
-        for range in [&own, &announced] {
+        for range in [&own, &blocks, &announced] {
             let take = |raw: Raw<'_>| {
                 if let Ok(key) = std::str::from_utf8(raw.key)
                     && is_its(raw.key)

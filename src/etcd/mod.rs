@@ -45,6 +45,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use tokio::sync::watch as latest;
 
+use crate::lease::blocks::FoundBlocks;
 use crate::lease::records::NodeName;
 use crate::lease::transaction::Transaction;
 use crate::lease::{EtcdError, HostAttributes, Roots, Snapshot};
@@ -98,7 +99,8 @@ pub fn read(settings: &EtcdSettings, roots: &Roots) -> Result<Snapshot, String> 
     once(settings, roots, async |etcd| etcd.read().await)
 }
 
-/// The keys by which `host` publishes members of groups, each with the revision of its last change.
+/// The keys of the blocks of `host`, and those by which it publishes members of groups, each with the revision of
+/// its last change.
 ///
 /// # Errors
 /// No member answers, or reading is not permitted.
@@ -108,6 +110,14 @@ pub fn members_of(
     host: &NodeName,
 ) -> Result<Vec<(String, i64)>, String> {
     once(settings, roots, async |etcd| etcd.members_of(host).await)
+}
+
+/// The blocks of all hosts, and the revision of etcd.
+///
+/// # Errors
+/// No member answers, or reading is not permitted.
+pub fn blocks(settings: &EtcdSettings, roots: &Roots) -> Result<(FoundBlocks, i64), String> {
+    once(settings, roots, async |etcd| etcd.blocks().await)
 }
 
 /// Commits one transaction; false if a condition did not hold. `what` is for errors.

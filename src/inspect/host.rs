@@ -12,12 +12,14 @@ use serde_json::Value;
 use crate::inspect::cluster::{self, ClusterView};
 use crate::inspect::host_state::{self, HostState};
 use crate::inspect::pods::{self, PodAttachment};
-use crate::inspect::{Kernel, agent_socket, identity, last_policies, names, state_file};
+use crate::inspect::{Kernel, agent_socket, identity, last_policies, names, networks, state_file};
 use crate::lease::{NodeName, Peer, Peers, Resolved};
 use crate::net::{Family, PerFamily};
 use crate::netlink::address::Address;
 use crate::netlink::link::Link;
+use crate::policy::Networks;
 use crate::policy::knowledge::HostKnowledge;
+use crate::policy::served::ServedNetworks;
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
 
@@ -49,6 +51,7 @@ pub struct Host {
     pub peers_unknown: Option<String>,
     resolved: OnceCell<Resolved>,
     policies: OnceCell<Option<HostKnowledge>>,
+    networks: OnceCell<ServedNetworks>,
     links: OnceCell<BTreeMap<u32, Link>>,
     addresses: OnceCell<Vec<Address>>,
     attachments: OnceCell<(Vec<PodAttachment>, Vec<String>)>,
@@ -69,6 +72,7 @@ impl Host {
             peers_unknown: None,
             resolved: OnceCell::new(),
             policies: OnceCell::new(),
+            networks: OnceCell::new(),
             links: OnceCell::new(),
             addresses: OnceCell::new(),
             attachments: OnceCell::new(),
@@ -100,7 +104,9 @@ impl Host {
             });
             cluster.lease = own.map(|saved| saved.lease).unwrap_or_default();
         }
-        self.peers = Some(Arc::new(cluster.others(&mut self.settings)));
+        let mut peers = cluster.others(&mut self.settings);
+        peers.set_blocks(&networks::at_start(&self.settings, self.known_networks()).1.by_host);
+        self.peers = Some(Arc::new(peers));
         self.subnets = cluster.lease.subnets;
         self.in_sync = cluster.stale.is_none();
         self.cluster = Some(cluster);
@@ -132,6 +138,15 @@ impl Host {
         let read =
             || last_policies::at_start(&self.settings, &identity::node_name(&self.settings).ok()?);
         self.policies.get_or_init(read).as_ref()
+    }
+
+    /// Networks of tenants, as the agent would start with them.
+    pub fn networks(&self) -> &ServedNetworks {
+        self.networks.get_or_init(|| networks::at_start(&self.settings, self.known_networks()).0)
+    }
+
+    fn known_networks(&self) -> Option<&Networks> {
+        self.policies().and_then(|policies| policies.known.as_ref()).map(|known| &known.networks)
     }
 
     /// Node addresses, uplinks and MTU.

@@ -14,6 +14,7 @@ pub mod last_settings;
 pub mod listeners;
 pub mod local_socket;
 pub mod names;
+pub mod networks;
 pub mod other_programs;
 pub mod pods;
 pub mod policies;

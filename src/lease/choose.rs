@@ -45,7 +45,7 @@ pub fn possible(pool: &Pool, subnet: IpNetwork) -> bool {
 }
 
 /// The first of `slots` that lies in none of the ranges `taken` (first and last slot, sorted).
-fn free_slot(slots: RangeInclusive<u32>, taken: &[(u32, u32)]) -> Option<u32> {
+pub(super) fn free_slot(slots: RangeInclusive<u32>, taken: &[(u32, u32)]) -> Option<u32> {
     let mut slot = *slots.start();
     for (first, last) in taken {
         if (*first..=*last).contains(&slot) {

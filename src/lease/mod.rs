@@ -6,6 +6,7 @@
 //!          └── session ───┴─ claim, restore, growth: what this host reads or writes next
 //! ```
 
+pub mod blocks;
 pub mod choose;
 pub mod claim;
 pub mod error;

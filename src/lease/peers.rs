@@ -18,6 +18,8 @@ use crate::net::{Family, Object, PerFamily, Problem, ProblemKind, PublicKey};
 pub struct Peer {
     /// Its pod subnets: at least one, inside the pool, without overlaps.
     pub subnets: PerFamily<IpNetwork>,
+    /// Its blocks of tenants' networks, as [`crate::lease::blocks`] has decided.
+    pub blocks: Vec<IpNetwork>,
     /// Its node addresses. None for a host of the Python agent: its name must be resolved.
     pub addresses: PerFamily<IpAddr>,
     pub backend: Backend,
@@ -88,6 +90,13 @@ pub enum PeerFault {
 const PROBLEMS: usize = 50;
 
 impl Peers {
+    /// Gives each host its `blocks`.
+    pub fn set_blocks(&mut self, blocks: &BTreeMap<NodeName, Vec<IpNetwork>>) {
+        for (host, peer) in &mut self.by_name {
+            peer.blocks = blocks.get(host).cloned().unwrap_or_default();
+        }
+    }
+
     /// The faults, of many of them the first.
     pub fn problems(&self) -> Vec<Problem> {
         let problems = self.faults.iter().map(PeerFault::problem);
@@ -251,10 +260,16 @@ fn shared_keys(
 }
 
 impl Peer {
+    /// Where its pods have their addresses.
+    pub fn pod_subnets(&self) -> impl Iterator<Item = IpNetwork> + Clone {
+        self.subnets.iter().chain(&self.blocks).copied()
+    }
+
     fn of(candidate: &Candidate<'_>) -> Peer {
         let node = candidate.node;
         Peer {
             subnets: PerFamily::default(),
+            blocks: Vec::new(),
             addresses: node.map_or_else(PerFamily::default, |node| node.addresses),
             backend: node.map_or_else(Backend::default, |node| node.backend.clone()),
             tunnel: node.and_then(|node| node.tunnel),
@@ -362,15 +377,15 @@ fn accept(
 }
 
 /// Subnets that do not overlap, by first address, with their owners.
-#[derive(Default)]
-struct Owners {
-    by_first: BTreeMap<IpAddr, (IpNetwork, NodeName)>,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Owners {
+    pub(super) by_first: BTreeMap<IpAddr, (IpNetwork, NodeName)>,
 }
 
 impl Owners {
     /// One that overlaps `subnet`: of those that start at or before its last address the latest
     /// one reaches furthest, because they do not overlap each other.
-    fn overlapping(&self, subnet: IpNetwork) -> Option<(IpNetwork, NodeName)> {
+    pub(super) fn overlapping(&self, subnet: IpNetwork) -> Option<(IpNetwork, NodeName)> {
         let up_to_last = self.by_first.range(..=subnet::last(subnet));
         let (_, (theirs, owner)) = up_to_last.last()?;
         subnet::overlap(*theirs, subnet).then(|| (*theirs, owner.clone()))

@@ -59,14 +59,20 @@ pub enum RoleChange {
 /// The role of the host `name`, which has or shall have `subnets`.
 pub fn of_host(roots: &Roots, name: &NodeName, subnets: &[IpNetwork]) -> HostRole {
     let range = |access, key| Permission { access, key, is_prefix: true };
-    let read =
-        [roots.hosts_range(), roots.humanz_range(), roots.reports_range(), roots.policies_range()];
+    let read = [
+        roots.hosts_range(),
+        roots.humanz_range(),
+        roots.reports_range(),
+        roots.policies_range(),
+        roots.blocks_range(),
+    ];
     let read = read.map(|key| range(RangeAccess::Read, key)).into_iter();
     // What others announce is a hint where to look; what is there stands below the name of its host.
     let groups = [
         range(RangeAccess::Read, roots.members_range()),
         range(RangeAccess::Write, roots.members_of(name)),
         range(RangeAccess::ReadWrite, roots.announcements_range()),
+        range(RangeAccess::Write, roots.blocks_of(name)),
     ];
     let own = [Key::Host, Key::Node, Key::Alive, Key::Contender].map(|key| key(name.clone()));
     let own = own.into_iter().chain(subnets.iter().map(|subnet| Key::Claim(*subnet)));
@@ -242,6 +248,7 @@ mod tests {
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-probes/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-policies/",
+                "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-blocks/",
                 "etcdctl role grant-permission humanz-h9 write /humanz/hosts/h9",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/nodes/h9",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/alive/h9",
@@ -252,6 +259,7 @@ mod tests {
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-members/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true write /humanz/v1-members/h9/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true readwrite /humanz/v1-groups/",
+                "etcdctl role grant-permission humanz-h9 --prefix=true write /humanz/v1-blocks/h9/",
                 "etcdctl user add h9",
                 "etcdctl user grant-role h9 humanz-h9",
             ]

@@ -106,6 +106,7 @@ mod tests {
     fn check(hosts: &[(&str, &str, &str, u32, u16)], usable: &[&str], faults: &[&str]) {
         let peer = |subnet: &str, tunnel| Peer {
             subnets: PerFamily { v4: Some(subnet.parse().unwrap()), v6: None },
+            blocks: Vec::new(),
             addresses: PerFamily::default(),
             backend: Backend::Auto,
             tunnel: Some(tunnel),

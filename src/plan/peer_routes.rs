@@ -9,7 +9,7 @@ use crate::lease::Resolved;
 use crate::lease::peers::Peer;
 use crate::lease::records::{self, NodeName, Tunnel};
 use crate::lease::tunnels::{TunnelFault, tunnels};
-use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
+use crate::net::{Family, Object, PerFamily, Problem, ProblemKind, subnet};
 use crate::plan::encryption::EncryptedPeer;
 use crate::plan::routes::{NextHop, Routes};
 use crate::plan::tunnel::TunnelPeer;
@@ -261,7 +261,8 @@ pub fn peer_routes(
             }
         }
         let there = RemoteHost { addresses, backend: &peer.backend, tunnel };
-        for (family, &subnet) in peer.subnets.entries() {
+        for subnet in peer.pod_subnets() {
+            let family = subnet::family(subnet);
             let way = way(family, &there, here);
             let tunnel_only = match &way {
                 Ok(way) => matches!(way, PeerRoute::Tunnel(..)),
@@ -297,10 +298,10 @@ impl PeerRoutes {
         reason: UnreachableReason,
     ) {
         self.tunnel_only_nodes.extend(addresses.into_iter().flat_map(|all| all.iter().copied()));
-        let subnets = peer.subnets.iter();
+        let subnets = peer.pod_subnets();
         self.unreachable.extend(subnets.map(|subnet| UnreachableSubnet {
             host: host.clone(),
-            subnet: *subnet,
+            subnet,
             reason,
         }));
     }
@@ -328,7 +329,7 @@ fn encrypted(peer: &Peer, addresses: Option<&PerFamily<IpAddr>>, here: &LocalHos
             address,
             addresses: *addresses,
             port: end.port.get(),
-            subnets: peer.subnets,
+            subnets: peer.pod_subnets().collect(),
             mtu_bytes: peer.mtu,
         }),
         Err(reason) => Encrypted::No(reason),

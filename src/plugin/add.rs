@@ -22,6 +22,7 @@ use crate::plugin::attach::{self, AttachContext};
 use crate::plugin::claim::FoundHost;
 use crate::plugin::failure::OrInternal;
 use crate::plugin::invocation::CallContext;
+use crate::plugin::network::PlacedAdd;
 use crate::plugin::undo_stack::UndoStack;
 use crate::plugin::{
     bridge, claim, conntrack, guard, host_ports, masquerade, netns, policy, store,
@@ -37,6 +38,23 @@ const POD_INTERFACE: usize = 2;
 /// Every code of [`crate::cni::error::code`] but those of the other verbs.
 pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     sysctl_allowlist::verify(&add.conf.tuning)?;
+    let mut placed = PlacedAdd::of(add)?;
+    loop {
+        let mut withdrawn = false;
+        match attach_once(&placed, call, &mut withdrawn) {
+            Err(error) => placed = placed.again(add, error, withdrawn)?,
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+/// `withdrawn`: the addresses are not this host's any more.
+fn attach_once(
+    placed: &PlacedAdd<'_>,
+    call: &mut CallContext<'_>,
+    withdrawn: &mut bool,
+) -> Result<(), CniError> {
+    let add = &*placed.add;
     let rtnl = Rtnl::open().or_internal("open rtnetlink socket")?;
     let store = store::open(&add.conf)?;
     let host = HostContext::observe(add, &rtnl)?;
@@ -50,6 +68,13 @@ pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
         FoundHost { bridge: Some((&rtnl, host.bridge.index)), link_exists: host.link_exists };
     let entry = claim::reserve(&store, add, sets, since_1970, &found, cleanup_stale, &mut undo)?;
     let addresses = &entry.addresses;
+    if !placed.is_still_served(addresses) {
+        *withdrawn = true;
+        return Err(CniError::try_again("the block of the address has just been given back"));
+    }
+    if let Some((network, _)) = &placed.network {
+        call.line.fact("network", network);
+    }
     if let Some(on_agent_down) = add.conf.policy {
         call.line.fact("policies", policy::put_in_force(add, &entry, on_agent_down)?);
         // What a former pod was allowed to get may wait there for its MAC.

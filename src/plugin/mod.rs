@@ -30,6 +30,7 @@ mod log;
 pub mod loopback;
 mod masquerade;
 mod netns;
+mod network;
 mod panic;
 mod pod_state;
 mod policy;

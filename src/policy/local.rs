@@ -94,7 +94,7 @@ impl Pods {
             Some((pod, endpoint))
         };
         let endpoint = move |pod: &'a LocalPod| {
-            let (namespace, name) = names(pod)?;
+            let (namespace, name) = names(pod.pod.as_deref(), &pod.container_id)?;
             let addresses = pod.addresses.clone();
             if known.standalone.as_ref().is_some_and(|cluster| cluster.is_closed(&namespace)) {
                 return None;
@@ -163,8 +163,8 @@ pub fn question(network: &str, entry: &StoreEntry) -> Vec<u8> {
 }
 
 /// A container without a pod is one of its own.
-fn names(pod: &LocalPod) -> Option<(ObjectName, ObjectName)> {
-    let text = pod.pod.as_deref().unwrap_or(&pod.container_id);
+pub fn names(pod: Option<&str>, container_id: &str) -> Option<(ObjectName, ObjectName)> {
+    let text = pod.unwrap_or(container_id);
     let (namespace, name) = text.split_once('/').unwrap_or((DEFAULT_NAMESPACE, text));
     Some((namespace.parse().ok()?, name.parse().ok()?))
 }

@@ -149,6 +149,15 @@ impl Networks {
         self.by_name.iter()
     }
 
+    /// Those with addresses that are none of the settings'.
+    pub fn apart_from_settings(&self) -> impl Iterator<Item = (&Scoped, &TenantNetwork)> {
+        let is_apart = |network: &TenantNetwork| {
+            let mut pools = network.networks();
+            !pools.any(|pool| self.default.iter().any(|own| subnet::overlap(*own, pool)))
+        };
+        self.by_name.iter().filter(move |(_, network)| is_apart(network))
+    }
+
     /// There is the network of the settings alone, and nothing is said of it.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()

@@ -154,6 +154,7 @@ settings! {
     "METRICS_ADDR" metrics_addr "" "loopback address and port for metrics and health, as in 127.0.0.1:9104"
     "STATE_DIR" state_dir "/var/lib/humanz" "last known good state of the agent"
     "RESYNC_INTERVAL" resync_interval "60s" "time between full checks that need no event: 1s to 3600s"
+    "BLOCK_RELEASE_AFTER" block_release_after "600s" "a block of a tenant's network without pods is given back after this time: 1s to 24h (86400s)"
     "PROBE_INTERVAL" probe_interval "60s" "time between two echo requests to each other host: 1s to 3600s, or 0 for none"
     "CLEANUP_ON_STOP" cleanup_on_stop "false" "remove bridge, routes and rules when stopped; running pods lose their network"
 }

@@ -75,6 +75,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Time between full reconciles.
     pub resync: Duration,
+    /// A block of a network without pods is given back after this time.
+    pub block_release_after: Duration,
     /// Time between two echo requests to each other host; `None`: none are sent.
     pub probe: Option<Duration>,
     pub cleanup_on_stop: bool,

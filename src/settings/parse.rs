@@ -131,6 +131,8 @@ impl Parser<'_> {
         let state_dir = self.value("STATE_DIR", values::absolute);
         let seconds = Duration::from_secs(1)..=Duration::from_secs(3600);
         let resync = self.value("RESYNC_INTERVAL", |text| values::duration(text, seconds));
+        let seconds = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
+        let release = self.value("BLOCK_RELEASE_AFTER", |text| values::duration(text, seconds));
         let probe = self.value("PROBE_INTERVAL", values::interval_or_none);
         let cleanup_on_stop = self.value("CLEANUP_ON_STOP", values::boolean);
         Some(Settings {
@@ -156,6 +158,7 @@ impl Parser<'_> {
             metrics: metrics?,
             state_dir: state_dir?,
             resync: resync?,
+            block_release_after: release?,
             probe: probe?,
             cleanup_on_stop: cleanup_on_stop?,
         })

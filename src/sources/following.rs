@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use crate::os::event_loop::EventLoop;
 use crate::policy::held::PodOwners;
 use crate::policy::members::peers;
 use crate::policy::{Members, Selector, SourceUpdate};
+use crate::sources::blocks::{BlockInputs, Blocks, BlocksStart, BlocksUpdate, blocks};
 use crate::sources::exchange::{Exchange, exchange};
 use crate::sources::exchanged::{ExchangeInputs, ExchangeStart, Exchanged};
 use crate::sources::inputs::{ExchangedFrom, hosts};
@@ -34,6 +35,7 @@ pub enum Followed {
 pub struct Following {
     publish: Arc<dyn Fn(SourceUpdate) + Send + Sync>,
     publish_members: Arc<dyn Fn(Exchanged) + Send + Sync>,
+    publish_blocks: Arc<dyn Fn(BlocksUpdate) + Send + Sync>,
     running: Option<Running>,
 }
 
@@ -41,6 +43,7 @@ struct Running {
     of: Followed,
     _source: EventLoop,
     exchange: Option<Exchange>,
+    blocks: Option<Blocks>,
     /// What was exchanged last.
     exchanged: Option<(ExchangedFrom, Arc<Hosts>)>,
     owners: Option<Arc<PodOwners>>,
@@ -53,13 +56,15 @@ struct Running {
 const FORMER: Duration = Duration::from_secs(10);
 
 impl Following {
-    /// Nothing is followed yet. Both are called from other threads and must not block for long.
+    /// Nothing is followed yet. All are called from other threads and must not block for long.
     pub fn new(
         publish: impl Fn(SourceUpdate) + Send + Sync + 'static,
         publish_members: impl Fn(Exchanged) + Send + Sync + 'static,
+        publish_blocks: impl Fn(BlocksUpdate) + Send + Sync + 'static,
     ) -> Following {
         let (publish, publish_members) = (Arc::new(publish), Arc::new(publish_members));
-        Following { publish, publish_members, running: None }
+        let publish_blocks = Arc::new(publish_blocks);
+        Following { publish, publish_members, publish_blocks, running: None }
     }
 
     /// Follows `wanted` alone. Nothing that was heard is revoked by that. `had_some`: policies of etcd are in
@@ -77,17 +82,37 @@ impl Following {
         let Some(of) = wanted else { return };
         let publish = Arc::clone(&self.publish);
         let publish = move |update| publish(update);
-        let (source, exchange) = match of.clone() {
-            Followed::Kubernetes(start) => (kubernetes::spawn(start, publish), None),
+        let (source, exchange, blocks) = match of.clone() {
+            Followed::Kubernetes(start) => (kubernetes::spawn(start, publish), None, None),
             Followed::Etcd { start, host, state_dir } => {
                 let PoliciesStart { etcd, roots } = start.clone();
                 let members = Arc::clone(&self.publish_members);
+                let blocks = self.blocks(&start, &host, &state_dir);
                 let start_exchange = ExchangeStart { etcd, roots, host, kept: kept(), state_dir };
                 let exchange = exchange(start_exchange, move |exchanged| members(exchanged));
-                (policies(start, had_some, publish), Some(exchange))
+                (policies(start, had_some, publish), Some(exchange), Some(blocks))
             }
         };
-        self.running = running(of, source, exchange.transpose());
+        self.running = running(of, source, exchange.transpose(), blocks.transpose());
+    }
+
+    fn blocks(
+        &self,
+        start: &PoliciesStart,
+        host: &NodeName,
+        state_dir: &Path,
+    ) -> io::Result<Blocks> {
+        let PoliciesStart { etcd, roots } = start.clone();
+        let publish = Arc::clone(&self.publish_blocks);
+        let (host, state_dir) = (host.clone(), state_dir.to_owned());
+        blocks(BlocksStart { etcd, roots, host, state_dir }, move |update| publish(update))
+    }
+
+    /// What this host wants of tenants' networks.
+    pub fn set_blocks(&self, inputs: BlockInputs) {
+        if let Some(blocks) = self.running.as_ref().and_then(|running| running.blocks.as_ref()) {
+            blocks.set(inputs);
+        }
     }
 
     /// Other hosts hear of this one's members, and are heard.
@@ -140,17 +165,19 @@ fn running(
     of: Followed,
     source: io::Result<EventLoop>,
     exchange: io::Result<Option<Exchange>>,
+    blocks: io::Result<Option<Blocks>>,
 ) -> Option<Running> {
-    match (source, exchange) {
-        (Ok(source), Ok(exchange)) => Some(Running {
+    match (source, exchange, blocks) {
+        (Ok(source), Ok(exchange), Ok(blocks)) => Some(Running {
             of,
             _source: source,
             exchange,
+            blocks,
             exchanged: None,
             owners: None,
             former: BTreeMap::new(),
         }),
-        (Err(error), _) | (_, Err(error)) => {
+        (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
             log::error!("follow policies: {error}; this is tried again");
             None
         }
@@ -170,8 +197,8 @@ mod tests {
         let of = || Followed::Kubernetes(start.clone());
         let failed = || io::Error::from(io::ErrorKind::WouldBlock);
         let source = || EventLoop::spawn("test", async |stopped| drop(stopped.await));
-        assert!(running(of(), Err(failed()), Ok(None)).is_none());
-        assert!(running(of(), source(), Err(failed())).is_none());
-        assert!(running(of(), source(), Ok(None)).is_some());
+        assert!(running(of(), Err(failed()), Ok(None), Ok(None)).is_none());
+        assert!(running(of(), source(), Err(failed()), Ok(None)).is_none());
+        assert!(running(of(), source(), Ok(None), Ok(None)).is_some());
     }
 }

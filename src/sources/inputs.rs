@@ -76,7 +76,7 @@ impl ExchangeInputs {
 /// What `peers` may say.
 pub fn hosts(peers: &Peers) -> Hosts {
     let host = |(name, peer): (&NodeName, &crate::lease::peers::Peer)| {
-        let subnets = peer.subnets.iter().copied().collect();
+        let subnets = peer.pod_subnets().collect();
         (name.clone(), HostAddresses { subnets, nodes: peer.addresses.iter().copied().collect() })
     };
     peers.by_name.iter().map(host).collect()

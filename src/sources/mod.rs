@@ -7,11 +7,13 @@
 //! - `policies`: policies and groups in etcd
 //! - `exchange`, `exchanged`, `ranges`: members of groups on other hosts, through etcd
 //! - `own_members`, `published`: those of this host, and what is noted of that
+//! - `blocks`, `kept_blocks`: blocks of tenants' networks that hosts have, through etcd
 //! - `following`: starts and ends them
 //! - `item`, `cluster_state`, `find`, `doubtful`: what is kept of objects of the API, and what they say, pure
 //! - `stored`, `change`, `references`: keys and values of policies in etcd, pure
 //! - `publication`, `shared`, `inputs`: keys and values of members, and what a host says and needs, pure
 
+mod blocks;
 mod change;
 mod cluster_state;
 mod doubtful;
@@ -21,6 +23,7 @@ mod find;
 mod following;
 mod inputs;
 mod item;
+mod kept_blocks;
 mod kubernetes;
 mod own_members;
 mod policies;
@@ -31,6 +34,7 @@ mod references;
 mod shared;
 mod stored;
 
+pub use blocks::{BlockInputs, Blocks, BlocksStart, BlocksUpdate, WantedBlocks, blocks};
 pub use change::{Change, Effect, Planned};
 pub use cluster_state::{ClusterState, PodScope};
 pub use exchange::{Exchange, exchange};
@@ -38,6 +42,7 @@ pub use exchanged::{ExchangeInputs, ExchangeStart, Exchanged, HeardMembers};
 pub use following::{Followed, Following};
 pub use inputs::{ExchangedFrom, hosts};
 pub use item::Item;
+pub use kept_blocks::KeptBlocks;
 pub use kubernetes::{ApiStart, read, spawn};
 pub use policies::{PoliciesStart, policies, read_policies};
 pub use references::users;

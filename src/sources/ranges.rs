@@ -114,13 +114,15 @@ pub struct KeyChange {
     pub key: Vec<u8>,
     /// `None`: it was deleted.
     pub value: Option<Vec<u8>>,
+    /// The revision of its creation.
+    pub created: i64,
 }
 
 impl KeyChange {
     /// A deleted key has version 0.
     fn of(pair: &KeyValue) -> KeyChange {
         let value = (pair.version() != 0).then(|| pair.value().to_vec());
-        KeyChange { key: pair.key().to_vec(), value }
+        KeyChange { key: pair.key().to_vec(), value, created: pair.create_revision() }
     }
 }
 

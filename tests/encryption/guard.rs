@@ -16,7 +16,7 @@ fn guard(host: &Node, other: &Node, strict: bool) {
         bridge: "humanz0".parse().unwrap(),
         port: 10401,
         strict,
-        pools: PerFamily { v4: "10.244.0.0/16".parse().ok(), v6: "fd10:244::/48".parse().ok() },
+        pools: vec!["10.244.0.0/16".parse().unwrap(), "fd10:244::/48".parse().unwrap()],
         peers: vec![EncryptionEnd {
             addresses: PerFamily { v4: Some(other.v4().into()), v6: Some(other.v6().into()) },
             port: 10401,

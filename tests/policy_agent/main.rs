@@ -23,6 +23,7 @@ mod seen;
 mod settings;
 mod socket;
 mod start;
+mod tenants;
 mod traffic;
 mod without_agent;
 

@@ -93,11 +93,13 @@ pub fn remove(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<()> {
 
 fn wanted(run: &Reconcile<'_>, host_state: &HostState) -> Bridge {
     let name = run.settings.bridge.clone();
+    // Before etcd has said who has which block, none of its addresses is of a former one.
+    let known = run.networks.pools.iter().copied().filter(|_| run.networks.in_sync);
     Bridge {
         mac: mac(&run.kernel.machine_id, &name),
         mtu: host_state.own.pod_mtu_bytes,
-        addresses: run.subnets.iter().map(|subnet| gateway(*subnet)).collect(),
-        pools: run.settings.pools.iter().map(|pool| pool.network()).collect(),
+        addresses: run.pod_subnets().map(gateway).collect(),
+        pools: run.settings.pools.iter().map(|pool| pool.network()).chain(known).collect(),
         name,
     }
 }

@@ -68,7 +68,7 @@ fn wanted(run: &Reconcile<'_>) -> Option<Ruleset> {
         bridge: run.settings.bridge.clone(),
         port: encryption.port,
         strict: encryption.strict,
-        pools: run.settings.pool_networks(),
+        pools: run.pools().collect(),
         peers: peers.collect(),
     }))
 }

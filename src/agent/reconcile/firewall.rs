@@ -63,7 +63,7 @@ pub fn reconcile(
 /// The pod subnets of the other hosts, with the names of those: host by host.
 fn others<'a>(run: &Reconcile<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)> + Clone {
     let hosts = run.peers.into_iter().flat_map(|peers| peers.by_name.iter());
-    hosts.flat_map(|(name, peer)| peer.subnets.iter().map(move |subnet| (name.as_str(), *subnet)))
+    hosts.flat_map(|(name, peer)| peer.pod_subnets().map(move |subnet| (name.as_str(), subnet)))
 }
 
 /// The interfaces that packets of other hosts' pods come by.
@@ -141,8 +141,8 @@ fn spec(run: &Reconcile<'_>, host_state: &HostState, peer_routes: &PeerRoutes) -
     FirewallSpec {
         table: AGENT_TABLE.to_owned(),
         bridge: settings.bridge.clone(),
-        pod_subnets: run.subnets.iter().copied().collect(),
-        pools: settings.pools.iter().map(|pool| pool.network()).collect(),
+        pod_subnets: run.subnets.iter().copied().chain(run.networks.masqueraded()).collect(),
+        pools: run.pools().collect(),
         non_masq_cidrs: settings.non_masquerade.iter().copied().map(subnet::masked).collect(),
         node_addresses: near.chain(host_state.all_addresses.iter().copied()).collect(),
         masquerade: settings.masquerade,

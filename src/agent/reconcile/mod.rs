@@ -36,6 +36,7 @@ use crate::lease::Resolved;
 use crate::lease::peers::Peers;
 use crate::net::PerFamily;
 use crate::policy::knowledge::HostKnowledge;
+use crate::policy::served::ServedNetworks;
 use crate::settings::Settings;
 
 /// What a reconcile works from.
@@ -52,6 +53,8 @@ pub struct Reconcile<'a> {
     pub in_sync: bool,
     /// Addresses of hosts that publish none.
     pub resolved: &'a Resolved,
+    /// Networks of tenants, and this host's blocks of them.
+    pub networks: &'a ServedNetworks,
     /// What is known of policies; `None` where nobody knows.
     pub policies: Option<&'a HostKnowledge>,
     /// What this host was when it was looked at last.
@@ -62,6 +65,19 @@ pub struct Reconcile<'a> {
     pub scope: Scope,
     /// Where what is written is noted; `None`: nobody waits for events.
     pub own_writes: Option<&'a OwnWrites>,
+}
+
+impl Reconcile<'_> {
+    /// Where this host's pods have their addresses.
+    pub fn pod_subnets(&self) -> impl Iterator<Item = IpNetwork> {
+        self.subnets.iter().chain(&self.networks.blocks).copied()
+    }
+
+    /// Where the pods of all hosts have theirs.
+    pub fn pools(&self) -> impl Iterator<Item = IpNetwork> {
+        let own = self.settings.pools.iter().map(|pool| pool.network());
+        own.chain(self.networks.pools.iter().copied())
+    }
 }
 
 /// Context of an error of the IPAM store.

@@ -167,7 +167,7 @@ fn keep(
         return Ok(is_there);
     }
     let pods = pods.as_ref().unwrap_or(&no_pods);
-    let subnets: Vec<_> = run.subnets.iter().copied().collect();
+    let subnets: Vec<_> = run.pod_subnets().collect();
     let before = released.clone().unwrap_or_default();
     policies.describe(pods, described);
     let wanted = policies.table(described, &before, &subnets, compiler);

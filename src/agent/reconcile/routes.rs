@@ -9,7 +9,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::trigger::Scope;
 use crate::checks::routing::{routes_in_the_way, rules_in_the_way};
-use crate::net::subnet::Pool;
+use crate::net::subnet::{Pool, contains};
 use crate::net::{Object, PerFamily, Problem};
 use crate::netlink::route::{self, ForeignRoute, Route};
 use crate::netlink::rtnl::Rtnl;
@@ -37,7 +37,10 @@ pub fn reconcile(
     };
     let mut changes = changes(wanted, &found);
     changes.retain(|change| match change {
-        RouteChange::Remove(route) => run.in_sync && !keeps(route),
+        RouteChange::Remove(route) => {
+            let is_block = !run.settings.pools.iter().any(is_in(route.destination));
+            run.in_sync && !keeps(route) && (run.networks.in_sync || !is_block)
+        }
         RouteChange::Add(..) | RouteChange::Replace(..) => true,
     });
     let lost = changes
@@ -53,6 +56,10 @@ pub fn reconcile(
         *placed = wanted.keys().copied().collect();
     }
     if failed || run.scope == Scope::ALL { in_the_way(run, wanted, applier) } else { Vec::new() }
+}
+
+fn is_in(destination: IpNetwork) -> impl Fn(&Pool) -> bool {
+    move |pool| contains(pool.network(), destination)
 }
 
 /// The destinations of others' routes in the main table.

@@ -47,7 +47,7 @@ pub fn run(
     applier: &mut Applier,
 ) -> Option<ReconcileOutcome> {
     if let Some(own) = run.own_writes {
-        own.set_pools(run.settings.pool_networks());
+        own.set_pools(run.pools().collect());
         own.policies.store(run.settings.policy.is_some(), Ordering::Relaxed);
     }
     let work = if run.scope.pods { PolicyWork::WithStore } else { PolicyWork::Whole };

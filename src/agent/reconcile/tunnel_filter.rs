@@ -65,6 +65,7 @@ fn filter(run: &Reconcile<'_>, host_state: &HostState) -> Option<TunnelFilter> {
         port: end.port,
         own: host_state.own.addresses,
         pod_subnets: *run.subnets,
+        blocks: run.networks.blocks.clone(),
         pools: run.settings.pools,
         peers: Vec::new(),
     })
@@ -90,7 +91,8 @@ fn wanted_table<'a>(
 fn ends(peers: &Peers) -> Vec<TunnelEnd> {
     let end = |peer: &crate::lease::peers::Peer| {
         let (addresses, pod_subnets) = (peer.addresses, peer.subnets);
-        peer.tunnel.map(|tunnel| TunnelEnd { addresses, port: tunnel.port, pod_subnets })
+        let blocks = peer.blocks.clone();
+        peer.tunnel.map(|tunnel| TunnelEnd { addresses, port: tunnel.port, pod_subnets, blocks })
     };
     peers.by_name.values().filter_map(end).collect()
 }

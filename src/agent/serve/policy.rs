@@ -119,7 +119,7 @@ impl Agent {
         }
         let folder = &self.settings.cni.ipam_dir;
         let to = self.on_pods.clone();
-        let ask = move |asked| trigger::send(&to, Trigger::Pod(asked));
+        let ask = move |asked| trigger::send(&to, Trigger::Plugin(asked));
         match new_pods::listen(folder, ask) {
             Ok(new_pods) => self.state.new_pods = Some(new_pods),
             Err(error) => log::error!("hear of new pods in {}: {error}", folder.display()),
@@ -168,7 +168,7 @@ impl Agent {
             let view = View {
                 held: self.held(),
                 host: self.name.clone(),
-                subnets: self.state.subnets.iter().flat_map(|all| all.iter().copied()).collect(),
+                subnets: self.pod_subnets(),
                 sources,
                 known: self.state.policies.snapshot().cloned(),
                 pods,

@@ -44,6 +44,10 @@ impl Agent {
         let seen =
             run::run(&self.input(&subnets, Some(&policies), scope), &mut cache, &mut applier);
         self.state.cache = cache;
+        if scope.links {
+            self.state.networks.in_place =
+                self.state.networks.served.blocks.iter().copied().collect();
+        }
         if scope.policy {
             self.state.policy_view = None;
         }
@@ -78,6 +82,7 @@ impl Agent {
             peers: self.state.peers.as_ref(),
             in_sync: self.state.in_sync,
             resolved: &self.state.resolved,
+            networks: &self.state.networks.served,
             policies,
             previous: self.state.host_state.as_ref(),
             was_ready: self.state.ready,

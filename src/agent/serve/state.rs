@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
+use crate::agent::networks::HostNetworks;
 use crate::agent::new_pods::{NewPods, PodRequest};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::snapshot::StoreStatus;
@@ -89,6 +90,8 @@ pub struct AgentState {
     pub(super) policy_view: Option<Arc<View>>,
     /// When to look whether pods in quarantine are still there.
     pub(super) quarantine_due: Option<Instant>,
+    /// Networks of tenants.
+    pub networks: HostNetworks,
     /// When to read POLICY_FILE.
     pub(super) policy_file_due: Option<Instant>,
     /// When to read the store again for a pod that went, and the wait until then.
@@ -144,6 +147,7 @@ impl AgentState {
             kept_policies: Keeping::new(now),
             policy_view: None,
             quarantine_due: None,
+            networks: HostNetworks::default(),
             new_pods: None,
             flows: None,
             policy_file_due: Some(now),

@@ -111,7 +111,8 @@ impl Agent {
         let Some(subnets) = self.state.subnets else { return };
         self.follow_pools(&snapshot);
         self.follow_addresses(&snapshot);
-        let peers = peers(&snapshot, &self.name, &subnets, &self.settings.pools);
+        let mut peers = peers(&snapshot, &self.name, &subnets, &self.settings.pools);
+        peers.set_blocks(&self.state.networks.heard.others);
         let python = peers.by_name.iter().filter(|(_, peer)| peer.python);
         self.names.want(python.map(|(name, _)| name.clone()).collect());
         self.shared.problems.set(ProblemSource::Records, snapshot.problems());

@@ -46,6 +46,8 @@ pub struct NetConf {
     pub bridge: IfName,
     /// `createBridge`: create a missing bridge. False in the agent's configuration.
     pub create_bridge: bool,
+    /// `delegated`: pods may be in the networks of tenants that the agent knows.
+    pub delegated: bool,
     /// `network`: the pod networks of all hosts, to which nothing is masqueraded.
     pub network: Vec<IpNetwork>,
     /// `mtu`, bytes: absent, the bridge's. (That of pods is in `tuning`.)
@@ -148,6 +150,7 @@ impl NetConf {
             name,
             bridge: conf.get("bridge").and_then(|name| name.parsed()).unwrap_or_else(bridge),
             create_bridge: flag("createBridge").unwrap_or(true),
+            delegated: flag("delegated").unwrap_or(true),
             mtu,
             network: conf.get("network").and_then(|field| networks(&field)).unwrap_or_default(),
             hairpin_mode: flag("hairpinMode").unwrap_or(true),

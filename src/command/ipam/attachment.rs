@@ -16,6 +16,7 @@ use crate::inspect::pods::{Life, StoreNetwork};
 use crate::ipam::StoreEntry;
 use crate::lease::Resolved;
 use crate::net::{IfName, PerFamily};
+use crate::policy::served::ServedNetworks;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
@@ -51,6 +52,7 @@ pub fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit
     let mut applier = Applier::new(false);
     let pass = Reconcile {
         policies: None,
+        networks: &ServedNetworks::default(),
         settings,
         kernel: &kernel,
         subnets: &PerFamily::default(),

@@ -84,6 +84,31 @@ impl Roots {
         format!("{}-policies/", self.humanz)
     }
 
+    /// The range of the blocks that hosts have of tenants' networks; outside the watched ranges, too.
+    pub fn blocks_range(&self) -> String {
+        format!("{}-blocks/", self.humanz)
+    }
+
+    /// The range in which `host` alone writes its blocks.
+    pub fn blocks_of(&self, host: &NodeName) -> String {
+        format!("{}-blocks/{host}/", self.humanz)
+    }
+
+    /// That `host` has `block`.
+    pub fn block(&self, host: &NodeName, block: IpNetwork) -> String {
+        format!("{}-blocks/{host}/{}-{}", self.humanz, block.ip(), block.prefix())
+    }
+
+    /// Host and block of the key of a block; `None` if it is no such key.
+    pub fn held_block(&self, key: &[u8]) -> Option<(NodeName, IpNetwork)> {
+        let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.blocks_range())?;
+        let (host, block) = rest.split_once('/')?;
+        let (address, prefix) = block.rsplit_once('-')?;
+        let held = subnet::parse(&format!("{address}/{prefix}")).ok()?;
+        let host: NodeName = host.parse().ok()?;
+        (self.block(&host, held).as_bytes() == key).then_some((host, held))
+    }
+
     /// The range in which all hosts announce changes of members.
     pub fn announcements_range(&self) -> String {
         format!("{}-groups/", self.humanz)
@@ -237,6 +262,34 @@ mod tests {
         }
         for other in ["/humanz/v1-probes/", "/humanz/v1-probes/a/b", "/humanz/v1/nodes/h1", "/x"] {
             assert_eq!(roots().host_of_report(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_block_has_one_key_and_no_host_is_woken_by_it() {
+        let name: NodeName = "h1".parse().unwrap();
+        for (block, text) in [
+            ("10.32.0.64/26", "/humanz/v1-blocks/h1/10.32.0.64-26"),
+            ("fd00:32::40/122", "/humanz/v1-blocks/h1/fd00:32::40-122"),
+        ] {
+            let block = subnet::parse(block).unwrap();
+            assert_eq!(roots().block(&name, block), text);
+            assert_eq!(roots().held_block(text.as_bytes()), Some((name.clone(), block)));
+            assert!(text.starts_with(&roots().blocks_of(&name)));
+            for followed in [roots().hosts_range(), roots().humanz_range()] {
+                assert!(!text.starts_with(&followed), "{followed}");
+            }
+        }
+        for other in [
+            "/humanz/v1-blocks/h1/10.32.0.65-26",
+            "/humanz/v1-blocks/h1/010.32.0.64-26",
+            "/humanz/v1-blocks/h1/fd00:0032::40-122",
+            "/humanz/v1-blocks/h 1/10.32.0.64-26",
+            "/humanz/v1-blocks/h1/10.32.0.64-26/x",
+            "/humanz/v1-blocks/10.32.0.64-26",
+            "/humanz/v1/blocks/h1/10.32.0.64-26",
+        ] {
+            assert_eq!(roots().held_block(other.as_bytes()), None, "{other}");
         }
     }
 

@@ -20,8 +20,8 @@ pub struct EncryptedPeer {
     pub addresses: PerFamily<IpAddr>,
     /// UDP port of its device.
     pub port: u16,
-    /// Its pod subnets.
-    pub subnets: PerFamily<IpNetwork>,
+    /// Its pod subnets, and its blocks of tenants' networks.
+    pub subnets: Vec<IpNetwork>,
     /// The MTU of outer packets to it, as it published.
     pub mtu_bytes: Option<u32>,
 }
@@ -132,7 +132,7 @@ mod tests {
                 v6: format!("2001:db8::{number}").parse().ok(),
             },
             port: 10401,
-            subnets: PerFamily { v4: format!("10.244.{number}.0/24").parse().ok(), v6: None },
+            subnets: vec![format!("10.244.{number}.0/24").parse().unwrap()],
             mtu_bytes: None,
         }
     }

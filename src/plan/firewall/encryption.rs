@@ -43,7 +43,7 @@ pub struct EncryptionGuard {
     /// Nothing in clear text.
     pub strict: bool,
     /// Where the pods of all hosts have their addresses.
-    pub pools: PerFamily<IpNetwork>,
+    pub pools: Vec<IpNetwork>,
     /// The other hosts that encrypt.
     pub peers: Vec<EncryptionEnd>,
 }
@@ -189,7 +189,7 @@ mod tests {
             bridge: "humanz0".parse().unwrap(),
             port: 10401,
             strict,
-            pools: PerFamily { v4: "10.244.0.0/16".parse().ok(), v6: "fd00::/48".parse().ok() },
+            pools: vec!["10.244.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()],
             peers: vec![EncryptionEnd {
                 addresses: PerFamily {
                     v4: "192.0.2.2".parse().ok(),

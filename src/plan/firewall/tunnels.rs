@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::net::subnet::Pool;
-use crate::net::{Family, IfName, PerFamily};
+use crate::net::{Family, IfName, PerFamily, subnet};
 use crate::nft::{
     Action, Chain, Element, Field, Hook, Match, NftRule, Ruleset, Set, Shape, Type, Value, Verdict,
 };
@@ -41,24 +41,29 @@ pub struct TunnelFilter {
     /// This host's node addresses, which the others send to.
     pub own: PerFamily<IpAddr>,
     pub pod_subnets: PerFamily<IpNetwork>,
+    /// This host's blocks of tenants' networks.
+    pub blocks: Vec<IpNetwork>,
     pub pools: PerFamily<Pool>,
     /// The other hosts that have tunnels.
     pub peers: Vec<TunnelEnd>,
 }
 
 /// Another host that has a tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelEnd {
     /// Its node addresses.
     pub addresses: PerFamily<IpAddr>,
     pub port: u16,
     pub pod_subnets: PerFamily<IpNetwork>,
+    pub blocks: Vec<IpNetwork>,
 }
 
 /// The table that `filter` asks for.
 pub fn ruleset(filter: &TunnelFilter) -> Ruleset {
     let pairs: Vec<Pair> = filter.pairs().collect();
     let sets = pairs.iter().map(|pair| filter.senders(*pair));
+    let of_blocks = pairs.iter().flat_map(|pair| filter.block_senders(*pair));
+    let sets = sets.chain(of_blocks);
     let nodes = pairs.iter().filter(|pair| pair.outer == pair.inner);
     let sets = sets.chain(nodes.map(|pair| filter.nodes(pair.inner)));
     let sets = sets.chain(Family::BOTH.map(|family| filter.ends(family))).collect();
@@ -132,9 +137,9 @@ impl TunnelFilter {
         let not_ours = vec![Match::VniNot(self.vni)];
         let not_ours = rule("a device of somebody else", not_ours, Verdict::Accept);
         let from_pods = drop(FROM_POD, vec![Match::InputInterface(self.bridge.clone())]);
-        let accepted = pairs.iter().filter_map(|pair| self.accepted(*pair));
+        let accepted = pairs.iter().flat_map(|pair| self.accepted(*pair));
         let from_nodes = pairs.iter().filter(|pair| pair.outer == pair.inner);
-        let from_nodes = from_nodes.filter_map(|pair| self.accepted_from_node(pair.inner));
+        let from_nodes = from_nodes.flat_map(|pair| self.accepted_from_node(pair.inner));
         [not_ours, from_pods]
             .into_iter()
             .chain(accepted)
@@ -144,33 +149,76 @@ impl TunnelFilter {
     }
 
     /// What the kernel delivers here is for an address of this host, whichever the others know.
-    fn accepted(&self, pair: Pair) -> Option<NftRule> {
+    fn accepted(&self, pair: Pair) -> Vec<NftRule> {
         let Pair { outer, inner } = pair;
-        let prefix = self.pools.get(inner)?.host_prefix();
-        let sender = vec![Field::Source(outer), Field::InnerSource(inner, prefix)];
-        Some(NftRule {
-            comment: "another host's pods to pods of this host".to_owned(),
-            matches: vec![
-                Match::Inner(inner),
-                Match::InnerDestination(*self.pod_subnets.get(inner)?),
-                Match::AllIn(sender, pair.set().to_owned()),
-            ],
-            action: Action::Verdict(Verdict::Accept),
-        })
+        let slots = self.pools.get(inner).map(|pool| (pool.host_prefix(), pair.set().to_owned()));
+        let blocks = self.block_prefixes(pair).into_iter();
+        let senders =
+            slots.into_iter().chain(blocks.map(|prefix| (prefix, blocks_set(pair, prefix))));
+        let rules = senders.flat_map(|(prefix, set)| {
+            self.destinations(inner).map(move |destination| NftRule {
+                comment: "another host's pods to pods of this host".to_owned(),
+                matches: vec![
+                    Match::Inner(inner),
+                    Match::InnerDestination(destination),
+                    Match::AllIn(
+                        vec![Field::Source(outer), Field::InnerSource(inner, prefix)],
+                        set.clone(),
+                    ),
+                ],
+                action: Action::Verdict(Verdict::Accept),
+            })
+        });
+        rules.collect()
+    }
+
+    /// Where this host's pods have their addresses.
+    fn destinations(&self, inner: Family) -> impl Iterator<Item = IpNetwork> {
+        let blocks = self.blocks.iter().filter(move |block| subnet::family(**block) == inner);
+        self.pod_subnets.get(inner).into_iter().chain(blocks).copied()
+    }
+
+    /// The prefix lengths of other hosts' blocks.
+    fn block_prefixes(&self, pair: Pair) -> BTreeSet<u8> {
+        let reached = self.peers.iter().filter(|peer| peer.addresses.get(pair.outer).is_some());
+        let blocks = reached.flat_map(|peer| &peer.blocks);
+        let inner = blocks.filter(|block| subnet::family(**block) == pair.inner);
+        inner.map(|block| block.prefix()).collect()
+    }
+
+    /// As [`TunnelFilter::senders`], for blocks: one set for each prefix length.
+    fn block_senders(&self, pair: Pair) -> Vec<Set> {
+        let Pair { outer, inner } = pair;
+        let shape = || Shape::set([Type::address(outer), Type::Inner(inner)]);
+        let set = |prefix: u8| {
+            let elements = self.peers.iter().filter_map(|peer| {
+                let address = *peer.addresses.get(outer)?;
+                let is_of = move |block: &&IpNetwork| {
+                    subnet::family(**block) == inner && block.prefix() == prefix
+                };
+                Some(peer.blocks.iter().filter(is_of).map(move |block| {
+                    Element::key([Value::address(address), Value::address(block.network())])
+                }))
+            });
+            let elements = elements.flatten().collect();
+            Set { name: blocks_set(pair, prefix), shape: shape(), elements }
+        };
+        self.block_prefixes(pair).into_iter().map(set).collect()
     }
 
     /// What another host itself sends to pods of this one: an answer to a pod that it saw unmasqueraded.
-    fn accepted_from_node(&self, family: Family) -> Option<NftRule> {
+    fn accepted_from_node(&self, family: Family) -> Vec<NftRule> {
         let sender = vec![Field::Source(family), Field::InnerSource(family, family.bits())];
-        Some(NftRule {
+        let rule = |destination| NftRule {
             comment: "another host to pods of this host".to_owned(),
             matches: vec![
                 Match::Inner(family),
-                Match::InnerDestination(*self.pod_subnets.get(family)?),
-                Match::AllIn(sender, nodes_set(family).to_owned()),
+                Match::InnerDestination(destination),
+                Match::AllIn(sender.clone(), nodes_set(family).to_owned()),
             ],
             action: Action::Verdict(Verdict::Accept),
-        })
+        };
+        self.destinations(family).map(rule).collect()
     }
 
     /// The node addresses of other hosts, each with itself.
@@ -230,6 +278,12 @@ impl TunnelFilter {
     }
 }
 
+/// The set of hosts, each with its blocks of this prefix length.
+fn blocks_set(pair: Pair, prefix: u8) -> String {
+    let digit = |family| if family == Family::V4 { 4 } else { 6 };
+    format!("blocks{prefix}_{}in{}", digit(pair.inner), digit(pair.outer))
+}
+
 /// The set of hosts, each with its own address.
 pub fn nodes_set(family: Family) -> &'static str {
     match family {
@@ -262,6 +316,7 @@ mod tests {
             port: 10400,
             own: PerFamily { v4: "192.0.2.1".parse().ok(), v6: None },
             pod_subnets: family("10.244.1.0/24", "fd00:0:0:1::/64").map_texts(),
+            blocks: Vec::new(),
             pools: family(pool("10.244.0.0/16", 8), pool("fd00::/48", 16)),
             peers: vec![TunnelEnd {
                 addresses: PerFamily {
@@ -270,6 +325,7 @@ mod tests {
                 },
                 port: 53,
                 pod_subnets: family("10.244.2.0/23", "fd00:0:0:2::/64").map_texts(),
+                blocks: Vec::new(),
             }],
         }
     }
@@ -334,6 +390,32 @@ mod tests {
                 sent("ip6", 6),
             ]
         );
+    }
+
+    #[test]
+    fn blocks_are_senders_by_their_prefix_and_receivers_beside_the_subnet() {
+        let mut filter = filter();
+        filter.blocks = vec!["10.32.0.64/26".parse().unwrap()];
+        filter.peers[0].blocks =
+            ["10.32.0.128/26", "10.33.0.0/28"].map(|block| block.parse().unwrap()).into();
+        let ruleset = ruleset(&filter);
+        let elements = |name: &str| {
+            let set = ruleset.sets.iter().find(|set| set.name == name).unwrap();
+            set.elements.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(elements("blocks26_4in4"), ["192.0.2.2 . 10.32.0.128"]);
+        assert_eq!(elements("blocks28_4in4"), ["192.0.2.2 . 10.33.0.0"]);
+        let rules: Vec<String> = ruleset.chains[1].rules.iter().map(ToString::to_string).collect();
+        for destination in ["10.244.1.0/24", "10.32.0.64/26"] {
+            for (prefix, set) in [(24, "hosts_4in4"), (26, "blocks26_4in4"), (28, "blocks28_4in4")]
+            {
+                let wanted = format!(
+                    "vxlan ether type ip vxlan ip daddr {destination} ip saddr . vxlan ip saddr/{prefix} @{set} \
+                     counter accept"
+                );
+                assert!(rules.contains(&wanted), "{wanted}: {rules:#?}");
+            }
+        }
     }
 
     /// A host with a subnet of 2^24 slots must not take the memory of the others.

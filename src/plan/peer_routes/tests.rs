@@ -7,6 +7,7 @@ use crate::plan::peer_routes::*;
 fn peer(subnets: &[&str], addresses: &[&str]) -> Peer {
     let mut peer = Peer {
         subnets: PerFamily::default(),
+        blocks: Vec::new(),
         addresses: per_family(addresses),
         backend: records::Backend::Auto,
         tunnel: None,

@@ -10,10 +10,12 @@ use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::endpoint::{Endpoint, Endpoints, Namespace, Node};
 use crate::policy::labels::Labels;
-use crate::policy::name::ObjectName;
+use crate::policy::name::{ObjectName, Scoped};
 use crate::policy::read::fields::{Fault, ObjectField};
 use crate::policy::read::kubernetes::labels;
-use crate::policy::read::membership::{Claims, Membership, NamespaceRule, assign};
+use crate::policy::read::membership::{
+    Claims, Membership, NamespaceRule, Refusal, assign, network,
+};
 use crate::policy::read::pod::{Pod, address};
 
 /// What is known of a cluster beside its policies.
@@ -127,6 +129,33 @@ impl Cluster {
             network: member.network,
         };
         (endpoint, problems)
+    }
+
+    /// The network of a pod; `None`: that of the settings.
+    ///
+    /// # Errors
+    /// It asks for one that it may not have.
+    pub fn network(
+        &self,
+        name: &ObjectName,
+        namespace: &ObjectName,
+        annotations: &Labels,
+        labels: &Labels,
+    ) -> Result<Option<Scoped>, Refusal> {
+        let configured = Membership::default();
+        network(&Claims {
+            name,
+            annotations,
+            labels,
+            namespace: self.rules.get(namespace),
+            configured: &configured,
+            free: self.free,
+        })
+    }
+
+    /// Without what only rules of policies need.
+    pub fn without_labels(&self) -> Cluster {
+        Cluster { namespaces: BTreeMap::new(), ..self.clone() }
     }
 
     fn membership(

@@ -121,18 +121,35 @@ impl NamespaceRule {
 /// than it says would be a surprise.
 pub fn assign(claims: &Claims<'_>) -> Result<Membership, Refusal> {
     let given = claims.namespace.map(|rule| rule.given(claims.name)).unwrap_or_default();
-    let one = |what, keys, given: Option<Scoped>, configured: &Option<Scoped>| {
-        let asked = asked(claims, what, keys)?;
-        match asked {
-            Some(asked) if may(claims, &asked, given.as_ref()) => Ok(Some(asked)),
-            Some(asked) => Err(Refusal::NotAllowed(what, asked)),
-            None => Ok(given.or_else(|| configured.clone())),
-        }
-    };
+    let group = one(claims, "group", GROUP, given.group)?;
     Ok(Membership {
-        group: one("group", GROUP, given.group, &claims.configured.group)?,
-        network: one("network", NETWORK, given.network, &claims.configured.network)?,
+        group: group.or_else(|| claims.configured.group.clone()),
+        network: network(claims)?,
     })
+}
+
+/// The network alone, whatever group the pod asks for.
+///
+/// # Errors
+/// It asks for one that it may not have.
+pub fn network(claims: &Claims<'_>) -> Result<Option<Scoped>, Refusal> {
+    let given = claims.namespace.map(|rule| rule.given(claims.name)).unwrap_or_default();
+    let network = one(claims, "network", NETWORK, given.network)?;
+    Ok(network.or_else(|| claims.configured.network.clone()))
+}
+
+/// What the pod asks for, if it may have that, or else what it is `given`.
+fn one(
+    claims: &Claims<'_>,
+    what: &'static str,
+    keys: [&str; 2],
+    given: Option<Scoped>,
+) -> Result<Option<Scoped>, Refusal> {
+    match asked(claims, what, keys)? {
+        Some(asked) if may(claims, &asked, given.as_ref()) => Ok(Some(asked)),
+        Some(asked) => Err(Refusal::NotAllowed(what, asked)),
+        None => Ok(given),
+    }
 }
 
 fn may(claims: &Claims<'_>, asked: &Scoped, given: Option<&Scoped>) -> bool {

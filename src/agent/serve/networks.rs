@@ -1,0 +1,160 @@
+//! Networks of tenants: what hosts have of them, what plugins go by, and blocks that come and go.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+
+use crate::agent::active_problems::ProblemSource;
+use crate::agent::networks::HostNetworks;
+use crate::agent::serve::agent::Agent;
+use crate::agent::trigger::{Scope, TriggerReason};
+use crate::inspect::networks::kept_blocks;
+use crate::inspect::pods;
+use crate::lease::Peers;
+use crate::net::node_name::NodeName;
+use crate::os::files::{self, FileError};
+use crate::policy::network_plan::{self, NetworkPlans};
+use crate::policy::served::ServedNetworks;
+use crate::policy::sources::Policies;
+use crate::settings::Settings;
+use crate::sources::{BlockInputs, BlocksUpdate};
+
+/// What this host knew of blocks when its agent stopped.
+pub fn kept_networks(settings: &Settings, host: &NodeName, policies: &Policies) -> HostNetworks {
+    let kept = kept_blocks(settings, host);
+    let networks = policies.snapshot().map(|known| known.networks.clone()).unwrap_or_default();
+    let served = ServedNetworks::of(&networks, &kept.own, false);
+    let mut others = kept.found.owned(&served.pools).by_host;
+    others.remove(host);
+    let (own, others) = (kept.own, Arc::new(others));
+    let heard = BlocksUpdate { own, others, ..BlocksUpdate::default() };
+    HostNetworks::kept(heard, served)
+}
+
+impl Agent {
+    /// Where to look because of what hosts have.
+    pub(super) fn take_blocks(&mut self, update: BlocksUpdate) -> Scope {
+        if !self.policies.exchanges() {
+            return Scope::default();
+        }
+        self.shared.problems.set(ProblemSource::Blocks, update.problems.iter().cloned());
+        let networks = &mut self.state.networks;
+        let is_new = networks.heard.others != update.others;
+        let is_read = networks.heard.is_read || update.is_read;
+        networks.heard = BlocksUpdate { is_read, ..update };
+        if is_new && let Some(peers) = &self.state.peers {
+            let mut peers = Peers::clone(peers);
+            peers.set_blocks(&self.state.networks.heard.others);
+            self.state.peers = Some(Arc::new(peers));
+            return Scope::ROUTES.and(Scope::FIREWALL);
+        }
+        Scope::default()
+    }
+
+    /// Compares what this host serves with the networks that there are and its blocks of them.
+    pub(super) fn follow_networks(&mut self) {
+        let follows = self.policies.exchanges();
+        let networks = &mut self.state.networks;
+        let Some(known) = self.state.policies.snapshot() else {
+            // Nobody has said anything yet, or policies are off: gateways and routes stay.
+            networks.served.in_sync = self.settings.policy.is_none();
+            return;
+        };
+        let in_sync = networks.heard.is_read || !follows;
+        let served = ServedNetworks::of(&known.networks, &networks.heard.own, in_sync);
+        if networks.served != served {
+            networks.served = served;
+            self.state.policy_view = None;
+            let scope = Scope::LINKS.and(Scope::FIREWALL).and(Scope::POLICY);
+            self.state.scope = self.state.scope.and(scope);
+            self.state.reasons.and(TriggerReason::POLICIES);
+        }
+        self.send_block_inputs();
+    }
+
+    fn send_block_inputs(&self) {
+        let state = &self.state;
+        let Some(known) = state.policies.snapshot() else { return };
+        let record = state.snapshot.as_ref().filter(|_| state.in_sync);
+        let record = record.and_then(|hosts| hosts.nodes.get(&self.name));
+        self.policies.set_blocks(BlockInputs {
+            record: record.map(|record| record.modified),
+            pools: state.networks.served.pools.clone(),
+            wanted: state.networks.wanted(&known.networks),
+            released: state.networks.released.clone(),
+        });
+    }
+
+    /// Where pods of this host may have their addresses.
+    pub(super) fn pod_subnets(&self) -> Vec<IpNetwork> {
+        let own = self.state.subnets.iter().flat_map(|all| all.iter().copied());
+        own.chain(self.state.networks.served.blocks.iter().copied()).collect()
+    }
+
+    /// Writes what plugins go by, answers those that wait for a block, and looks for blocks to give back.
+    pub(super) fn serve_networks(&mut self) {
+        if self.state.once || !self.state.ready {
+            return;
+        }
+        self.release_blocks();
+        if let Err(error) = self.write_plans() {
+            log::error!("write what plugins know of networks: {error}");
+        }
+        self.state.networks.answer();
+        self.send_block_inputs();
+    }
+
+    fn write_plans(&mut self) -> Result<(), FileError> {
+        let plans = self.plans();
+        let file = network_plan::file(&self.settings.cni.ipam_dir);
+        match &plans {
+            Some(plans) if self.state.networks.written.as_ref() != Some(plans) => {
+                let text = serde_json::to_vec(plans).unwrap_or_default();
+                files::replace(&file, &text, 0o600)?;
+            }
+            None => files::remove(&file).map(drop)?,
+            Some(_) => {}
+        }
+        self.state.networks.written = plans;
+        Ok(())
+    }
+
+    fn plans(&self) -> Option<NetworkPlans> {
+        if !self.policies.exchanges() {
+            return None;
+        }
+        let known = self.state.policies.snapshot()?;
+        let (open, families) = (self.state.networks.open(), self.state.subnets?);
+        let families: Vec<_> = families.entries().map(|(family, _)| family).collect();
+        let (cni, cluster) = (&self.settings.cni.name, known.standalone.as_ref());
+        NetworkPlans::of(cni, &known.networks, cluster, &open, &families)
+    }
+
+    /// Takes blocks without pods out of what plugins go by, and gives back those that no pod has started in
+    /// before that: a plugin looks at the file again once it has an address.
+    fn release_blocks(&mut self) {
+        let idle = self.settings.block_release_after;
+        if !self.state.networks.is_due(idle) {
+            return;
+        }
+        let Ok(store) = pods::store(&self.settings, &self.settings.cni.name) else { return };
+        let Ok(taken) = store.taken() else { return };
+        let idle = self.state.networks.idle(&taken, idle);
+        if idle.is_empty() {
+            return;
+        }
+        self.state.networks.released.extend(idle.iter().copied());
+        let is_used = |taken: &[std::net::IpAddr]| -> BTreeSet<IpNetwork> {
+            let has_pod = |block: &&IpNetwork| taken.iter().any(|it| block.contains(*it));
+            idle.iter().filter(has_pod).copied().collect()
+        };
+        let used = match (self.write_plans(), store.taken()) {
+            (Ok(()), Ok(taken)) => is_used(&taken),
+            _ => idle.iter().copied().collect(),
+        };
+        self.state.networks.keep(used.iter().copied());
+        let given_back = idle.iter().filter(|block| !used.contains(*block));
+        given_back.for_each(|block| log::info!("block {block} is given back: no pod is in it"));
+    }
+}

@@ -1,0 +1,30 @@
+//! Networks of tenants, as this host knew them last.
+
+use crate::inspect::identity;
+use crate::lease::blocks::OwnedBlocks;
+use crate::net::node_name::NodeName;
+use crate::policy::Networks;
+use crate::policy::served::ServedNetworks;
+use crate::settings::{Settings, Source};
+use crate::sources::KeptBlocks;
+
+/// The blocks of all hosts, from the state directory; none where there are no networks of tenants.
+pub fn kept_blocks(settings: &Settings, host: &NodeName) -> KeptBlocks {
+    match &settings.source {
+        Source::Etcd { roots, .. } if settings.policy.is_some() => {
+            KeptBlocks::read(&settings.state_dir, roots, host)
+        }
+        _ => KeptBlocks::default(),
+    }
+}
+
+/// What an agent with these settings would serve at its start, and which host has which block.
+pub fn at_start(settings: &Settings, networks: Option<&Networks>) -> (ServedNetworks, OwnedBlocks) {
+    let (Some(networks), Ok(host)) = (networks, identity::node_name(settings)) else {
+        return (ServedNetworks::none(), OwnedBlocks::default());
+    };
+    let kept = kept_blocks(settings, &host);
+    let served = ServedNetworks::of(networks, &kept.own, false);
+    let owned = kept.found.owned(&served.pools);
+    (served, owned)
+}

@@ -1,0 +1,179 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const POOLS: [&str; 2] = ["10.32.0.0/16", "10.33.0.0/24"];
+
+fn roots() -> Roots {
+    Roots { hosts: "/h".to_owned(), counter: "/c".to_owned(), humanz: "/z".to_owned() }
+}
+
+fn pools() -> Vec<IpNetwork> {
+    POOLS.map(|pool| pool.parse().unwrap()).into()
+}
+
+fn found(keys: &[(&str, i64)]) -> FoundBlocks {
+    let mut found = FoundBlocks::default();
+    keys.iter().for_each(|(key, created)| found.put(&roots(), key.as_bytes(), *created));
+    found
+}
+
+/// Owners as `h1 10.32.0.0/26`, then faults.
+fn check(keys: &[(&str, i64)], owners: &[&str], faults: &[&str]) {
+    let owned = found(keys).owned(&pools());
+    let found: Vec<String> = owned
+        .by_host
+        .iter()
+        .flat_map(|(host, blocks)| blocks.iter().map(move |block| format!("{host} {block}")))
+        .collect();
+    assert_eq!(found, owners);
+    let found: Vec<String> = owned.faults.iter().map(ToString::to_string).collect();
+    assert_eq!(found, faults);
+}
+
+#[test]
+fn the_key_that_was_created_first_counts() {
+    check(
+        &[("/z-blocks/h1/10.32.0.64-26", 9), ("/z-blocks/h2/10.32.0.64-26", 7)],
+        &["h2 10.32.0.64/26"],
+        &[
+            "host h1: block 10.32.0.64/26 is ignored: it overlaps 10.32.0.64/26 of host h2, which had it first",
+        ],
+    );
+    check(
+        &[("/z-blocks/evil/10.32.0.0-17", 9), ("/z-blocks/h2/10.32.0.64-26", 7)],
+        &["h2 10.32.0.64/26"],
+        &[
+            "host evil: block 10.32.0.0/17 is ignored: it overlaps 10.32.0.64/26 of host h2, which had it first",
+        ],
+    );
+    // One transaction creates one key; a store that was copied key by key is still decided the same everywhere.
+    check(
+        &[("/z-blocks/h2/10.32.0.64-26", 7), ("/z-blocks/h1/10.32.0.64-26", 7)],
+        &["h1 10.32.0.64/26"],
+        &[
+            "host h2: block 10.32.0.64/26 is ignored: it overlaps 10.32.0.64/26 of host h1, which had it first",
+        ],
+    );
+}
+
+#[test]
+fn what_is_no_part_of_a_network_does_not_count() {
+    check(
+        &[
+            ("/z-blocks/h1/10.244.1.0-24", 3),
+            ("/z-blocks/h1/10.33.0.0-24", 4),
+            ("/z-blocks/h1/0.0.0.0-0", 5),
+            ("/z-blocks/h1/fd00::-64", 6),
+            ("/z-blocks/h1/10.33.0.192-26", 7),
+        ],
+        &["h1 10.33.0.192/26"],
+        &[
+            "host h1: block 10.244.1.0/24 is ignored: it is part of no network",
+            "host h1: block 10.33.0.0/24 is ignored: it is part of no network",
+            "host h1: block 0.0.0.0/0 is ignored: it is part of no network",
+            "host h1: block fd00::/64 is ignored: it is part of no network",
+        ],
+    );
+}
+
+#[test]
+fn hostile_keys_are_few_and_short_and_go_when_they_are_deleted() {
+    let mut all = FoundBlocks::default();
+    let key = |number: u32| format!("/z-blocks/\u{1b}[2J{number}{}", "x".repeat(1 << 16));
+    (0..1000).for_each(|number| all.put(&roots(), key(number).as_bytes(), 3));
+    let problems = all.owned(&pools()).problems();
+    assert_eq!(problems.len(), 51);
+    assert!(problems.iter().all(|problem| problem.to_string().len() < 1000));
+    assert!(problems.iter().all(|problem| !problem.to_string().contains('\u{1b}')));
+    (0..1000).for_each(|number| all.delete(&roots(), key(number).as_bytes()));
+    assert_eq!(all.owned(&pools()).faults, []);
+}
+
+#[test]
+fn a_host_with_very_many_keys_keeps_the_first_and_stops_nobody_else() {
+    let mut all = found(&[("/z-blocks/h2/10.32.255.252-30", 90_000)]);
+    for number in 0..5000u32 {
+        let key = format!("/z-blocks/evil/10.32.{}.{}-30", number / 64, number % 64 * 4);
+        all.put(&roots(), key.as_bytes(), i64::from(number) + 1);
+    }
+    let owned = all.owned(&pools());
+    assert_eq!(owned.of(&"evil".parse().unwrap()).len(), MOST_OF_HOST);
+    assert_eq!(owned.of(&"h2".parse().unwrap()).len(), 1);
+    assert_eq!(owned.faults, [BlockFault::TooMany { host: "evil".parse().unwrap() }]);
+}
+
+#[test]
+fn what_etcd_lost_is_remembered_of_others_alone() {
+    let own: NodeName = "h1".parse().unwrap();
+    let before = found(&[("/z-blocks/h1/10.32.0.0-26", 3), ("/z-blocks/h2/10.32.0.64-26", 4)]);
+    let mut now = found(&[("/z-blocks/h3/10.32.0.64-26", 2)]);
+    now.remembering(&before, &own);
+    assert_eq!(now.of(&own).next(), None);
+    assert_eq!(now.of(&"h2".parse().unwrap()).collect::<Vec<_>>().len(), 1);
+}
+
+#[test]
+fn a_block_is_taken_by_creation_and_given_back_by_its_host() {
+    let (host, block) = ("h1".parse().unwrap(), "10.32.0.64/26".parse().unwrap());
+    let taken = take(&roots(), &host, block, "blue/front", 8);
+    assert_eq!(
+        taken.needs(),
+        "write /z-blocks/h1/10.32.0.64-26; read /z-blocks/h1/10.32.0.64-26, /z/nodes/h1"
+    );
+    let given = give_back(&roots(), &host, block, 8);
+    assert!(given.deletes() && !taken.deletes());
+}
+
+#[test]
+fn free_blocks_are_found_from_a_slot_on_the_first_one_included() {
+    let pool = Pool::new("10.33.0.0/24".parse().unwrap(), 2).unwrap();
+    let all = [
+        ("/z-blocks/h1/10.33.0.64-26", 3),
+        ("/z-blocks/h2/10.33.0.128-26", 4),
+        ("/z-blocks/h3/10.33.0.192-26", 5),
+    ];
+    let free = |keys: &[(&str, i64)], start, but: &[&str]| {
+        let but: Vec<IpNetwork> = but.iter().map(|text| text.parse().unwrap()).collect();
+        let block = found(keys).owned(&pools()).free(&pool, start, &but);
+        block.map(|block| block.to_string())
+    };
+    assert_eq!(free(&[], 0, &[]).as_deref(), Some("10.33.0.0/26"));
+    assert_eq!(free(&[], 7, &[]).as_deref(), Some("10.33.0.192/26"));
+    assert_eq!(free(&all[..1], 1, &[]).as_deref(), Some("10.33.0.128/26"));
+    assert_eq!(free(&all, 2, &[]).as_deref(), Some("10.33.0.0/26"));
+    assert_eq!(free(&all, 2, &["10.33.0.0/26"]), None);
+    assert_eq!(
+        free(&[("/z-blocks/h1/10.33.0.128-25", 3)], 3, &[]).as_deref(),
+        Some("10.33.0.0/26")
+    );
+}
+
+proptest! {
+    /// Hosts take blocks by what they saw at some earlier revision; whoever reads all keys up to its own finds
+    /// one owner for each address, and the first one stays it, whatever is written later.
+    #[test]
+    fn no_address_has_two_owners(writes in proptest::collection::vec((0u8..5, 0u32..64, 24u8..=28), 1..60)) {
+        let mut all = FoundBlocks::default();
+        let mut had: BTreeMap<NodeName, Vec<IpNetwork>> = BTreeMap::new();
+        for (revision, (host, slot, prefix)) in (1i64..).zip(writes) {
+            let host: NodeName = format!("h{host}").parse().unwrap();
+            let first = std::net::Ipv4Addr::from(0x0a20_0000 + slot * 16);
+            let block = subnet::masked(IpNetwork::new(first.into(), prefix).unwrap());
+            let key = roots().block(&host, block);
+            if all.of(&host).any(|(held, _)| held == block) {
+                continue;
+            }
+            all.put(&roots(), key.as_bytes(), revision);
+            let owned = all.owned(&pools());
+            let blocks: Vec<IpNetwork> = owned.by_host.values().flatten().copied().collect();
+            for (place, one) in blocks.iter().enumerate() {
+                prop_assert!(blocks[..place].iter().all(|other| !subnet::overlap(*one, *other)));
+            }
+            for (host, blocks) in &had {
+                prop_assert!(owned.of(host).starts_with(blocks), "{host} lost what it had");
+            }
+            had = owned.by_host;
+        }
+    }
+}

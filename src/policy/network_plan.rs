@@ -1,0 +1,172 @@
+//! Pure. What a plugin needs to start a pod in a network of a tenant, without asking anybody: the agent writes it
+//! below the folder of the store of addresses. It asks for one thing, a block of a network of which this host
+//! has none with a free address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
+
+use crate::net::Family;
+use crate::net::subnet::{contains, family};
+use crate::policy::labels::Labels;
+use crate::policy::name::{ObjectName, Scoped};
+use crate::policy::network::Networks;
+use crate::policy::read::cluster::Cluster;
+use crate::policy::read::membership::Refusal;
+
+/// How long a plugin waits for a block, and the agent for etcd.
+pub const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Written by the agent while there are networks of tenants.
+pub fn file(ipam_dir: &Path) -> PathBuf {
+    ipam_dir.join(".networks.json")
+}
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkPlans {
+    /// The name of the CNI network that they are for.
+    pub cni_network: String,
+    networks: Vec<(Scoped, NetworkPlan)>,
+    /// Rules of namespaces, without labels.
+    cluster: Cluster,
+}
+
+/// A network on this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkPlan {
+    /// A pod gets an address of each.
+    pub pools: Vec<IpNetwork>,
+    /// This host's, in place.
+    pub blocks: Vec<IpNetwork>,
+    /// Bytes; `None`: as the bridge.
+    pub mtu: Option<u16>,
+    pub host_ports: bool,
+    /// Why no pod starts in it.
+    pub refused: Option<String>,
+}
+
+/// A plugin that lacks addresses of a network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BlockQuestion {
+    pub network: Scoped,
+    /// The blocks that it knows and that have no free address.
+    pub full: BTreeSet<IpNetwork>,
+}
+
+/// What the agent answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockAnswer {
+    /// The file has a block with room.
+    pub ready: bool,
+    #[serde(default)]
+    pub why: String,
+}
+
+/// Why a pod is in no network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    #[error("what is said of namespace {0} in etcd is not understood")]
+    Closed(ObjectName),
+    #[error("network {0} is not known on this host")]
+    Unknown(Scoped),
+    #[error("network {0}: {1}")]
+    Unusable(Scoped, String),
+}
+
+impl NetworkPlans {
+    /// The plans of a host whose blocks are `blocks` and whose pods have addresses of `families`; `None`: there are
+    /// no networks of tenants.
+    pub fn of(
+        cni_network: &str,
+        networks: &Networks,
+        cluster: Option<&Cluster>,
+        blocks: &BTreeSet<IpNetwork>,
+        families: &[Family],
+    ) -> Option<NetworkPlans> {
+        let overlaps = networks.overlaps();
+        let plan = |(name, network): (&Scoped, &crate::policy::network::TenantNetwork)| {
+            let pools: Vec<IpNetwork> = network.networks().collect();
+            let is_part = |block: &&IpNetwork| pools.iter().any(|pool| contains(*pool, **block));
+            let overlap = overlaps.iter().find(|it| it.network == *name || it.other == *name);
+            let missing = pools.iter().find(|pool| !families.contains(&family(**pool)));
+            let refused =
+                overlap.map(|overlap| format!("its addresses are not its own: {overlap}"));
+            let refused = refused.or_else(|| {
+                missing.map(|pool| {
+                    format!("this host has no {} subnet (IP_SUBNET, IPV6_SUBNET)", family(*pool))
+                })
+            });
+            let plan = NetworkPlan {
+                blocks: blocks.iter().filter(is_part).copied().collect(),
+                pools,
+                mtu: network.mtu,
+                host_ports: network.host_ports,
+                refused,
+            };
+            (name.clone(), plan)
+        };
+        let named = networks.iter().filter(|(_, network)| !network.pools.is_empty());
+        let networks: Vec<_> = named.map(plan).collect();
+        let cluster = cluster.map(Cluster::without_labels).unwrap_or_default();
+        let cni_network = cni_network.to_owned();
+        (!networks.is_empty()).then_some(NetworkPlans { cni_network, networks, cluster })
+    }
+
+    /// The network of a new pod; `None`: that of the settings.
+    ///
+    /// # Errors
+    /// [`NetworkError`].
+    pub fn choose(
+        &self,
+        (namespace, name): &(ObjectName, ObjectName),
+        annotations: &BTreeMap<String, String>,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<Option<(&Scoped, &NetworkPlan)>, NetworkError> {
+        if self.cluster.is_closed(namespace) {
+            return Err(NetworkError::Closed(namespace.clone()));
+        }
+        let words = |words: &BTreeMap<String, String>| -> Labels {
+            words.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
+        };
+        let chosen = self.cluster.network(name, namespace, &words(annotations), &words(labels))?;
+        let Some(chosen) = chosen.filter(|chosen| *chosen != Networks::default_name()) else {
+            return Ok(None);
+        };
+        match self.get(&chosen) {
+            Some((name, NetworkPlan { refused: Some(why), .. })) => {
+                Err(NetworkError::Unusable(name.clone(), why.clone()))
+            }
+            Some(found) => Ok(Some(found)),
+            None => Err(NetworkError::Unknown(chosen)),
+        }
+    }
+
+    pub fn get(&self, name: &Scoped) -> Option<(&Scoped, &NetworkPlan)> {
+        self.networks.iter().find(|(known, _)| known == name).map(|(name, plan)| (name, plan))
+    }
+
+    /// All blocks, in which pods may start.
+    pub fn blocks(&self) -> impl Iterator<Item = IpNetwork> {
+        self.networks.iter().flat_map(|(_, plan)| plan.blocks.iter().copied())
+    }
+}
+
+impl NetworkPlan {
+    /// The pools without a block that is not `full`.
+    pub fn lacking(&self, full: &BTreeSet<IpNetwork>) -> impl Iterator<Item = IpNetwork> {
+        let has_room = |pool: &IpNetwork| {
+            let mut blocks = self.blocks.iter().filter(|block| contains(*pool, **block));
+            blocks.any(|block| !full.contains(block))
+        };
+        self.pools.iter().copied().filter(move |pool| !has_room(pool))
+    }
+}

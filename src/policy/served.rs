@@ -1,0 +1,47 @@
+//! Pure. Networks of tenants as a host serves them.
+
+use std::collections::BTreeSet;
+
+use ipnetwork::IpNetwork;
+
+use crate::net::subnet::contains;
+use crate::policy::network::Networks;
+
+/// Networks of tenants, and a host's blocks of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServedNetworks {
+    /// Where pods of this host may have addresses beside its subnets.
+    pub blocks: Vec<IpNetwork>,
+    /// Of all networks but that of the settings.
+    pub pools: Vec<IpNetwork>,
+    /// Blocks whose pods reach the outside by their own addresses.
+    unmasqueraded: BTreeSet<IpNetwork>,
+    /// etcd has said in this life who has which block: what nobody has may be removed.
+    pub in_sync: bool,
+}
+
+impl ServedNetworks {
+    /// Where there are no networks of tenants.
+    pub fn none() -> ServedNetworks {
+        ServedNetworks { in_sync: true, ..ServedNetworks::default() }
+    }
+
+    /// A host with the blocks `own`, as far as they are parts of `networks`.
+    pub fn of(networks: &Networks, own: &BTreeSet<IpNetwork>, in_sync: bool) -> ServedNetworks {
+        let mut served = ServedNetworks { in_sync, ..ServedNetworks::default() };
+        for (_, network) in networks.apart_from_settings() {
+            let pools: Vec<IpNetwork> = network.networks().collect();
+            let is_part = |block: &&IpNetwork| pools.iter().any(|pool| contains(*pool, **block));
+            let blocks = own.iter().filter(is_part);
+            served.unmasqueraded.extend(blocks.clone().filter(|_| !network.nat));
+            served.blocks.extend(blocks);
+            served.pools.extend(pools);
+        }
+        served
+    }
+
+    /// The blocks whose pods reach the outside by the node's address.
+    pub fn masqueraded(&self) -> impl Iterator<Item = IpNetwork> {
+        self.blocks.iter().copied().filter(|block| !self.unmasqueraded.contains(block))
+    }
+}
