@@ -33,102 +33,53 @@ const ASK: Duration = Duration::from_secs(10);
 /// … and the longest time without any response.
 const SILENCE: Duration = Duration::from_secs(30);
 
+/// What is known since everything was read, and when something is to be done with it.
+struct FollowState {
+    /// etcd as the watch has it.
+    mirror: Snapshot,
+    /// `None`: it rested for longer than etcd keeps its history, and everything is to be read again.
+    watch: Option<KeyWatch>,
+    crowd: Crowd,
+    heard_at: Instant,
+    /// End of the rest. While it rests nothing but urgent keys is heard of, and nothing published.
+    resume_at: Option<Instant>,
+    /// When the changes are published.
+    due: Option<Instant>,
+    changes: usize,
+    host_removed: bool,
+    /// Nothing is published before this.
+    rested: Instant,
+    /// When everything is read again.
+    move_at: Option<Instant>,
+}
+
 impl<P: FnMut(Update)> Session<'_, P> {
     /// Publishes the changes from the watch, beginning after `mirror`. Returns when something is to
     /// be written, or everything to be read again. `behind`: revisions since then.
     pub(super) async fn follow(
         &mut self,
-        mut mirror: Snapshot,
+        mirror: Snapshot,
         behind: i64,
     ) -> Result<(), SessionExit> {
         let mut renewed = self.etcd.members().renewed();
-        let mut heard_at = Instant::now();
-        let mut crowd = Crowd::new(heard_at.into_std());
-        // While it rests nothing but urgent keys is heard of, and nothing published.
-        let mut resume_at = crowd.after_claim(behind).map(|rest| heard_at + random::jittered(rest));
-        let name = &self.machine.claimant().identity.name;
-        let mut watch = Some(self.etcd.watch(name, Seen::after(mirror.revision)).await?);
-        if let (Some(watch), None) = (&mut watch, resume_at) {
-            watch.resume().await?;
-        }
-        let mut ask = interval_at(heard_at + ASK, ASK);
+        let mut state = self.begin(mirror, behind).await?;
+        let mut ask = interval_at(state.heard_at + ASK, ASK);
         ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut due = None;
-        let mut changes = 0;
-        let mut rested = heard_at;
-        let mut host_removed = false;
-        // When everything is read again through the new connection.
-        let mut move_at = None;
         loop {
             self.inputs.contact.beat.beat();
+            let FollowState { resume_at, move_at, .. } = state;
+            let due = state.due.filter(|_| resume_at.is_none());
             tokio::select! {
-                () = sleep_until(resume_at.unwrap_or(heard_at)), if resume_at.is_some() => {
-                    resume_at = None;
-                    if let Some(watch) = &mut watch {
-                        watch.resume().await?;
-                    }
-                    heard_at = Instant::now();
-                    crowd.resume(heard_at.into_std());
-                    due = Some(heard_at + CATCH_UP);
-                }
-                heard = next(&mut watch, &mut mirror) => {
-                    let heard = match heard {
-                        // It rested for longer than etcd keeps its history.
-                        Err(EtcdError::Compacted(_)) => {
-                            (watch, due) = (None, None);
-                            move_at = Some(Instant::now() + self.spread());
-                            continue;
-                        }
-                        heard => heard?,
-                    };
-                    heard_at = Instant::now();
-                    self.inputs.contact.heard();
-                    host_removed |= heard.host_removed;
-                    if heard.changes > 0 {
-                        self.inputs.contact.changed();
-                        due.get_or_insert((heard_at + COALESCE).max(rested));
-                    }
-                    changes += heard.changes;
-                    if let Some(end) = &mut resume_at && is_urgent(&watch, &mirror) {
-                        *end = heard_at;
-                    }
-                }
-                () = sleep_until(due.unwrap_or(heard_at)), if due.is_some() && resume_at.is_none() => {
-                    let begun = Instant::now();
-                    due = None;
-                    let removed = std::mem::take(&mut host_removed);
-                    if !self.machine.agrees(&mirror)
-                        || removed && !is_same_store(&mirror, self.etcd.config_modified().await?)
-                    {
+                () = at(resume_at) => state.resume().await?,
+                heard = state.next() => self.heard(&mut state, heard)?,
+                () = at(due) => {
+                    if !self.publish_changes(&mut state).await? {
                         return Ok(());
                     }
-                    match self.machine.update(&mirror) {
-                        Some(snapshot) => (self.publish)(Update::Snapshot(snapshot)),
-                        None => drop(self.inputs.contact.take_changed()),
-                    }
-                    rested = Instant::now() + begun.elapsed() * REST;
-                    let heard = std::mem::take(&mut changes);
-                    let hurries = is_urgent(&watch, &mirror);
-                    if let Some(watch) = &mut watch
-                        && let Some(rest) = crowd.after_changes(heard, begun.into_std())
-                        && !hurries
-                    {
-                        watch.rest().await?;
-                        resume_at = Some(Instant::now() + random::jittered(rest));
-                    }
                 }
-                _ = ask.tick() => {
-                    if heard_at.elapsed() > SILENCE {
-                        self.etcd.next_member();
-                        let why = format!("watch: no response for {SILENCE:?}");
-                        return Err(EtcdError::Unreachable(why).into());
-                    }
-                    if let Some(watch) = watch.as_mut().filter(|_| resume_at.is_none()) {
-                        watch.request_progress().await?;
-                    }
-                }
-                Ok(()) = renewed.changed() => move_at = Some(Instant::now() + self.spread()),
-                () = sleep_until(move_at.unwrap_or(heard_at)), if move_at.is_some() => return Ok(()),
+                _ = ask.tick() => self.ask(&mut state).await?,
+                Ok(()) = renewed.changed() => state.move_at = Some(Instant::now() + self.spread()),
+                () = at(move_at) => return Ok(()),
                 Ok(()) = self.inputs.attributes.changed() => return Ok(()),
                 Ok(()) = self.inputs.vacated.changed() => return Ok(()),
                 Ok(()) = self.inputs.setup.changed() => return Ok(()),
@@ -136,17 +87,136 @@ impl<P: FnMut(Update)> Session<'_, P> {
             }
         }
     }
+
+    /// Watches what comes after `mirror`, at once or after a rest.
+    async fn begin(&self, mirror: Snapshot, behind: i64) -> Result<FollowState, EtcdError> {
+        let heard_at = Instant::now();
+        let mut crowd = Crowd::new(heard_at.into_std());
+        let resume_at = crowd.after_claim(behind).map(|rest| heard_at + random::jittered(rest));
+        let name = &self.machine.claimant().identity.name;
+        let mut watch = self.etcd.watch(name, Seen::after(mirror.revision)).await?;
+        if resume_at.is_none() {
+            watch.resume().await?;
+        }
+        Ok(FollowState {
+            mirror,
+            watch: Some(watch),
+            crowd,
+            heard_at,
+            resume_at,
+            due: None,
+            changes: 0,
+            host_removed: false,
+            rested: heard_at,
+            move_at: None,
+        })
+    }
+
+    fn heard(
+        &mut self,
+        state: &mut FollowState,
+        heard: Result<Changes, EtcdError>,
+    ) -> Result<(), EtcdError> {
+        let heard = match heard {
+            Err(EtcdError::Compacted(_)) => {
+                (state.watch, state.due) = (None, None);
+                state.move_at = Some(Instant::now() + self.spread());
+                return Ok(());
+            }
+            heard => heard?,
+        };
+        let now = Instant::now();
+        state.heard_at = now;
+        self.inputs.contact.heard();
+        state.host_removed |= heard.host_removed;
+        if heard.changes > 0 {
+            self.inputs.contact.changed();
+            state.due.get_or_insert((now + COALESCE).max(state.rested));
+        }
+        state.changes += heard.changes;
+        if state.resume_at.is_some() && state.is_urgent() {
+            state.resume_at = Some(now);
+        }
+        Ok(())
+    }
+
+    /// False: something is to be written first, or this is another etcd.
+    async fn publish_changes(&mut self, state: &mut FollowState) -> Result<bool, EtcdError> {
+        let begun = Instant::now();
+        state.due = None;
+        let removed = std::mem::take(&mut state.host_removed);
+        if !self.machine.agrees(&state.mirror)
+            || removed && !is_same_store(&state.mirror, self.etcd.config_modified().await?)
+        {
+            return Ok(false);
+        }
+        match self.machine.update(&state.mirror) {
+            Some(snapshot) => (self.publish)(Update::Snapshot(snapshot)),
+            None => drop(self.inputs.contact.take_changed()),
+        }
+        state.rested = Instant::now() + begun.elapsed() * REST;
+        state.rest_in_a_crowd(begun).await?;
+        Ok(true)
+    }
+
+    /// Asks for a sign of life, where none is due while it rests.
+    async fn ask(&self, state: &mut FollowState) -> Result<(), EtcdError> {
+        if state.heard_at.elapsed() > SILENCE {
+            self.etcd.next_member();
+            return Err(EtcdError::Unreachable(format!("watch: no response for {SILENCE:?}")));
+        }
+        if let Some(watch) = state.watch.as_mut().filter(|_| state.resume_at.is_none()) {
+            watch.request_progress().await?;
+        }
+        Ok(())
+    }
 }
 
-/// The watch reports a change that `mirror` lacks and that ends a rest.
-fn is_urgent(watch: &Option<KeyWatch>, mirror: &Snapshot) -> bool {
-    watch.as_ref().is_some_and(|watch| watch.is_urgent(mirror))
+impl FollowState {
+    /// The next changes, of which there are none without a watch. Cancel-safe.
+    async fn next(&mut self) -> Result<Changes, EtcdError> {
+        match &mut self.watch {
+            Some(watch) => watch.next(&mut self.mirror).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends the rest.
+    async fn resume(&mut self) -> Result<(), EtcdError> {
+        self.resume_at = None;
+        if let Some(watch) = &mut self.watch {
+            watch.resume().await?;
+        }
+        self.heard_at = Instant::now();
+        self.crowd.resume(self.heard_at.into_std());
+        self.due = Some(self.heard_at + CATCH_UP);
+        Ok(())
+    }
+
+    /// Rests if so much was published at `begun` that hundreds of hosts must be joining or leaving.
+    async fn rest_in_a_crowd(&mut self, begun: Instant) -> Result<(), EtcdError> {
+        let changes = std::mem::take(&mut self.changes);
+        let hurries = self.is_urgent();
+        if let Some(watch) = &mut self.watch
+            && let Some(rest) = self.crowd.after_changes(changes, begun.into_std())
+            && !hurries
+        {
+            watch.rest().await?;
+            self.resume_at = Some(Instant::now() + random::jittered(rest));
+        }
+        Ok(())
+    }
+
+    /// The watch reports a change that the mirror lacks and that ends a rest.
+    fn is_urgent(&self) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.is_urgent(&self.mirror))
+    }
 }
 
-/// The next changes, of which there are none without a watch. Cancel-safe.
-async fn next(watch: &mut Option<KeyWatch>, mirror: &mut Snapshot) -> Result<Changes, EtcdError> {
-    match watch {
-        Some(watch) => watch.next(mirror).await,
+/// Never, without a time.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
         None => std::future::pending().await,
     }
 }
