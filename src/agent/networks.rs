@@ -2,19 +2,42 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ipnetwork::IpNetwork;
 
 use crate::agent::new_pods::BlockRequest;
+use crate::net::Family;
 use crate::net::subnet::contains;
-use crate::policy::Networks;
 use crate::policy::network_plan::{BlockAnswer, DEADLINE, NetworkPlans};
 use crate::policy::served::ServedNetworks;
+use crate::policy::{Networks, PolicySnapshot};
 use crate::sources::{BlocksUpdate, WantedBlocks};
 
 /// Looks at empty blocks in the time after which they are given back.
 const LOOKS: u32 = 10;
+
+/// What plugins go by follows from this.
+#[derive(Clone, Debug)]
+pub struct PlansFrom {
+    /// There may be networks of tenants.
+    pub exchanges: bool,
+    pub known: Option<Arc<PolicySnapshot>>,
+    pub open: BTreeSet<IpNetwork>,
+    pub families: Vec<Family>,
+}
+
+impl PlansFrom {
+    pub fn is_same(&self, other: &PlansFrom) -> bool {
+        let is_same = match (&self.known, &other.known) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        let rest = |it: &PlansFrom| (it.exchanges, it.open.clone(), it.families.clone());
+        is_same && rest(self) == rest(other)
+    }
+}
 
 #[derive(Debug, Default)]
 pub struct HostNetworks {
@@ -28,6 +51,8 @@ pub struct HostNetworks {
     waiting: Vec<BlockRequest>,
     /// As plugins find them.
     pub written: Option<NetworkPlans>,
+    /// What that follows from; `None` before anything was written.
+    pub written_from: Option<PlansFrom>,
     /// When to look for empty blocks.
     look_at: Option<Instant>,
 }

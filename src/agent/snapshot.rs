@@ -20,6 +20,8 @@ pub struct AgentSnapshot {
     pub settings: Settings,
     /// This host's pod subnets.
     pub subnets: Option<PerFamily<IpNetwork>>,
+    /// This host's blocks of tenants' networks.
+    pub blocks: Vec<(IpNetwork, String)>,
     /// Since when it has them, in this life of the agent.
     pub since: Option<SystemTime>,
     /// All hosts are known from etcd; else from what was saved, if at all.

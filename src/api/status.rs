@@ -60,6 +60,9 @@ pub struct NodeStatus {
 #[serde(default)]
 pub struct LeaseStatus {
     pub subnets: Option<Vec<String>>,
+    /// Blocks of tenants' networks, as `10.32.0.64/26 blue/front`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<String>,
     /// `etcd`, `kubernetes`, `static` or `last known good state`.
     pub source: Option<String>,
     pub since: Option<String>,

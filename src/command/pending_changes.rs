@@ -52,9 +52,9 @@ impl<'a> PendingChanges<'a> {
 
 /// What must be there for a host to be reached. `remotes`: what is behind tunnels.
 fn needed(peer: &Peer, remotes: &BTreeMap<IpNetwork, &TunnelPeer>) -> Vec<Object> {
-    let tunnels = || peer.subnets.iter().filter_map(|subnet| remotes.get(subnet));
+    let tunnels = || peer.pod_subnets().filter_map(|subnet| remotes.get(&subnet));
     let neighbours = tunnels().map(|remote| Object::Neighbour(tunnel::via(remote)));
-    let routes = peer.subnets.iter().map(|subnet| Object::Route(*subnet));
+    let routes = peer.pod_subnets().map(Object::Route);
     let destinations = tunnels().map(|remote| Object::Destination(remote.address));
     neighbours.chain(routes).chain(destinations).collect()
 }

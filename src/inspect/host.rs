@@ -121,9 +121,9 @@ impl Host {
     pub fn peer(&self, address: IpAddr) -> Option<(&NodeName, &Peer, Option<IpNetwork>)> {
         let family = Family::of(address);
         self.others().find_map(|(name, peer)| {
-            let subnet = peer.subnets.get(family).filter(|subnet| subnet.contains(address));
+            let subnet = peer.pod_subnets().find(|subnet| subnet.contains(address));
             let own = peer.addresses.get(family) == Some(&address);
-            (own || subnet.is_some()).then(|| (name, peer, subnet.copied()))
+            (own || subnet.is_some()).then_some((name, peer, subnet))
         })
     }
 
@@ -143,6 +143,11 @@ impl Host {
     /// Networks of tenants, as the agent would start with them.
     pub fn networks(&self) -> &ServedNetworks {
         self.networks.get_or_init(|| networks::at_start(&self.settings, self.known_networks()).0)
+    }
+
+    /// This host's blocks of tenants' networks, each with its network.
+    pub fn named_blocks(&self) -> Vec<(IpNetwork, String)> {
+        self.known_networks().map_or_else(Vec::new, |known| self.networks().named_blocks(known))
     }
 
     fn known_networks(&self) -> Option<&Networks> {

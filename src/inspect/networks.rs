@@ -1,9 +1,12 @@
 //! Networks of tenants, as this host knew them last.
 
+use std::fs;
+
 use crate::inspect::identity;
 use crate::lease::blocks::OwnedBlocks;
 use crate::net::node_name::NodeName;
 use crate::policy::Networks;
+use crate::policy::network_plan::{self, NetworkPlans};
 use crate::policy::served::ServedNetworks;
 use crate::settings::{Settings, Source};
 use crate::sources::KeptBlocks;
@@ -16,6 +19,12 @@ pub fn kept_blocks(settings: &Settings, host: &NodeName) -> KeptBlocks {
         }
         _ => KeptBlocks::default(),
     }
+}
+
+/// What plugins go by, as an agent wrote it; `None` without networks of tenants, or where it cannot be read.
+pub fn plans(settings: &Settings) -> Option<NetworkPlans> {
+    let bytes = fs::read(network_plan::file(&settings.cni.ipam_dir)).ok()?;
+    serde_json::from_slice(&bytes).ok()
 }
 
 /// What an agent with these settings would serve at its start, and which host has which block.

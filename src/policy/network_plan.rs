@@ -3,6 +3,7 @@
 //! has none with a free address.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -32,8 +33,8 @@ pub struct NetworkPlans {
     /// The name of the CNI network that they are for.
     pub cni_network: String,
     networks: Vec<(Scoped, NetworkPlan)>,
-    /// Rules of namespaces, without labels.
-    cluster: Cluster,
+    /// Rules of namespaces, without labels; `None`: the agent has not heard yet which networks there are.
+    cluster: Option<Cluster>,
 }
 
 /// A network on this host.
@@ -74,6 +75,8 @@ pub struct BlockAnswer {
 pub enum NetworkError {
     #[error("{0}")]
     Refused(#[from] Refusal),
+    #[error("the agent does not know yet which networks there are: it has not read etcd")]
+    NotRead,
     #[error("what is said of namespace {0} in etcd is not understood")]
     Closed(ObjectName),
     #[error("network {0} is not known on this host")]
@@ -92,6 +95,9 @@ impl NetworkPlans {
         blocks: &BTreeSet<IpNetwork>,
         families: &[Family],
     ) -> Option<NetworkPlans> {
+        if networks.iter().all(|(_, network)| network.pools.is_empty()) {
+            return None;
+        }
         let overlaps = networks.overlaps();
         let plan = |(name, network): (&Scoped, &crate::policy::network::TenantNetwork)| {
             let pools: Vec<IpNetwork> = network.networks().collect();
@@ -117,8 +123,13 @@ impl NetworkPlans {
         let named = networks.iter().filter(|(_, network)| !network.pools.is_empty());
         let networks: Vec<_> = named.map(plan).collect();
         let cluster = cluster.map(Cluster::without_labels).unwrap_or_default();
-        let cni_network = cni_network.to_owned();
-        (!networks.is_empty()).then_some(NetworkPlans { cni_network, networks, cluster })
+        let cluster = Some(cluster);
+        Some(NetworkPlans { cni_network: cni_network.to_owned(), networks, cluster })
+    }
+
+    /// No pod starts: nobody knows which network it is in.
+    pub fn not_read(cni_network: &str) -> NetworkPlans {
+        NetworkPlans { cni_network: cni_network.to_owned(), ..NetworkPlans::default() }
     }
 
     /// The network of a new pod; `None`: that of the settings.
@@ -131,13 +142,14 @@ impl NetworkPlans {
         annotations: &BTreeMap<String, String>,
         labels: &BTreeMap<String, String>,
     ) -> Result<Option<(&Scoped, &NetworkPlan)>, NetworkError> {
-        if self.cluster.is_closed(namespace) {
+        let cluster = self.cluster.as_ref().ok_or(NetworkError::NotRead)?;
+        if cluster.is_closed(namespace) {
             return Err(NetworkError::Closed(namespace.clone()));
         }
         let words = |words: &BTreeMap<String, String>| -> Labels {
             words.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
         };
-        let chosen = self.cluster.network(name, namespace, &words(annotations), &words(labels))?;
+        let chosen = cluster.network(name, namespace, &words(annotations), &words(labels))?;
         let Some(chosen) = chosen.filter(|chosen| *chosen != Networks::default_name()) else {
             return Ok(None);
         };
@@ -152,6 +164,12 @@ impl NetworkPlans {
 
     pub fn get(&self, name: &Scoped) -> Option<(&Scoped, &NetworkPlan)> {
         self.networks.iter().find(|(known, _)| known == name).map(|(name, plan)| (name, plan))
+    }
+
+    /// The network that has `address`.
+    pub fn network_of(&self, address: IpAddr) -> Option<&Scoped> {
+        let has = |plan: &NetworkPlan| plan.pools.iter().any(|pool| pool.contains(address));
+        self.networks.iter().find(|(_, plan)| has(plan)).map(|(name, _)| name)
     }
 
     /// All blocks, in which pods may start.

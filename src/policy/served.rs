@@ -40,6 +40,12 @@ impl ServedNetworks {
         served
     }
 
+    /// The blocks, each with the name of its network.
+    pub fn named_blocks(&self, networks: &Networks) -> Vec<(IpNetwork, String)> {
+        let name = |block: &IpNetwork| Some((*block, networks.of(block.ip())?.to_string()));
+        self.blocks.iter().filter_map(name).collect()
+    }
+
     /// The blocks whose pods reach the outside by the node's address.
     pub fn masqueraded(&self) -> impl Iterator<Item = IpNetwork> {
         self.blocks.iter().copied().filter(|block| !self.unmasqueraded.contains(block))

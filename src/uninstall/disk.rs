@@ -16,7 +16,7 @@ use crate::ipam::{Store, calls};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::{files, mount};
 use crate::plan::Line;
-use crate::policy::ask;
+use crate::policy::{ask, network_plan};
 use crate::settings::Settings;
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
@@ -77,6 +77,7 @@ pub fn store(settings: &Settings, applier: &mut Applier) {
         ("socket", ask::socket(directory)),
         ("index", ask::index(directory)),
         ("profiles", port_profiles::path(directory)),
+        ("networks", network_plan::file(directory)),
     ] {
         if path.symlink_metadata().is_ok() {
             file(what, &path, applier);

@@ -187,6 +187,8 @@ fn writes_no_key_of_others(login: Login) {
         "/humanz/v1/subnets/4/10.244.0.0-17",
         "/humanz/v1-probes/h1",
         "/humanz/v1-members/h1/0a",
+        "/humanz/v1-blocks/h1/10.32.0.0-26",
+        "/humanz/v1-blocks/h33/10.32.0.0-26",
         "/humanz/v1-members/h30/0a",
         "/humanz/v1-policies/NetworkPolicy/shop/db",
         "/humanz/v1-policies/Group/default/web",

@@ -376,7 +376,7 @@ fn hostile_keys_of_blocks_take_nothing_and_are_reported() {
     cluster.etcd.delete(&format!("{root}/nobody/10.32.128.0-17"));
     cluster.etcd.delete(&format!("{root}/{own}"));
     soon("the key to be put back", || cluster.etcd.get(&format!("{root}/{own}")).is_some());
-    assert!(reaches(&blue1, &blue2) && reaches(&blue2, &blue1));
+    soon("both hosts again", || reaches(&blue1, &blue2) && reaches(&blue2, &blue1));
     let next = add(h1, "blue/c");
     soon("the next pod", || reaches(&next, &blue2));
     // A file that is garbled closes, and says so.
@@ -413,4 +413,65 @@ fn blocks_of_networks_are_reached_through_tunnels() {
     }
     assert!(is_apart(&blue1, &red2) && is_apart(&red1, &blue2) && is_apart(&plain1, &blue2));
     agents.iter().for_each(Agent::stop);
+}
+
+/// Whoever removes a host that lives gives its blocks to others: it comes back without them.
+#[test]
+fn a_host_that_was_removed_starts_no_pod_in_a_block_that_another_one_has() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &small("10.35.0.0/28"));
+    let agents = cluster.start_agents(FROM_ETCD);
+    let former = add(h2, "blue/former");
+    let pods: Vec<Pod> = (0..5).map(|number| add(h1, &format!("blue/p{number}"))).collect();
+    agents[1].kill();
+    Agent::run(h1, "nodes rm h2 --force", FROM_ETCD).ok();
+    assert!(blocks(&cluster).iter().all(|key| key.starts_with("h1/")), "{:?}", blocks(&cluster));
+    let sixth = add(h1, "blue/p5");
+    let block = |address: IpAddr| ipnetwork::IpNetwork::new(address, 29).unwrap().network();
+    assert_eq!(block(sixth.v4()), block(former.v4()), "the free block was that of h2");
+    let again = Agent::start(h2, SOON_GIVEN_BACK);
+    again.wait_ready();
+    let refused = eventually("h2 to know", SOON, || match try_again(h2, "blue/later") {
+        Err(refused) if refused.to_string().contains("no block of") => Ok(refused),
+        Err(other) => Err(other.to_string()),
+        Ok(pod) => panic!("{} has an address of h1's block", pod.result),
+    });
+    assert_eq!(refused.code, 11, "{refused}");
+    for pod in &pods {
+        assert!(pod.v4() != former.v4() && pod.v4() != sixth.v4());
+    }
+    // Once its former pod is gone, so is the last of the block.
+    former.delete();
+    soon("the gateway of the lost block to go", || {
+        facts::addresses(h2, "humanz0").iter().all(|it| !it.starts_with("10.35."))
+    });
+    let seen = Agent::run(h1, "ipam ls", FROM_ETCD);
+    assert!(seen.stdout.contains("blue/small"), "{seen}");
+    let status = local::status(h1);
+    assert!(status["lease"]["blocks"].to_string().contains("blue/small"), "{}", status["lease"]);
+    again.stop();
+}
+
+/// Without the file a pod of a tenant would start in the network of the settings.
+#[test]
+fn a_lost_file_of_networks_is_written_again_and_one_that_knows_none_starts_no_pod() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    apply(host, &small("10.35.0.0/28"));
+    let agents = cluster.start_agents(FROM_ETCD);
+    add(host, "blue/one").delete();
+    let file = "/run/humanz/ipam/.networks.json";
+    host.run(&format!("rm {file}")).ok();
+    // Anything wakes the agent.
+    apply(host, &[namespace("green", json!({}))]);
+    soon("the file to be there again", || host.read(file).is_some());
+    agents.iter().for_each(Agent::stop);
+    let mut plans: Value = serde_json::from_str(&host_file(host, file)).unwrap();
+    plans["cluster"] = Value::Null;
+    host.write(file, &plans.to_string());
+    let refused = try_again(host, "green/two").err().unwrap();
+    assert_eq!(refused.code, 11, "{refused}");
+    let why = "does not know yet which networks there are";
+    assert!(refused.to_string().contains(why), "{refused}");
 }

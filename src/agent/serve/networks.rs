@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::agent::active_problems::ProblemSource;
-use crate::agent::networks::HostNetworks;
+use crate::agent::networks::{HostNetworks, PlansFrom};
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::networks::kept_blocks;
@@ -92,43 +92,76 @@ impl Agent {
         own.chain(self.state.networks.served.blocks.iter().copied()).collect()
     }
 
-    /// Writes what plugins go by, answers those that wait for a block, and looks for blocks to give back.
+    /// This host's blocks, each with its network.
+    pub(super) fn named_blocks(&self) -> Vec<(IpNetwork, String)> {
+        let known = self.state.policies.snapshot();
+        known
+            .map_or_else(Vec::new, |known| self.state.networks.served.named_blocks(&known.networks))
+    }
+
+    /// Answers plugins that wait for a block, and looks for blocks to give back.
     pub(super) fn serve_networks(&mut self) {
         if self.state.once || !self.state.ready {
             return;
         }
         self.release_blocks();
-        if let Err(error) = self.write_plans() {
-            log::error!("write what plugins know of networks: {error}");
-        }
+        self.keep_plans();
         self.state.networks.answer();
         self.send_block_inputs();
     }
 
+    /// Writes what plugins go by: also before there is a bridge, without which no pod starts.
+    pub(super) fn keep_plans(&mut self) {
+        if !self.state.once
+            && let Err(error) = self.write_plans()
+        {
+            log::error!("write what plugins know of networks: {error}");
+        }
+    }
+
     fn write_plans(&mut self) -> Result<(), FileError> {
-        let plans = self.plans();
+        let from = self.plans_from();
+        let HostNetworks { written, written_from, .. } = &self.state.networks;
         let file = network_plan::file(&self.settings.cni.ipam_dir);
+        // Without the file a pod of a tenant would start in the network of the settings.
+        let is_whole = file.symlink_metadata().is_ok() == written.is_some();
+        if is_whole && written_from.as_ref().is_some_and(|before| before.is_same(&from)) {
+            return Ok(());
+        }
+        let plans = self.plans(&from);
         match &plans {
-            Some(plans) if self.state.networks.written.as_ref() != Some(plans) => {
+            Some(plans) if !is_whole || written.as_ref() != Some(plans) => {
                 let text = serde_json::to_vec(plans).unwrap_or_default();
                 files::replace(&file, &text, 0o600)?;
             }
             None => files::remove(&file).map(drop)?,
             Some(_) => {}
         }
-        self.state.networks.written = plans;
+        (self.state.networks.written, self.state.networks.written_from) = (plans, Some(from));
         Ok(())
     }
 
-    fn plans(&self) -> Option<NetworkPlans> {
-        if !self.policies.exchanges() {
-            return None;
+    fn plans_from(&self) -> PlansFrom {
+        let known = self.state.policies.snapshot();
+        let families = self.state.subnets.unwrap_or_default();
+        PlansFrom {
+            exchanges: self.policies.exchanges(),
+            known: known.cloned(),
+            open: self.state.networks.open(),
+            families: families.entries().map(|(family, _)| family).collect(),
         }
-        let known = self.state.policies.snapshot()?;
-        let (open, families) = (self.state.networks.open(), self.state.subnets?);
-        let families: Vec<_> = families.entries().map(|(family, _)| family).collect();
-        let (cni, cluster) = (&self.settings.cni.name, known.standalone.as_ref());
-        NetworkPlans::of(cni, &known.networks, cluster, &open, &families)
+    }
+
+    fn plans(&self, from: &PlansFrom) -> Option<NetworkPlans> {
+        let cni = &self.settings.cni.name;
+        match &from.known {
+            _ if !from.exchanges => None,
+            None => Some(NetworkPlans::not_read(cni)),
+            Some(known) => {
+                let cluster = known.standalone.as_ref();
+                NetworkPlans::of(cni, &known.networks, cluster, &from.open, &from.families)
+            }
+        }
     }
 
     /// Takes blocks without pods out of what plugins go by, and gives back those that no pod has started in

@@ -44,6 +44,7 @@ impl Agent {
         self.shared.publish(AgentSnapshot {
             settings: self.settings.clone(),
             subnets: state.subnets,
+            blocks: self.named_blocks(),
             since: state.since,
             in_sync: state.in_sync,
             ready: state.ready,

@@ -39,6 +39,7 @@ impl Agent {
             self.files.follow(&self.settings, self.loader.path());
         }
         let policies = self.policy_input();
+        self.keep_plans();
         let mut applier = Applier::new(false);
         let mut cache = std::mem::take(&mut self.state.cache);
         let seen =

@@ -121,6 +121,11 @@ fn lease(snapshot: &AgentSnapshot) -> LeaseStatus {
     };
     LeaseStatus {
         subnets: snapshot.subnets.as_ref().map(texts),
+        blocks: snapshot
+            .blocks
+            .iter()
+            .map(|(block, network)| format!("{block} {network}"))
+            .collect(),
         source: snapshot.subnets.map(|_| source.to_owned()),
         since: snapshot.since.map(moment),
     }

@@ -290,7 +290,8 @@ fn locate(
     if pools.get(family).is_some_and(|pool| pool.contains(address)) {
         whole(&address.to_string(), host)?;
     }
-    if host.subnets.get(family).is_some_and(|own| own.contains(address)) {
+    let own = host.subnets.iter().chain(&host.networks().blocks);
+    if own.into_iter().any(|own| own.contains(address)) {
         let why = "it lies in this host's pod subnet, and no pod has it: is the pod gone, or \
                    was it made by another plugin?";
         return Err(Exit::new(exit::FAILURE, format!("{address}: {why}")));

@@ -9,8 +9,10 @@ use crate::command::call::{Call, Outcome};
 use crate::command::ipam::attachment::{objects, settings};
 use crate::command::json::object;
 use crate::command::table::{Cell, Style, Table, Tone, facts, span};
+use crate::inspect::networks::plans;
 use crate::inspect::pods::{Life, StoreNetwork, entries, links, networks};
 use crate::ipam::StoreEntry;
+use crate::policy::network_plan::NetworkPlans;
 use crate::settings::exit::{self, Exit};
 
 /// list the addresses of this host's pods, in every network: attached (the interface is there),
@@ -69,8 +71,10 @@ pub fn run(call: &mut Call<'_>, options: &ListAddresses) -> Result<Outcome, Exit
     ]);
     let mut all = Vec::new();
     let mut faults = Vec::new();
+    let plans = plans(&settings);
     for (network, entry) in entries(&networks) {
-        table.row(row(network, entry, Life::of(entry, &network.name, &links)));
+        let name = named(plans.as_ref(), network, entry);
+        table.row(row(&name, entry, Life::of(entry, &network.name, &links)));
     }
     for network in &networks {
         all.extend(objects(network, &links));
@@ -93,7 +97,14 @@ pub fn run(call: &mut Call<'_>, options: &ListAddresses) -> Result<Outcome, Exit
     )
 }
 
-fn row(network: &StoreNetwork, entry: &StoreEntry, life: Life) -> [Cell; 8] {
+/// The network of a tenant that the entry's addresses are of, or else that of the CNI configuration.
+fn named(plans: Option<&NetworkPlans>, network: &StoreNetwork, entry: &StoreEntry) -> String {
+    let plans = plans.filter(|plans| plans.cni_network == network.name);
+    let of_tenant = plans.and_then(|plans| plans.network_of(*entry.addresses.first()?));
+    of_tenant.map_or_else(|| network.name.clone(), ToString::to_string)
+}
+
+fn row(network: &str, entry: &StoreEntry, life: Life) -> [Cell; 8] {
     let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
     let tone = match life {
         Life::Attached => Tone::Good,
@@ -105,7 +116,7 @@ fn row(network: &StoreNetwork, entry: &StoreEntry, life: Life) -> [Cell; 8] {
     [
         Cell::new(addresses.join(",")),
         Cell::new(entry.pod.as_deref().unwrap_or_default()),
-        Cell::new(&network.name),
+        Cell::new(network),
         Cell::new(container),
         Cell::new(&entry.ifname),
         Cell::new(age(entry).unwrap_or_default()),
@@ -134,8 +145,11 @@ pub fn show(call: &mut Call<'_>, options: &ShowAddress) -> Result<Outcome, Exit>
     }
     let life = |network: &StoreNetwork, entry: &StoreEntry| Life::of(entry, &network.name, &links);
     let style = call.style;
-    let texts =
-        found.iter().map(|(network, entry)| text(network, entry, life(network, entry), style));
+    let plans = plans(&settings);
+    let texts = found.iter().map(|(network, entry)| {
+        let name = named(plans.as_ref(), network, entry);
+        text(&name, entry, life(network, entry), style)
+    });
     let texts: Vec<String> = texts.collect();
     let values =
         found.iter().map(|(network, entry)| object(entry, &network.name, life(network, entry)));
@@ -154,7 +168,7 @@ fn is_meant(entry: &StoreEntry, what: &str) -> bool {
         && (pod == what || name == what || (container && entry.container_id.starts_with(what)))
 }
 
-fn text(network: &StoreNetwork, entry: &StoreEntry, life: Life, style: Style) -> String {
+fn text(network: &str, entry: &StoreEntry, life: Life, style: Style) -> String {
     let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
     let ports = entry.forwards().into_iter().map(|port| format!("{} -> {}", port.from, port.to));
     let state = match life {
@@ -168,7 +182,7 @@ fn text(network: &StoreNetwork, entry: &StoreEntry, life: Life, style: Style) ->
         &[
             ("addresses", addresses.join("\n")),
             ("pod", entry.pod.clone().unwrap_or_default()),
-            ("network", network.name.clone()),
+            ("network", network.to_owned()),
             ("container", entry.container_id.clone()),
             ("interface", entry.ifname.clone()),
             ("namespace", entry.netns.clone().unwrap_or_default()),

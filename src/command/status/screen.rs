@@ -101,7 +101,9 @@ fn lease(status: &Status) -> String {
         return "unknown".to_owned();
     }
     let since = lease.since.map(|since| format!(", since {since}"));
-    format!("{subnets} (from {}{})", lease.source.unwrap_or_default(), since.unwrap_or_default())
+    let blocks: String = lease.blocks.iter().map(|block| format!("; {block}")).collect();
+    let (source, since) = (lease.source.unwrap_or_default(), since.unwrap_or_default());
+    format!("{subnets} (from {source}{since}){blocks}")
 }
 
 /// Where the hosts are known from, and how that is.

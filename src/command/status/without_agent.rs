@@ -21,6 +21,7 @@ pub fn status(host: &Host) -> (Status, Vec<String>) {
     let snapshot = AgentSnapshot {
         settings: host.settings.clone(),
         subnets: has_subnet.then_some(host.subnets),
+        blocks: host.named_blocks(),
         since: None,
         in_sync: host.in_sync,
         ready: false,
