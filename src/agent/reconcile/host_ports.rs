@@ -71,6 +71,24 @@ pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     applier.apply_together(&changes, || kernel.nft.change_elements(TABLE, &steps(&changes)));
 }
 
+/// Removes the elements of our store that lead to the pod behind `link`, whether it runs or not.
+pub fn close(kernel: &Kernel, settings: &Settings, link: &IfName, applier: &mut Applier) {
+    let Some(claims) = claims(settings, applier) else { return };
+    let found = match host_ports::all(&kernel.nft) {
+        Ok(found) => found,
+        Err(error) => return inspect_failed(&error.into(), applier),
+    };
+    let leads_there = |found: &PortElement| {
+        let mark = found.mark.as_ref();
+        mark.is_some_and(|mark| mark.store == claims.fingerprint() && mark.link == *link)
+    };
+    let closed = found.into_iter().filter(leads_there).map(HostPortChange::Remove);
+    let closed: Vec<HostPortChange> = closed.collect();
+    if !closed.is_empty() {
+        applier.apply_together(&closed, || kernel.nft.change_elements(TABLE, &steps(&closed)));
+    }
+}
+
 /// The claims of this host's networks, if there ever were any.
 fn claims(settings: &Settings, applier: &mut Applier) -> Option<PortClaims> {
     match identity::boot_id() {

@@ -43,8 +43,13 @@ pub fn owner(entry: &StoreEntry) -> String {
 }
 
 /// Closes the ports of the host that lead to what is freed: the claims are gone, the kernel's part
-/// of them is done as the agent does it.
-pub fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit> {
+/// of them is done as the agent does it. `running`: the link of a pod that runs, which the agent would leave its
+/// ports as one whose store is lost.
+pub fn close_ports(
+    settings: &Settings,
+    freed: &[StoreEntry],
+    running: Option<&IfName>,
+) -> Result<(), Exit> {
     if freed.iter().all(|entry| entry.ports.is_none()) {
         return Ok(());
     }
@@ -64,6 +69,9 @@ pub fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit
         scope: Scope::FIREWALL,
         own_writes: None,
     };
+    if let Some(link) = running {
+        reconcile::host_ports::close(&kernel, settings, link, &mut applier);
+    }
     reconcile::host_ports::reconcile(&pass, &mut applier);
     match applier.failures() {
         [] => Ok(()),

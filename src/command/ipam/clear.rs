@@ -61,7 +61,7 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
         freed.extend(dead);
     }
     if options.yes {
-        close_ports(&settings, &freed)?;
+        close_ports(&settings, &freed, None)?;
     }
     lines.push(match (freed.is_empty(), options.yes) {
         (true, _) => "every address is that of a pod that may be there".to_owned(),

@@ -9,6 +9,7 @@ use crate::command::call::{Call, Outcome};
 use crate::command::ipam::attachment::{WAIT, close_ports, owner, settings};
 use crate::inspect::pods::{Life, entries, links, networks, refused};
 use crate::ipam::{StoreEntry, StoreError};
+use crate::plan::pod::LinkIdentity;
 use crate::settings::exit::{self, Exit};
 
 /// free an address that is no longer used, with all others of the same interface and its host
@@ -72,7 +73,9 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
     };
     let freed = freed.map_err(anyhow::Error::from)?;
     drop(locked);
-    close_ports(&settings, std::slice::from_ref(entry))?;
+    let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
+    let link = LinkIdentity { network: &network.name, container_id, ifname }.host_ifname();
+    close_ports(&settings, std::slice::from_ref(entry), Some(&link))?;
     let freed: Vec<String> = freed.iter().map(ToString::to_string).collect();
     let value = json!({ "freed": freed, "network": network.name, "pod": entry.pod });
     let text = format!("{} of {} is free", freed.join(" and "), owner(entry));
