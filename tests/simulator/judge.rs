@@ -155,8 +155,23 @@ impl World {
             counts && other.number != host && is_missing
         };
         if let Some(other) = self.hosts.iter().find(missing).map(|other| other.number) {
-            self.wrong_about(other, format!("the snapshot of h{host} lacks h{other}"));
+            let what = format!("the snapshot of h{host} lacks h{other}");
+            let unavoidable = self.is_unrecoverable(other) || self.waits_for_itself(other);
+            self.wrong.get_or_insert(Violation { what, unavoidable });
         }
+    }
+
+    /// A backup gives its subnet to a host that left. The host takes that back itself, once it runs and reaches
+    /// etcd; until then the others go by what etcd says (a limit that operations.md names).
+    fn waits_for_itself(&self, victim: usize) -> bool {
+        let host = &self.hosts[victim];
+        let runs = host.agent.is_some() && host.cut.is_none();
+        let (found, name) = (self.store.read(), host.name(self.flaw));
+        let is_anothers = |used| {
+            let mut hosts = found.hosts.iter();
+            hosts.any(|(other, stored)| *other != name && stored.value == used)
+        };
+        self.restored && !runs && host.uses.is_some_and(is_anothers)
     }
 
     /// At the end every host has a subnet and knows every other host.
