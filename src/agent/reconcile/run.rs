@@ -23,7 +23,7 @@ use crate::inspect::host_state::{self, HostState};
 use crate::lease::TunnelFault;
 use crate::lease::records::WireguardEnd;
 use crate::net::problem::capped;
-use crate::net::{IfName, Object, Problem, ProblemKind};
+use crate::net::{IfName, Object, Problem, ProblemKind, subnet};
 use crate::plan::peer_routes::{
     ClearPeer, LocalEncryption, LocalHost, PeerRoutes, UnreachableSubnet,
 };
@@ -272,6 +272,12 @@ fn routes(
     }
     if !peer_routes.encrypted.is_empty() {
         wanted.to_mut().extend(encryption.routes(run, peer_routes));
+    }
+    // Pods of a block that another host has now keep their gateway until they are gone.
+    let blocks = &run.networks.blocks;
+    let is_own = |to: &IpNetwork| blocks.iter().any(|block| subnet::overlap(*block, *to));
+    if wanted.keys().any(is_own) {
+        wanted.to_mut().retain(|to, _| !is_own(to));
     }
     let unresolved = peer_routes.unresolved();
     let keeps = |route: &FoundRoute| {
