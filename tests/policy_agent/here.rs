@@ -125,7 +125,7 @@ fn policies_of_files_are_tried_in_place_of_those_that_hold() {
     asked.says(["shop/web", "shop/mon:5000", new], 0, &["NetworkPolicy shop/mon ingress rule 0"]);
     asked.says(["shop/web", "shop/db:5000", ""], 0, &["allowed"]);
     assert!(connects(&web, &db) && !connects(&mon, &db));
-    // Whom a new selector finds on other hosts this one did not ask.
+    // This host did not ask which pods of other hosts a new selector finds.
     host.write("/etc/new.json", &json!([only_from("db", &["new"])]).to_string());
     let depends = "it depends on whether NetworkPolicy shop/db ingress rule 0 matches";
     asked.says(["10.244.200.9", "shop/db:5000", new], 1, &[depends, "not known here"]);
