@@ -34,8 +34,8 @@ impl PlansFrom {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (one, other) => one.is_none() && other.is_none(),
         };
-        let rest = |it: &PlansFrom| (it.exchanges, it.open.clone(), it.families.clone());
-        is_same && rest(self) == rest(other)
+        let own = (self.exchanges, &self.open, &self.families);
+        is_same && own == (other.exchanges, &other.open, &other.families)
     }
 }
 
