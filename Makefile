@@ -38,7 +38,7 @@ test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out contain
 		echo "WARNING: no chromium: the tests of the page will fail; make test SKIP_BROWSER=1 leaves them out" >&2
 	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) SKIP_BROWSER=$(SKIP_BROWSER) \
 		SCHEDULES=100000 RUST_TEST_THREADS=$$((2 * $$(nproc))) \
-		$(CARGO) test --locked --no-fail-fast -- --show-output
+		tests/whole $(CARGO) test --locked --no-fail-fast -- --show-output
 
 # VM_LAB: a program that runs a command under another kernel; CONTRIBUTING says what it must offer.
 VM_LAB ?= ../shared/lab/vm_lab.py
