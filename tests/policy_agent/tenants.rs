@@ -14,16 +14,16 @@ use crate::support::wait::SOON;
 use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, facts, local, soon};
 
 /// Blocks without pods go after a second.
-const SOON_GIVEN_BACK: &[(&str, &str)] =
+pub const SOON_GIVEN_BACK: &[(&str, &str)] =
     &[("IPV6_SUBNET", "fd10::/48"), ("POLICY", "on"), ("BLOCK_RELEASE_AFTER", "1s")];
 
-fn network(name: &str, spec: Value) -> Value {
+pub fn network(name: &str, spec: Value) -> Value {
     let (tenant, name) = name.split_once('/').unwrap();
     json!({"apiVersion": "humanz.io/v1", "kind": "Network",
         "metadata": {"tenant": tenant, "name": name}, "spec": spec})
 }
 
-fn namespace(name: &str, spec: Value) -> Value {
+pub fn namespace(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "humanz.io/v1", "kind": "NamespaceRule", "metadata": {"name": name}, "spec": spec})
 }
 
@@ -57,7 +57,7 @@ fn is_in(address: IpAddr, network: &str) -> bool {
     network.parse::<ipnetwork::IpNetwork>().unwrap().contains(address)
 }
 
-fn blocks(cluster: &Cluster) -> Vec<String> {
+pub fn blocks(cluster: &Cluster) -> Vec<String> {
     let keys = cluster.etcd.list("/humanz/v1-blocks/");
     keys.into_iter().map(|(key, _)| key["/humanz/v1-blocks/".len()..].to_owned()).collect()
 }
