@@ -25,14 +25,8 @@ use crate::policy::network::NetworkPool;
 use crate::sources::exchanged::{HEARD, retry};
 use crate::sources::kept_blocks::KeptBlocks;
 
-/// Changes that come closer together than this are taken at once.
-const COALESCE: Duration = Duration::from_millis(5);
-
-/// Time between two requests for a sign of life …
-const ASK: Duration = Duration::from_secs(10);
-
-/// … and the longest time without one.
-const SILENCE: Duration = Duration::from_secs(30);
+/// Time between two looks whether what etcd has of other hosts is noted on disk.
+const KEEP: Duration = Duration::from_secs(10);
 
 /// Wait before a write is tried again whose conditions did not hold.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -195,19 +189,14 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
         self.asked.clear();
         *failures = 0;
         let mut watch = self.etcd.watch_ranges(&[range], revision + 1).await?;
-        let mut heard_at = Instant::now();
-        let mut ask = tokio::time::interval_at(heard_at + ASK, ASK);
+        let mut keep = tokio::time::interval_at(Instant::now() + KEEP, KEEP);
         loop {
             let is_done = self.settle().await?;
             tokio::select! {
                 changes = watch.next() => {
-                    let mut changes = changes?;
-                    heard_at = Instant::now();
+                    let changes = changes?;
                     if changes.is_empty() {
                         continue;
-                    }
-                    while let Ok(more) = timeout_at(heard_at + COALESCE, watch.next()).await {
-                        changes.append(&mut more?);
                     }
                     for change in changes {
                         match change.value {
@@ -221,15 +210,7 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
                     changed.map_err(|_| EtcdError::Refused("the agent has ended".to_owned()))?;
                 }
                 () = sleep(AGAIN), if !is_done => {}
-                _ = ask.tick() => {
-                    if heard_at.elapsed() > SILENCE {
-                        self.etcd.next_member();
-                        let why = format!("watch: no response for {SILENCE:?}");
-                        return Err(EtcdError::Unreachable(why));
-                    }
-                    watch.request_progress().await?;
-                    self.keep();
-                }
+                _ = keep.tick() => drop(self.keep()),
             }
         }
     }

@@ -28,15 +28,6 @@ use crate::sources::own_members::Writer;
 use crate::sources::ranges::WrittenValue;
 use crate::sources::shared::{GroupId, SharedFault, VALUE_LIMIT, owners, read};
 
-/// Announcements that come closer together than this are read at once.
-const COALESCE: Duration = Duration::from_millis(5);
-
-/// Time between two requests for a sign of life …
-const ASK: Duration = Duration::from_secs(10);
-
-/// … and the longest time without one.
-const SILENCE: Duration = Duration::from_secs(30);
-
 /// Wait before a group that too many hosts announce is read again.
 const CROWDED: Duration = Duration::from_secs(60);
 
@@ -224,22 +215,15 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         ExchangeInputs { needed, hosts, .. }: &ExchangeInputs,
     ) -> Result<(), EtcdError> {
         let mut watch = self.etcd.watch_ranges(ranges, from).await?;
-        let mut heard_at = Instant::now();
-        let again = heard_at + CROWDED;
-        let mut ask = tokio::time::interval_at(heard_at + ASK, ASK);
+        let again = Instant::now() + CROWDED;
         let mut inputs = self.inputs.clone();
         loop {
             tokio::select! {
                 keys = watch.next() => {
-                    let mut keys = keys?;
+                    let keys = keys?;
                     self.revision = self.revision.max(watch.revision);
-                    heard_at = Instant::now();
                     if keys.is_empty() {
                         continue;
-                    }
-                    let until = heard_at + COALESCE;
-                    while let Ok(more) = tokio::time::timeout_at(until, watch.next()).await {
-                        keys.append(&mut more?);
                     }
                     let places = keys.iter().filter_map(|put| self.place(&put.key)).collect();
                     if !self.read(places).await? {
@@ -249,14 +233,6 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                     self.publish();
                 }
                 () = sleep_until(again), if !self.crowded.is_empty() => return Ok(()),
-                _ = ask.tick() => {
-                    if heard_at.elapsed() > SILENCE {
-                        self.etcd.next_member();
-                        let why = format!("watch: no response for {SILENCE:?}");
-                        return Err(EtcdError::Unreachable(why));
-                    }
-                    watch.request_progress().await?;
-                }
                 changed = inputs.changed() => {
                     let other = {
                         let inputs = inputs.borrow_and_update();

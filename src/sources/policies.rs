@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
 use crate::etcd::{Etcd, EtcdSettings};
 use crate::lease::EtcdError;
@@ -22,17 +22,8 @@ const RETRY: Duration = Duration::from_millis(200);
 /// … up to this.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
 
-/// Changes that come closer together than this make one update.
-const COALESCE: Duration = Duration::from_millis(5);
-
 /// Rest after an update, in multiples of the time that it took.
 const REST: u32 = 3;
-
-/// Time between two requests for a sign of life …
-const ASK: Duration = Duration::from_secs(10);
-
-/// … and the longest time without one.
-const SILENCE: Duration = Duration::from_secs(30);
 
 /// What to follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,35 +118,17 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
         *failures = 0;
         let ranges = [self.range.clone()];
         let mut watch = self.etcd.watch_ranges(&ranges, revision + 1).await?;
-        let mut heard_at = Instant::now();
-        let mut ask = tokio::time::interval_at(heard_at + ASK, ASK);
         loop {
-            tokio::select! {
-                changes = watch.next() => {
-                    let mut changes = changes?;
-                    heard_at = Instant::now();
-                    if changes.is_empty() {
-                        continue;
-                    }
-                    while let Ok(more) = timeout_at(heard_at + COALESCE, watch.next()).await {
-                        changes.append(&mut more?);
-                    }
-                    for change in changes {
-                        self.stored.set(&change.key[self.range.len()..], change.value);
-                    }
-                    let begun = Instant::now();
-                    self.publish()?;
-                    sleep(begun.elapsed() * REST).await;
-                }
-                _ = ask.tick() => {
-                    if heard_at.elapsed() > SILENCE {
-                        self.etcd.next_member();
-                        let why = format!("watch: no response for {SILENCE:?}");
-                        return Err(EtcdError::Unreachable(why));
-                    }
-                    watch.request_progress().await?;
-                }
+            let changes = watch.next().await?;
+            if changes.is_empty() {
+                continue;
             }
+            for change in changes {
+                self.stored.set(&change.key[self.range.len()..], change.value);
+            }
+            let begun = Instant::now();
+            self.publish()?;
+            sleep(begun.elapsed() * REST).await;
         }
     }
 

@@ -1,8 +1,14 @@
 //! Values that hosts share beside their records: some ranges of keys, read and watched on request.
 
+use std::mem;
+use std::time::Duration;
+
 use etcd_client::{
-    Event, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchStream,
+    Event, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchResponse,
+    WatchStream,
 };
+
+use tokio::time::{Instant, Interval, interval_at, sleep_until};
 
 use crate::etcd::failure::reason;
 use crate::etcd::{Etcd, MemberConnection, after, canceled};
@@ -14,6 +20,15 @@ pub struct WrittenValue {
     pub bytes: Vec<u8>,
     pub revision: i64,
 }
+
+/// Changes that come closer together than this are taken at once.
+const COALESCE: Duration = Duration::from_millis(5);
+
+/// Time between two requests for a sign of life …
+const ASK: Duration = Duration::from_secs(10);
+
+/// … and the longest time without one.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// Keys read in one transaction. Source: etcd's `--max-txn-ops`, 128.
 const TOGETHER: usize = 64;
@@ -86,7 +101,7 @@ impl Etcd {
         &self,
         ranges: &[String],
         revision: i64,
-    ) -> Result<RangeWatch, EtcdError> {
+    ) -> Result<RangeWatch<'_>, EtcdError> {
         let options = |range: &str, id| {
             WatchOptions::new()
                 .with_range(after(range))
@@ -104,7 +119,17 @@ impl Etcd {
             Ok(stream)
         };
         let stream = self.members().call("watch", request).await?;
-        Ok(RangeWatch { stream, endpoint: self.endpoint(), revision: 0 })
+        let heard_at = Instant::now();
+        Ok(RangeWatch {
+            etcd: self,
+            stream,
+            endpoint: self.endpoint(),
+            revision: 0,
+            received: Vec::new(),
+            taken_at: None,
+            heard_at,
+            ask: interval_at(heard_at + ASK, ASK),
+        })
     }
 }
 
@@ -127,34 +152,71 @@ impl KeyChange {
 }
 
 /// A watch of ranges. It is never resumed: when it ends, everything is read again.
-pub struct RangeWatch {
+pub struct RangeWatch<'a> {
+    etcd: &'a Etcd,
     stream: WatchStream,
     endpoint: String,
     /// That of etcd at the last answer; 0 before the first one.
     pub revision: i64,
+    received: Vec<KeyChange>,
+    /// When what was received is taken.
+    taken_at: Option<Instant>,
+    heard_at: Instant,
+    ask: Interval,
 }
 
-impl RangeWatch {
-    /// What was put or deleted, whole transactions; nothing: a sign of life. Cancel-safe.
+impl RangeWatch<'_> {
+    /// What was put or deleted, whole transactions, those of a few milliseconds together; nothing: a sign of
+    /// life. Cancel-safe.
     ///
     /// # Errors
-    /// The watch ended or was refused.
+    /// The watch ended or was refused, or its member says nothing any more: the next request uses another one.
     pub async fn next(&mut self) -> Result<Vec<KeyChange>, EtcdError> {
-        let ended = |why: String| format!("watch: etcd {}: {why}", self.endpoint);
-        match self.stream.message().await {
-            Ok(Some(answer)) if answer.canceled() => Err(canceled(&answer, ended)),
-            Ok(Some(answer)) => {
-                self.revision = answer.header().map_or(0, |it| it.revision()).max(self.revision);
-                let pairs = answer.events().iter().filter_map(Event::kv);
-                Ok(pairs.map(KeyChange::of).collect())
+        loop {
+            let taken_at = self.taken_at;
+            tokio::select! {
+                answer = self.stream.message() => {
+                    if !self.receive(answer)? {
+                        return Ok(Vec::new());
+                    }
+                }
+                () = sleep_until(taken_at.unwrap_or(self.heard_at)), if taken_at.is_some() => {
+                    self.taken_at = None;
+                    return Ok(mem::take(&mut self.received));
+                }
+                _ = self.ask.tick() => self.request_progress().await?,
             }
-            Ok(None) => Err(EtcdError::Unreachable(ended("the stream ended".to_owned()))),
-            Err(error) => Err(EtcdError::Unreachable(ended(reason(&error)))),
         }
     }
 
+    /// Takes an answer; false if that was nothing but a sign of life.
+    fn receive(
+        &mut self,
+        answer: Result<Option<WatchResponse>, etcd_client::Error>,
+    ) -> Result<bool, EtcdError> {
+        let ended = |why: String| format!("watch: etcd {}: {why}", self.endpoint);
+        let answer = match answer {
+            Ok(Some(answer)) if answer.canceled() => return Err(canceled(&answer, ended)),
+            Ok(Some(answer)) => answer,
+            Ok(None) => return Err(EtcdError::Unreachable(ended("the stream ended".to_owned()))),
+            Err(error) => return Err(EtcdError::Unreachable(ended(reason(&error)))),
+        };
+        self.heard_at = Instant::now();
+        self.revision = answer.header().map_or(0, |it| it.revision()).max(self.revision);
+        self.received.extend(answer.events().iter().filter_map(Event::kv).map(KeyChange::of));
+        if !self.received.is_empty() {
+            self.taken_at.get_or_insert(self.heard_at + COALESCE);
+        }
+        Ok(!self.received.is_empty())
+    }
+
     /// Requests a sign of life.
-    pub async fn request_progress(&mut self) -> Result<(), EtcdError> {
+    async fn request_progress(&mut self) -> Result<(), EtcdError> {
+        if self.heard_at.elapsed() > SILENCE {
+            self.etcd.next_member();
+            let why = format!("watch: no response for {SILENCE:?}");
+            return Err(EtcdError::Unreachable(why));
+        }
         let asked = self.stream.request_progress().await;
         asked.map_err(|error| EtcdError::Unreachable(format!("watch: {}", reason(&error))))
     }
