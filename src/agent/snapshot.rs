@@ -10,6 +10,7 @@ use crate::inspect::host_state::HostState;
 use crate::lease::{LeaseError, Peers};
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::plan::peer_routes::PeerRoutes;
+use crate::policy::Scoped;
 use crate::policy::view::View;
 use crate::settings::{Settings, Source};
 
@@ -21,7 +22,7 @@ pub struct AgentSnapshot {
     /// This host's pod subnets.
     pub subnets: Option<PerFamily<IpNetwork>>,
     /// This host's blocks of tenants' networks.
-    pub blocks: Vec<(IpNetwork, String)>,
+    pub blocks: Vec<(IpNetwork, Scoped)>,
     /// Since when it has them, in this life of the agent.
     pub since: Option<SystemTime>,
     /// All hosts are known from etcd; else from what was saved, if at all.

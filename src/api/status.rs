@@ -60,12 +60,20 @@ pub struct NodeStatus {
 #[serde(default)]
 pub struct LeaseStatus {
     pub subnets: Option<Vec<String>>,
-    /// Blocks of tenants' networks, as `10.32.0.64/26 blue/front`.
+    /// Blocks of tenants' networks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub blocks: Vec<String>,
+    pub blocks: Vec<BlockStatus>,
     /// `etcd`, `kubernetes`, `static` or `last known good state`.
     pub source: Option<String>,
     pub since: Option<String>,
+}
+
+/// A block of a tenant's network: `10.32.0.64/26` of `blue/front`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BlockStatus {
+    pub block: String,
+    pub network: String,
 }
 
 /// The connection with etcd or the Kubernetes API.

@@ -17,9 +17,9 @@ use crate::lease::{NodeName, Peer, Peers, Resolved};
 use crate::net::{Family, PerFamily};
 use crate::netlink::address::Address;
 use crate::netlink::link::Link;
-use crate::policy::Networks;
 use crate::policy::knowledge::HostKnowledge;
 use crate::policy::served::ServedNetworks;
+use crate::policy::{Networks, Scoped};
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
 
@@ -146,7 +146,7 @@ impl Host {
     }
 
     /// This host's blocks of tenants' networks, each with its network.
-    pub fn named_blocks(&self) -> Vec<(IpNetwork, String)> {
+    pub fn named_blocks(&self) -> Vec<(IpNetwork, Scoped)> {
         self.known_networks().map_or_else(Vec::new, |known| self.networks().named_blocks(known))
     }
 

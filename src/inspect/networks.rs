@@ -1,6 +1,9 @@
 //! Networks of tenants, as this host knew them last.
 
 use std::fs;
+use std::io::ErrorKind;
+
+use anyhow::Context;
 
 use crate::inspect::identity;
 use crate::lease::blocks::OwnedBlocks;
@@ -21,10 +24,17 @@ pub fn kept_blocks(settings: &Settings, host: &NodeName) -> KeptBlocks {
     }
 }
 
-/// What plugins go by, as an agent wrote it; `None` without networks of tenants, or where it cannot be read.
-pub fn plans(settings: &Settings) -> Option<NetworkPlans> {
-    let bytes = fs::read(network_plan::file(&settings.cni.ipam_dir)).ok()?;
-    serde_json::from_slice(&bytes).ok()
+/// What plugins go by, as an agent wrote it; `None` without networks of tenants.
+///
+/// # Errors
+/// The file cannot be read, or not be understood.
+pub fn plans(settings: &Settings) -> anyhow::Result<Option<NetworkPlans>> {
+    let path = network_plan::file(&settings.cni.ipam_dir);
+    match fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| path.display().to_string()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+    }
 }
 
 /// What an agent with these settings would serve at its start, and which host has which block.

@@ -1,5 +1,6 @@
 //! Pure. Which routes to other hosts must change.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -32,6 +33,16 @@ impl NextHop {
 
 /// Routes to other hosts: pod subnet → next hop.
 pub type Routes = BTreeMap<IpNetwork, NextHop>;
+
+/// Those of `routes` that lead to no part of `blocks`: another host may lease a block by now whose last pods run
+/// here, and they keep their gateway until they are gone.
+pub fn outside_blocks<'a>(mut routes: Cow<'a, Routes>, blocks: &[IpNetwork]) -> Cow<'a, Routes> {
+    let is_here = |to: &IpNetwork| blocks.iter().any(|block| subnet::overlap(*block, *to));
+    if routes.keys().any(is_here) {
+        routes.to_mut().retain(|to, _| !is_here(to));
+    }
+    routes
+}
 
 /// A route with our mark, as the kernel has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -161,6 +172,21 @@ mod tests {
         );
         let lines = changes.map(|change| change.line().to_string());
         assert_eq!(lines.map(|line| line[..1].to_owned()), ["+", "~", "+"]);
+    }
+
+    #[test]
+    fn no_route_leads_to_a_part_of_a_block_that_is_here() {
+        let text = ["10.32.0.0/26", "10.32.0.0/28", "10.32.0.64/26", "10.0.1.0/24", "fd00::/122"];
+        let all: Routes = text.iter().map(|to| (to.parse().unwrap(), hop("192.0.2.2"))).collect();
+        let kept = |blocks: &[&str]| {
+            let blocks: Vec<IpNetwork> = blocks.iter().map(|it| it.parse().unwrap()).collect();
+            let kept = outside_blocks(Cow::Borrowed(&all), &blocks);
+            kept.keys().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&[]).len(), all.len());
+        let left = ["10.0.1.0/24", "10.32.0.64/26", "fd00::/122"];
+        assert_eq!(kept(&["10.32.0.0/26"]), left);
+        assert_eq!(kept(&["10.32.0.0/26", "fd00::/122"]), left[..2]);
     }
 
     fn check(wanted: &[(&str, &str)], found: &[FoundRoute], expected: &[&str]) {

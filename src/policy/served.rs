@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use ipnetwork::IpNetwork;
 
 use crate::net::subnet::contains;
+use crate::policy::name::Scoped;
 use crate::policy::network::Networks;
 
 /// Networks of tenants, and a host's blocks of them.
@@ -41,8 +42,8 @@ impl ServedNetworks {
     }
 
     /// The blocks, each with the name of its network.
-    pub fn named_blocks(&self, networks: &Networks) -> Vec<(IpNetwork, String)> {
-        let name = |block: &IpNetwork| Some((*block, networks.of(block.ip())?.to_string()));
+    pub fn named_blocks(&self, networks: &Networks) -> Vec<(IpNetwork, Scoped)> {
+        let name = |block: &IpNetwork| Some((*block, networks.of(block.ip())?.clone()));
         self.blocks.iter().filter_map(name).collect()
     }
 

@@ -4,8 +4,8 @@ use std::mem;
 use std::time::Duration;
 
 use etcd_client::{
-    Event, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchResponse,
-    WatchStream,
+    Event, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse, WatchOptions,
+    WatchResponse, WatchStream,
 };
 
 use tokio::time::{Instant, Interval, interval_at, sleep_until};

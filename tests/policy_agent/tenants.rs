@@ -449,8 +449,17 @@ fn a_host_that_was_removed_starts_no_pod_in_a_block_that_another_one_has() {
     let seen = Agent::run(h1, "ipam ls", FROM_ETCD);
     assert!(seen.stdout.contains("blue/small"), "{seen}");
     let status = local::status(h1);
-    assert!(status["lease"]["blocks"].to_string().contains("blue/small"), "{}", status["lease"]);
+    let blocks = status["lease"]["blocks"].as_array().unwrap();
+    assert!(
+        !blocks.is_empty() && blocks.iter().all(|it| it["network"] == "blue/small"),
+        "{status}"
+    );
     again.stop();
+    agents[0].stop();
+    h1.write("/run/humanz/ipam/.networks.json", "{");
+    let unknown = Agent::run(h1, "ipam ls", FROM_ETCD);
+    let fault = "networks of tenants are not known: /run/humanz/ipam/.networks.json: EOF";
+    assert!(unknown.status.code() == Some(1) && unknown.stdout.contains(fault), "{unknown}");
 }
 
 /// Without the file a pod of a tenant would start in the network of the settings.

@@ -23,11 +23,11 @@ use crate::inspect::host_state::{self, HostState};
 use crate::lease::TunnelFault;
 use crate::lease::records::WireguardEnd;
 use crate::net::problem::capped;
-use crate::net::{IfName, Object, Problem, ProblemKind, subnet};
+use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::plan::peer_routes::{
     ClearPeer, LocalEncryption, LocalHost, PeerRoutes, UnreachableSubnet,
 };
-use crate::plan::routes::FoundRoute;
+use crate::plan::routes::{FoundRoute, outside_blocks};
 
 /// What a reconcile saw that others want to know.
 #[derive(Debug)]
@@ -273,12 +273,7 @@ fn routes(
     if !peer_routes.encrypted.is_empty() {
         wanted.to_mut().extend(encryption.routes(run, peer_routes));
     }
-    // Pods of a block that another host has now keep their gateway until they are gone.
-    let blocks = &run.networks.blocks;
-    let is_own = |to: &IpNetwork| blocks.iter().any(|block| subnet::overlap(*block, *to));
-    if wanted.keys().any(is_own) {
-        wanted.to_mut().retain(|to, _| !is_own(to));
-    }
+    let wanted = outside_blocks(wanted, &run.networks.blocks);
     let unresolved = peer_routes.unresolved();
     let keeps = |route: &FoundRoute| {
         let by_device = |hop| tunnels.keeps(&hop) || encryption.keeps(&hop);

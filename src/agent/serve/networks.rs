@@ -14,6 +14,7 @@ use crate::inspect::pods;
 use crate::lease::Peers;
 use crate::net::node_name::NodeName;
 use crate::os::files::{self, FileError};
+use crate::policy::Scoped;
 use crate::policy::network_plan::{self, NetworkPlans};
 use crate::policy::served::ServedNetworks;
 use crate::policy::sources::Policies;
@@ -93,7 +94,7 @@ impl Agent {
     }
 
     /// This host's blocks, each with its network.
-    pub(super) fn named_blocks(&self) -> Vec<(IpNetwork, String)> {
+    pub(super) fn named_blocks(&self) -> Vec<(IpNetwork, Scoped)> {
         let known = self.state.policies.snapshot();
         known
             .map_or_else(Vec::new, |known| self.state.networks.served.named_blocks(&known.networks))

@@ -14,9 +14,9 @@ use crate::api::encryption;
 use crate::api::problems::{gateways, problems};
 use crate::api::status::policies::policies;
 use crate::api::status::{
-    Addresses, ChangeStatus, ConnectionStatus, EncryptionStatus, EtcdStatus, FirewallStatus,
-    KubernetesStatus, LeaseStatus, Loop, NodeStatus, PeerStatus, ProbeStatus, Problems, SCHEMA,
-    Status,
+    Addresses, BlockStatus, ChangeStatus, ConnectionStatus, EncryptionStatus, EtcdStatus,
+    FirewallStatus, KubernetesStatus, LeaseStatus, Loop, NodeStatus, PeerStatus, ProbeStatus,
+    Problems, SCHEMA, Status,
 };
 use crate::checks::probe::ProbeStats;
 use crate::inspect::pool_use::{Use, addresses};
@@ -27,6 +27,7 @@ use crate::net::{PerFamily, Problem, ProblemKind, PublicKey};
 use crate::netlink::wireguard::WireguardPeer;
 use crate::plan::encryption::EncryptedPeer;
 use crate::plan::peer_routes::{LocalBackend, PeerRoutes};
+use crate::policy::Scoped;
 use crate::settings::Source;
 
 /// What the agent knows.
@@ -112,6 +113,10 @@ fn node((name, machine_id): (&str, &str), snapshot: Option<&AgentSnapshot>) -> N
     }
 }
 
+fn block((block, network): &(IpNetwork, Scoped)) -> BlockStatus {
+    BlockStatus { block: block.to_string(), network: network.to_string() }
+}
+
 fn lease(snapshot: &AgentSnapshot) -> LeaseStatus {
     let source = match (&snapshot.settings.source, snapshot.in_sync) {
         (Source::Static(_), _) => "static",
@@ -121,11 +126,7 @@ fn lease(snapshot: &AgentSnapshot) -> LeaseStatus {
     };
     LeaseStatus {
         subnets: snapshot.subnets.as_ref().map(texts),
-        blocks: snapshot
-            .blocks
-            .iter()
-            .map(|(block, network)| format!("{block} {network}"))
-            .collect(),
+        blocks: snapshot.blocks.iter().map(block).collect(),
         source: snapshot.subnets.map(|_| source.to_owned()),
         since: snapshot.since.map(moment),
     }

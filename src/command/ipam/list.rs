@@ -13,6 +13,7 @@ use crate::inspect::networks::plans;
 use crate::inspect::pods::{Life, StoreNetwork, entries, links, networks};
 use crate::ipam::StoreEntry;
 use crate::policy::network_plan::NetworkPlans;
+use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
 /// list the addresses of this host's pods, in every network: attached (the interface is there),
@@ -70,8 +71,8 @@ pub fn run(call: &mut Call<'_>, options: &ListAddresses) -> Result<Outcome, Exit
         "PORTS",
     ]);
     let mut all = Vec::new();
-    let mut faults = Vec::new();
-    let plans = plans(&settings);
+    let (plans, fault) = known_plans(&settings);
+    let mut faults: Vec<String> = fault.into_iter().collect();
     for (network, entry) in entries(&networks) {
         let name = named(plans.as_ref(), network, entry);
         table.row(row(&name, entry, Life::of(entry, &network.name, &links)));
@@ -95,6 +96,14 @@ pub fn run(call: &mut Call<'_>, options: &ListAddresses) -> Result<Outcome, Exit
         json!({ "addresses": all, "faults": faults }),
         &text,
     )
+}
+
+/// The networks of tenants, or why they are not known.
+fn known_plans(settings: &Settings) -> (Option<NetworkPlans>, Option<String>) {
+    match plans(settings) {
+        Ok(plans) => (plans, None),
+        Err(error) => (None, Some(format!("networks of tenants are not known: {error:#}"))),
+    }
 }
 
 /// The network of a tenant that the entry's addresses are of, or else that of the CNI configuration.
@@ -145,12 +154,12 @@ pub fn show(call: &mut Call<'_>, options: &ShowAddress) -> Result<Outcome, Exit>
     }
     let life = |network: &StoreNetwork, entry: &StoreEntry| Life::of(entry, &network.name, &links);
     let style = call.style;
-    let plans = plans(&settings);
+    let (plans, fault) = known_plans(&settings);
     let texts = found.iter().map(|(network, entry)| {
         let name = named(plans.as_ref(), network, entry);
         text(&name, entry, life(network, entry), style)
     });
-    let texts: Vec<String> = texts.collect();
+    let texts: Vec<String> = texts.chain(fault).collect();
     let values =
         found.iter().map(|(network, entry)| object(entry, &network.name, life(network, entry)));
     let value = json!({ "addresses": values.collect::<Vec<Value>>() });

@@ -101,7 +101,8 @@ fn lease(status: &Status) -> String {
         return "unknown".to_owned();
     }
     let since = lease.since.map(|since| format!(", since {since}"));
-    let blocks: String = lease.blocks.iter().map(|block| format!("; {block}")).collect();
+    let blocks: String =
+        lease.blocks.iter().map(|it| format!("; {} {}", it.block, it.network)).collect();
     let (source, since) = (lease.source.unwrap_or_default(), since.unwrap_or_default());
     format!("{subnets} (from {source}{since}){blocks}")
 }
