@@ -16,11 +16,40 @@ use nix::sys::time::TimeVal;
 
 use crate::os::files;
 
+/// Time to read what is there.
+const READ: Duration = Duration::from_millis(1);
+
+/// A question that was sent.
+#[derive(Debug)]
+pub struct SentQuestion {
+    stream: UnixStream,
+    until: Instant,
+}
+
+impl SentQuestion {
+    /// The answer, one line of at most `limit` bytes; one that came in time counts, however late it is read.
+    ///
+    /// # Errors
+    /// Nobody answers within the deadline.
+    pub fn answer(mut self, limit: usize) -> io::Result<Vec<u8>> {
+        let until = self.until.max(Instant::now() + READ);
+        read_line(&mut self.stream, limit, until)
+    }
+}
+
 /// Asks `question` (one line) at `path`; gives the answer, one line of at most `limit` bytes.
 ///
 /// # Errors
 /// Nobody answers within `deadline`, or a process that is not root.
 pub fn ask(path: &Path, question: &[u8], limit: usize, deadline: Duration) -> io::Result<Vec<u8>> {
+    send(path, question, deadline)?.answer(limit)
+}
+
+/// Sends `question` (one line) to `path`, for an answer within `deadline` from now.
+///
+/// # Errors
+/// Nobody listens, or a process that is not root.
+pub fn send(path: &Path, question: &[u8], deadline: Duration) -> io::Result<SentQuestion> {
     let until = Instant::now() + deadline;
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let micros = i64::try_from(deadline.as_micros()).unwrap_or(i64::MAX);
@@ -29,7 +58,7 @@ pub fn ask(path: &Path, question: &[u8], limit: usize, deadline: Duration) -> io
     let mut stream = UnixStream::from(socket);
     refuse_others(&stream)?;
     stream.write_all(question)?;
-    read_line(&mut stream, limit, until)
+    Ok(SentQuestion { stream, until })
 }
 
 /// A line of at most `limit` bytes, without its end.
@@ -113,6 +142,9 @@ mod tests {
         thread::spawn(answer(b"yes\nmore"));
         let long = Duration::from_secs(20);
         assert_eq!(ask(&path, b"x\n", 9, long).unwrap(), b"yes");
+        let late = send(&path, b"x\n", patience).unwrap();
+        thread::sleep(2 * patience);
+        assert_eq!(late.answer(9).unwrap(), b"yes", "it was there");
         let listener = listen(&path).unwrap();
         thread::spawn(move || {
             listener.incoming().flatten().for_each(|mut it| drop(it.write_all(&[b'a'; 20_000])))

@@ -75,12 +75,8 @@ fn attach_once(
     if let Some((network, _)) = &placed.network {
         call.line.fact("network", network);
     }
-    if let Some(on_agent_down) = add.conf.policy {
-        call.line.fact("policies", policy::put_in_force(add, &entry, on_agent_down)?);
-        // What a former pod was allowed to get may wait there for its MAC.
-        let forget = attach::forget_neighbours(host.bridge.index, addresses);
-        rtnl.apply(&forget).or_internal("drop packets for a former pod")?;
-    }
+    let asked = add.conf.policy.map(|on_agent_down| policy::ask(add, &entry, on_agent_down));
+    let asked = asked.transpose()?;
     let mut plan = AddPlan::new(add, &host, claim::assigned(addresses, sets, add));
     if let Some(guard) = &plan.context.guard {
         let restored = guard::ensure_shared(&rtnl, guard, &add.conf, &store);
@@ -88,8 +84,15 @@ fn attach_once(
             call.line.fact("guards restored", restored);
         }
     }
+    let put_in_force = || {
+        let Some(asked) = asked else { return Ok(()) };
+        call.line.fact("policies", asked.wait()?);
+        // What a former pod was allowed to get may wait there for its MAC.
+        let forget = attach::forget_neighbours(host.bridge.index, addresses);
+        rtnl.apply(&forget).or_internal("drop packets for a former pod")
+    };
     let attached = conntrack::without_former(addresses, || {
-        attach::attach(&plan.context, &plan.wanted, &mut undo)
+        attach::attach(&plan.context, &plan.wanted, put_in_force, &mut undo)
     })?;
     plan.routes.defaults.retain(|route| !attached.left_out.contains(&route.dst));
     sysctls::write(&host.netns, &plan.wanted.requested.sysctls, attached.link, &mut undo)?;

@@ -58,7 +58,8 @@ pub struct Attached<'a> {
 /// For EEXIST in the pod.
 const ROUTE_EXISTS: &str = "route already exists in the pod; set a different priority or table";
 
-/// Creates what `wanted` says.
+/// Creates what `wanted` says. `admit` is called before the first packet can pass: the link that is made down
+/// waits for it.
 ///
 /// There must be no link of the host end's name: the messages that follow the one that creates it
 /// find it by that name.
@@ -68,9 +69,14 @@ const ROUTE_EXISTS: &str = "route already exists in the pod; set a different pri
 pub fn attach<'a>(
     context: &AttachContext<'a>,
     wanted: &PodInterface,
+    admit: impl FnOnce() -> Result<(), CniError>,
     undo: &mut UndoStack<'a>,
 ) -> Result<Attached<'a>, CniError> {
     let (rtnl, bridge) = (context.rtnl, context.bridge);
+    let admit_while_down = match needs_setup_while_down(wanted) {
+        true => Some(admit),
+        false => admit().map(|()| None)?,
+    };
     if context.guard.is_none() {
         guard::clear(&wanted.host_ifname)?;
     }
@@ -89,7 +95,8 @@ pub fn attach<'a>(
     }
     created.map_err(|error| veth_refused(context, wanted, &error))?;
     let link = link.ok_or_else(|| CniError::internal(format!("{what}: it disappeared")))?;
-    if needs_setup_while_down(wanted) {
+    if let Some(admit) = admit_while_down {
+        admit()?;
         set_up_host_end(context, wanted, &link)?;
     }
     let own = OwnLink { rtnl, index: link.index };

@@ -1,8 +1,9 @@
 //! A new pod's policies: before its interface is up the agent puts them in force. An address that the
 //! table does not know is in quarantine, so that a pod is never reached before.
 
-use std::fs;
 use std::net::IpAddr;
+use std::path::Path;
+use std::{fs, io};
 
 use nix::errno::Errno;
 
@@ -10,7 +11,7 @@ use crate::checks::service_manager::LOOK;
 use crate::cni::config::AgentDown;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Add;
-use crate::inspect::local_socket;
+use crate::inspect::local_socket::{self, SentQuestion};
 use crate::ipam::StoreEntry;
 use crate::netlink::NetlinkError;
 use crate::nft::{ElementChange, Nft};
@@ -20,17 +21,72 @@ use crate::policy::compile::POLICY_TABLE;
 use crate::policy::compile::address::{epoch, opened, places, removed};
 use crate::policy::local::question;
 
-/// Has the policies of the pod put in force; gives what became of that, for the log. Without an agent
-/// the pod gets what `on_agent_down` says, and nothing that a former pod with one of its addresses had.
+/// What was asked about a new pod. The agent works on it while the plugin goes on.
+pub struct PodQuestion<'a> {
+    add: &'a Add,
+    entry: &'a StoreEntry,
+    on_agent_down: AgentDown,
+    sent: SentQuestion,
+}
+
+/// How far the policies of a new pod are.
+pub enum Asked<'a> {
+    /// The agent works on them.
+    Waits(PodQuestion<'a>),
+    /// What became of them, for the log.
+    Done(String),
+}
+
+/// Asks the agent to put the pod's policies in force. If there is none to be asked, the pod gets at once what
+/// `on_agent_down` says.
 ///
 /// # Errors
 /// Code 11: there is no agent, and the pod is not to start without.
-pub fn put_in_force(
+pub fn ask<'a>(
+    add: &'a Add,
+    entry: &'a StoreEntry,
+    on_agent_down: AgentDown,
+) -> Result<Asked<'a>, CniError> {
+    let socket = ask::socket(&add.conf.data_dir);
+    let question = question(add.conf.name.as_str(), entry);
+    Ok(match local_socket::send(&socket, &question, ask::DEADLINE) {
+        Ok(sent) => Asked::Waits(PodQuestion { add, entry, on_agent_down, sent }),
+        Err(error) => Asked::Done(follow(add, entry, on_agent_down, Err(at(&socket, &error)))?),
+    })
+}
+
+impl Asked<'_> {
+    /// Waits for the agent; gives what became of the pod's policies, for the log. Without an answer the pod gets
+    /// what the settings say, and nothing that a former pod with one of its addresses had.
+    ///
+    /// # Errors
+    /// Code 11: the agent does not answer, and the pod is not to start without.
+    pub fn wait(self) -> Result<String, CniError> {
+        match self {
+            Asked::Done(became) => Ok(became),
+            Asked::Waits(PodQuestion { add, entry, on_agent_down, sent }) => {
+                let socket = ask::socket(&add.conf.data_dir);
+                let answered = sent.answer(ask::LIMIT).map_err(|error| at(&socket, &error));
+                let answered = answered.and_then(|answer| {
+                    serde_json::from_slice(&answer).map_err(|error| error.to_string())
+                });
+                follow(add, entry, on_agent_down, answered)
+            }
+        }
+    }
+}
+
+fn at(socket: &Path, error: &io::Error) -> String {
+    format!("{}: {error}", socket.display())
+}
+
+/// Does what the agent answered, or what is to be done without it.
+fn follow(
     add: &Add,
     entry: &StoreEntry,
     on_agent_down: AgentDown,
+    answered: Result<PolicyAnswer, String>,
 ) -> Result<String, CniError> {
-    let answered = answer(add, entry);
     if matches!(answered, Ok(PolicyAnswer { in_force: true, .. })) {
         return Ok("in force".to_owned());
     }
@@ -116,14 +172,6 @@ fn is_unconcerned(add: &Add, entry: &StoreEntry) -> bool {
     let path = ask::index(&add.conf.data_dir);
     let index = fs::read(path).ok().and_then(|bytes| serde_json::from_slice::<Index>(&bytes).ok());
     index.zip(entry.pod.as_deref()).is_some_and(|(index, pod)| index.opens(pod, &entry.addresses))
-}
-
-fn answer(add: &Add, entry: &StoreEntry) -> Result<PolicyAnswer, String> {
-    let question = question(add.conf.name.as_str(), entry);
-    let socket = ask::socket(&add.conf.data_dir);
-    let answer = local_socket::ask(&socket, &question, ask::LIMIT, ask::DEADLINE);
-    let answer = answer.map_err(|error| format!("{}: {error}", socket.display()))?;
-    serde_json::from_slice(&answer).map_err(|error| error.to_string())
 }
 
 /// The table of policies.

@@ -182,3 +182,59 @@ fn a_pod_is_not_in_force_because_somebody_says_so() {
     agent.wait_ready();
     agent.stop();
 }
+
+/// Notes what links of pods there are when a question comes, then answers that the pod is in force.
+const NOTE: &str = r#"
+    use Socket;
+    my ($path, $notes) = @ARGV;
+    unlink $path;
+    socket(my $l, PF_UNIX, SOCK_STREAM, 0) or die;
+    bind($l, sockaddr_un($path)) or die "$!"; chmod 0600, $path;
+    listen($l, 50) or die; $| = 1; print "ready\n";
+    while (accept(my $s, $l)) {
+        sysread($s, my $question, 4096); select(undef, undef, undef, 0.1);
+        system("ip -o link show type veth > $notes");
+        syswrite($s, "{\"in_force\": true}\n");
+    }
+"#;
+
+#[test]
+fn a_pods_link_is_down_until_the_agent_has_answered() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    serve(host, &[]).kill();
+    let links = || host.shell("ip -o link show type veth").ok();
+    let before = links();
+    let agent = spawn(host, NOTE, &[SOCKET, "/etc/notes"]);
+    let db = add(host, "db", "db");
+    let meanwhile = host.read("/etc/notes").unwrap();
+    let own = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| !before.contains(*line)).map(str::to_owned).collect()
+    };
+    // It is made meanwhile, which is why ADD need not wait for the agent alone.
+    let [link] = &own(&meanwhile)[..] else { panic!("{meanwhile}") };
+    assert!(link.contains(": hz") && !link.contains(",UP"), "{link}");
+    assert!(own(&links()).concat().contains(",UP"), "{}", links());
+    db.delete();
+    drop(agent);
+}
+
+#[test]
+fn a_pod_that_is_not_to_start_without_an_answer_leaves_nothing() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    serve(host, &[("POLICY_ON_AGENT_DOWN", "fail")]).kill();
+    let found = || {
+        host.shell("ip -o link show type veth | wc -l; find /run/humanz/ipam -name '10.244.*'").ok()
+    };
+    let before = found();
+    let silent = spawn(host, ANSWER, &[SOCKET, "0", "", "1"]);
+    pod::make_netns(host, "db");
+    let network = crate::support::cni::Network::of(host);
+    let refused = Pod::connect(host, &network, attachment("db", "db")).map(drop).unwrap_err();
+    assert_eq!(refused.code, 11, "{refused:?}");
+    assert_eq!(found(), before);
+    drop(silent);
+}
