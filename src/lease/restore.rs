@@ -1,6 +1,9 @@
 //! Pure. Whether etcd lost its data, and the keys that a survivor puts back.
 
-use std::collections::{BTreeMap, VecDeque};
+pub mod absent;
+pub mod removed;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
@@ -9,7 +12,8 @@ use crate::lease::choose;
 use crate::lease::claim::owners::unclaimed;
 use crate::lease::identity::Network;
 use crate::lease::records::{Ancestor, ClusterConfig, Key, NodeName, Roots};
-use crate::lease::snapshot::{Raw, Snapshot, Stored};
+use crate::lease::restore::removed::{Rollback, ownership};
+use crate::lease::snapshot::{Snapshot, Stored};
 use crate::lease::transaction::{Transaction, Write};
 use crate::net::subnet;
 
@@ -45,6 +49,16 @@ pub fn continuity(known: &Snapshot, found: &Snapshot) -> Continuity {
     }
 }
 
+/// What a survivor of a loss of data compares.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss<'a> {
+    pub known: &'a Snapshot,
+    pub found: &'a Snapshot,
+    pub network: &'a Network,
+    /// etcd is at an earlier revision than that of `known`.
+    pub rollback: Option<Rollback>,
+}
+
 /// The keys that are still to be put back, one transaction at a time.
 #[derive(Clone, Debug)]
 pub struct Restoration {
@@ -52,10 +66,18 @@ pub struct Restoration {
     pub batches: VecDeque<Transaction>,
     /// The last transaction: [`mark`]s the store as rebuilt.
     pub mark: Transaction,
+    /// Instead of `mark`, if this host may not put back others.
+    note: Transaction,
     /// The store has network settings.
     pub has_settings: bool,
+    /// … with another id than those of `known`.
+    pub is_noted: bool,
+    /// Hosts that had been removed and are back, with those whose subnets they have.
+    pub brought_back: Vec<(NodeName, NodeName)>,
     /// The last transaction is under way.
     pub marking: bool,
+    /// This host may not put back others.
+    pub is_denied: bool,
     /// Keys of hosts that were there when etcd was read.
     found: Vec<String>,
     /// What must be there for the next transaction, else etcd has lost its data again: `found`, then a key of
@@ -69,20 +91,40 @@ impl Restoration {
         known: Arc<Snapshot>,
         found: &Snapshot,
         network: &Network,
+        rollback: Option<Rollback>,
         new_store_id: &str,
     ) -> Restoration {
-        let batches = transactions(&known, found, network).collect();
-        let mark = mark(&known, found, &network.config(""), new_store_id, &network.roots);
+        let loss = Loss { known: &known, found, network, rollback };
+        let Batches { transactions, brought_back } = batches(loss);
+        let (ours, roots) = (network.config(""), &network.roots);
+        let mark = mark(&known, found, &ours, new_store_id, roots);
+        let note = note(&known, found, &ours, new_store_id, roots);
+        let id = |snapshot: &Snapshot| Some(snapshot.config.as_ref()?.value.id.clone());
         let has_settings = found.config.is_some();
+        let is_noted = has_settings && id(found) != id(&known);
         // Survivors put back the first ones first.
         let there = found.hosts.keys().rev().take(BATCH_HOSTS);
         let found: Vec<_> = there.map(|host| network.key(&Key::Host(host.clone()))).collect();
         let present = found.clone();
-        Restoration { known, batches, mark, has_settings, marking: false, found, present }
+        Restoration {
+            known,
+            batches: transactions.into(),
+            brought_back,
+            mark,
+            note,
+            has_settings,
+            is_noted,
+            marking: false,
+            is_denied: false,
+            found,
+            present,
+        }
     }
 
-    /// This host may not put back others: only the mark is left.
-    pub fn only_mark(&mut self) {
+    /// This host may not put back others: it only gives the store another id.
+    pub fn only_note(&mut self) {
+        self.is_denied = true;
+        self.mark = std::mem::take(&mut self.note);
         self.batches.clear();
         self.present = self.found.clone();
     }
@@ -113,30 +155,40 @@ fn first_keys(batch: &Transaction) -> Vec<String> {
     batch.writes.iter().filter_map(first).collect()
 }
 
+/// What puts back the hosts that etcd lacks.
+pub struct Batches {
+    pub transactions: Vec<Transaction>,
+    /// Hosts that had been removed and are back, with those whose subnets they have.
+    pub brought_back: Vec<(NodeName, NodeName)>,
+}
+
 /// Puts back the hosts that `known` has and `found` lacks: batches of the size of one etcd transaction.
 ///
 /// The keys of one host are put back together, unless it has another subnet meanwhile or another host
-/// has one of its subnets: several survivors may do this at once.
-pub fn transactions<'a>(
-    known: &'a Snapshot,
-    found: &'a Snapshot,
-    network: &'a Network,
-) -> impl Iterator<Item = Transaction> + 'a {
-    let mut lost = remains(known).into_iter();
-    std::iter::from_fn(move || {
-        let mut batch = Transaction::default();
-        let mut bytes = 0;
-        while batch.writes.len() < BATCH_HOSTS && bytes < BATCH_BYTES {
-            let Some((host, remains)) = lost.next() else { break };
-            let missing = missing(host, &remains, known, found, network);
-            if !missing.is_empty() {
-                bytes += missing.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-                let attempt = put_back(host, &remains, missing, found, &network.roots);
-                batch.writes.push(Write::Try(attempt));
-            }
+/// has one of its subnets: several survivors may do this at once. A host with a subnet of one that was removed and
+/// is back has a batch of its own, which deletes the keys of that one.
+pub fn batches(loss: Loss<'_>) -> Batches {
+    let (mut transactions, mut brought_back) = (Vec::new(), Vec::new());
+    let (mut batch, mut bytes) = (Transaction::default(), 0);
+    for (host, remains) in remains(loss.known) {
+        let Some(missing) = loss.missing(host, &remains) else { continue };
+        let attempt = Write::Try(loss.put_back(host, &remains, &missing));
+        if !missing.instead_of.is_empty() {
+            let pairs = missing.instead_of.into_iter().map(|removed| (removed, host.clone()));
+            brought_back.extend(pairs);
+            transactions.push(Transaction { writes: vec![attempt], ..Transaction::default() });
+            continue;
         }
-        (!batch.writes.is_empty()).then_some(batch)
-    })
+        let keys = missing.keys.iter();
+        bytes += keys.map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        batch.writes.push(attempt);
+        if batch.writes.len() == BATCH_HOSTS || bytes >= BATCH_BYTES {
+            transactions.push(std::mem::take(&mut batch));
+            bytes = 0;
+        }
+    }
+    transactions.extend(Some(batch).filter(|batch| !batch.writes.is_empty()));
+    Batches { transactions, brought_back }
 }
 
 /// Marks the store as rebuilt from `known`, if its settings are still as `found`. They get the new
@@ -149,47 +201,43 @@ pub fn mark(
     id: &str,
     roots: &Roots,
 ) -> Transaction {
-    let before = known.config.as_ref().map(|stored| &stored.value);
-    let now = found.config.as_ref().map(|stored| &stored.value);
-    let mut settings = now.or(before).unwrap_or(ours).clone();
-    if let Some(before) = before {
+    let mut settings = settings(known, found, ours).clone();
+    if let Some(before) = known.config.as_ref().map(|stored| &stored.value) {
         let ancestor = Ancestor { id: before.id.clone(), revision: known.revision };
+        let now = found.config.as_ref().map(|stored| &stored.value);
         let changed = now.filter(|now| now.id != before.id).map(|now| &*now.id);
         settings = settings.rebuilt(changed.unwrap_or(id), ancestor);
     }
+    put_settings(found, &settings, roots)
+}
+
+/// The store gets the new `id`, if its settings are still as `found`: every host reads again, and puts back what it may.
+fn note(
+    known: &Snapshot,
+    found: &Snapshot,
+    ours: &ClusterConfig,
+    id: &str,
+    roots: &Roots,
+) -> Transaction {
+    let mut settings = settings(known, found, ours).clone();
+    settings.id = id.into();
+    put_settings(found, &settings, roots)
+}
+
+fn settings<'a>(
+    known: &'a Snapshot,
+    found: &'a Snapshot,
+    ours: &'a ClusterConfig,
+) -> &'a ClusterConfig {
+    let stored = found.config.as_ref().or(known.config.as_ref());
+    stored.map_or(ours, |stored| &stored.value)
+}
+
+fn put_settings(found: &Snapshot, settings: &ClusterConfig, roots: &Roots) -> Transaction {
     let mut transaction = Transaction::default();
     let key = found.unchanged(&mut transaction, roots, &Key::Config);
     transaction.put(key, settings.to_json());
     transaction
-}
-
-/// `found`, with the other hosts of `known` that it lacks: for a store into which this host may not
-/// write them. Keys that are only remembered have revision 0.
-pub fn remembering(
-    known: &Snapshot,
-    mut found: Snapshot,
-    own: &NodeName,
-    network: &Network,
-) -> Snapshot {
-    for (host, remains) in remains(known).iter().filter(|(host, _)| **host != own) {
-        let revision = found.revision;
-        for (key, value) in missing(host, remains, known, &found, network) {
-            let (key, value) = (key.as_bytes(), value.as_bytes());
-            found.put(&network.roots, Raw { key, value, created: 0, modified: 0 });
-        }
-        found.revision = revision;
-    }
-    found
-}
-
-/// `known` without the hosts that `found` has.
-pub fn still_absent(known: &Snapshot, found: &Snapshot) -> Snapshot {
-    let absent = |host: &NodeName| !found.hosts.contains_key(host);
-    let mut rest = known.clone();
-    Arc::make_mut(&mut rest.hosts).retain(|host, _| absent(host));
-    Arc::make_mut(&mut rest.nodes).retain(|host, _| absent(host));
-    Arc::make_mut(&mut rest.claims).retain(|_, claim| absent(&claim.value));
-    rest
 }
 
 /// Most hosts in one transaction: etcd allows 128 operations, nested ones included.
@@ -219,63 +267,102 @@ fn remains(known: &Snapshot) -> BTreeMap<&NodeName, Remains> {
     hosts
 }
 
-/// The keys and values of a host that `found` lacks; none if [`has_moved`].
-fn missing(
-    host: &NodeName,
-    remains: &Remains,
-    known: &Snapshot,
-    found: &Snapshot,
-    network: &Network,
-) -> Vec<(String, String)> {
-    let mut missing = Vec::new();
-    let mut add = |key: Key, value: &dyn Fn() -> String| {
-        if found.modified(&network.roots, &key) == 0 {
-            missing.push((network.key(&key), value()));
+/// What etcd lacks of a host.
+struct Missing {
+    /// Keys and values.
+    keys: Vec<(String, String)>,
+    /// Hosts that were removed and are back, with its subnets.
+    instead_of: Vec<NodeName>,
+}
+
+impl Loss<'_> {
+    /// What is missing of a host; none if it has another subnet now, or another host has one of its subnets.
+    fn missing(self, host: &NodeName, remains: &Remains) -> Option<Missing> {
+        let Loss { known, found, network, .. } = self;
+        let is_absent = |key: &Key| found.modified(&network.roots, key) == 0;
+        let keys = keys_of(known, host, remains);
+        if !keys.iter().any(is_absent) {
+            return None;
         }
-    };
-    if let Some(stored) = known.hosts.get(host) {
-        add(Key::Host(host.clone()), &|| stored.value.to_string());
+        let instead_of = self.occupants_brought_back(host, remains)?;
+        let is_theirs = |key: &Key| match key {
+            Key::Claim(subnet) => {
+                found.claims.get(subnet).is_some_and(|claim| instead_of.contains(&claim.value))
+            }
+            _ => false,
+        };
+        let keys = keys.into_iter().filter(|key| is_absent(key) || is_theirs(key));
+        let keys = keys.map(|key| (network.key(&key), value(known, &key))).collect();
+        Some(Missing { keys, instead_of })
     }
-    if let Some(stored) = known.nodes.get(host) {
-        add(Key::Node(host.clone()), &|| stored.value.to_json());
+
+    /// The hosts that have subnets of `host`, if all of them were removed and are back; `None` if one was not, or
+    /// the host has another subnet itself.
+    fn occupants_brought_back(self, host: &NodeName, remains: &Remains) -> Option<Vec<NodeName>> {
+        let moved = |stored: &Stored<IpNetwork>| !remains.subnets.contains(&stored.value);
+        if self.found.hosts.get(host).is_some_and(moved) {
+            return None;
+        }
+        let occupants = self.occupants(host, remains);
+        if occupants.is_empty() {
+            return Some(Vec::new());
+        }
+        let Loss { known, found, network, .. } = self;
+        self.rollback?.all_brought_back(known, found, occupants, &network.roots)
     }
-    for subnet in remains.subnets.iter().filter(|subnet| known.claims.contains_key(subnet)) {
-        add(Key::Claim(*subnet), &|| host.to_string());
+
+    /// The other hosts that have one of the subnets of `host`.
+    fn occupants(&self, host: &NodeName, remains: &Remains) -> BTreeSet<&NodeName> {
+        let Loss { found, network, .. } = self;
+        let possible = |subnet| network.pools.iter().any(|pool| choose::possible(pool, subnet));
+        let overlap = |subnet| remains.subnets.iter().any(|ours| subnet::overlap(*ours, subnet));
+        let claims = found.claims.iter().map(|(subnet, claim)| (&claim.value, *subnet));
+        let claims = claims.filter(|(_, subnet)| possible(*subnet));
+        let others = claims.chain(unclaimed(found, &network.pools)).filter(|(by, _)| *by != host);
+        others.filter(|(_, subnet)| overlap(*subnet)).map(|(by, _)| by).collect()
     }
-    if !missing.is_empty() && has_moved(host, remains, found, network) {
-        missing.clear();
+
+    /// Puts `missing`, if the host's key and record and all claims of its subnets are as `found`, and so are the keys
+    /// of those that have them.
+    fn put_back(self, host: &NodeName, remains: &Remains, missing: &Missing) -> Transaction {
+        let Loss { found, network: Network { roots, .. }, .. } = self;
+        let mut transaction = Transaction::default();
+        let claims = remains.subnets.iter().map(|subnet| Key::Claim(*subnet));
+        let own = [Key::Host(host.clone()), Key::Node(host.clone())].into_iter().chain(claims);
+        let own: Vec<Key> = own.collect();
+        for key in &own {
+            found.unchanged(&mut transaction, roots, key);
+        }
+        for removed in &missing.instead_of {
+            found.unchanged(&mut transaction, roots, &Key::Alive(removed.clone()));
+            for key in ownership(found, removed).into_iter().filter(|key| !own.contains(key)) {
+                let text = found.unchanged(&mut transaction, roots, &key);
+                transaction.delete(text);
+            }
+        }
+        for (key, value) in &missing.keys {
+            transaction.put(key, value);
+        }
+        transaction
     }
-    missing
 }
 
-/// The host has another subnet now, or another host has one of its subnets.
-fn has_moved(host: &NodeName, remains: &Remains, found: &Snapshot, network: &Network) -> bool {
-    let possible = |subnet| network.pools.iter().any(|pool| choose::possible(pool, subnet));
-    let overlap = |subnet| remains.subnets.iter().any(|ours| subnet::overlap(*ours, subnet));
-    let claims = found.claims.iter().map(|(subnet, claim)| (&claim.value, *subnet));
-    let claims = claims.filter(|(_, subnet)| possible(*subnet));
-    let mut others = claims.chain(unclaimed(found, &network.pools)).filter(|(by, _)| *by != host);
-    let moved = |stored: &Stored<IpNetwork>| !remains.subnets.contains(&stored.value);
-    found.hosts.get(host).is_some_and(moved) || others.any(|(_, subnet)| overlap(subnet))
+/// The keys of a host in `known`: host key, record, claims.
+fn keys_of(known: &Snapshot, host: &NodeName, remains: &Remains) -> Vec<Key> {
+    let key = known.hosts.contains_key(host).then(|| Key::Host(host.clone()));
+    let node = known.nodes.contains_key(host).then(|| Key::Node(host.clone()));
+    let claims = remains.subnets.iter().filter(|subnet| known.claims.contains_key(subnet));
+    key.into_iter().chain(node).chain(claims.map(|subnet| Key::Claim(*subnet))).collect()
 }
 
-/// Puts `missing`, if the host's key and record and all claims of its subnets are as `found`.
-fn put_back(
-    host: &NodeName,
-    remains: &Remains,
-    missing: Vec<(String, String)>,
-    found: &Snapshot,
-    roots: &Roots,
-) -> Transaction {
-    let mut transaction = Transaction::default();
-    let claims = remains.subnets.iter().map(|subnet| Key::Claim(*subnet));
-    for key in [Key::Host(host.clone()), Key::Node(host.clone())].into_iter().chain(claims) {
-        found.unchanged(&mut transaction, roots, &key);
+/// The value of one of the [`keys_of`] a host.
+fn value(known: &Snapshot, key: &Key) -> String {
+    match key {
+        Key::Host(host) => known.hosts[host].value.to_string(),
+        Key::Node(host) => known.nodes[host].value.to_json(),
+        Key::Claim(subnet) => known.claims[subnet].value.to_string(),
+        Key::Config | Key::Alive(_) | Key::Contender(_) => String::new(),
     }
-    for (key, value) in missing {
-        transaction.put(key, value);
-    }
-    transaction
 }
 
 #[cfg(test)]

@@ -415,9 +415,10 @@ fn a_host_with_write_access_to_its_own_keys_keeps_all_peers_when_all_keys_are_lo
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         host.until("both", |found| found.hosts.len() == 3);
         let (subnet, mark) = (host.subnet(), host.mark());
+        let id = host.snapshot().config.clone().unwrap().value.id;
         etcd.delete_all("/humanz/");
-        host.until("a rebuilt store", |found| {
-            found.config.as_ref().is_some_and(|config| !config.value.rebuilt_from.is_empty())
+        host.until("a noted loss", |found| {
+            found.config.as_ref().is_some_and(|config| config.value.id != id)
         });
         assert_eq!(host.ever_missing(mark, &["h1", "h2", "h3"]), [].into());
         assert_eq!(etcd.get(&format!("{HOSTS}/h1")).unwrap(), subnet);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use etcd_client::{Txn, TxnOp};
 use humanz::etcd::Update;
-use humanz::lease::{LeaseError, Saved};
+use humanz::lease::Saved;
 
 use crate::host::{HOSTS, HUMANZ, Host, SOON, pool, start};
 use crate::support::etcd::{EtcdServer, isolated};
@@ -29,7 +29,7 @@ fn leases(hosts: &[Host]) -> BTreeMap<String, String> {
 }
 
 /// Waits until etcd has its previous content again.
-fn eventually_says(etcd: &EtcdServer, before: &[(String, String)], prefix: &str) {
+pub fn eventually_says(etcd: &EtcdServer, before: &[(String, String)], prefix: &str) {
     eventually(&format!("{prefix} as before"), SOON, || {
         let now = etcd.list(prefix);
         if now == before { Ok(()) } else { Err(format!("{now:?}\ninstead of {before:?}")) }
@@ -157,49 +157,8 @@ fn an_etcd_restored_from_a_backup_gets_later_changes_back() {
     });
 }
 
-#[test]
-fn a_rolled_back_etcd_does_not_give_the_subnet_of_a_living_host_to_a_removed_one() {
-    isolated(|| {
-        let mut etcd = EtcdServer::start();
-        let backup = tempfile::tempdir().unwrap();
-        let dead = Host::up(&etcd, "h1");
-        let subnet = dead.subnet();
-        // Its alive key is in the backup, too.
-        etcd.kill();
-        etcd.copy_data(&backup.path().join("data"));
-        etcd.restart();
-        dead.stop();
-        for prefix in [HOSTS.to_owned(), format!("{HUMANZ}/nodes"), format!("{HUMANZ}/subnets")] {
-            etcd.delete_all(&format!("{prefix}/"));
-        }
-        etcd.put(&format!("{HOSTS}/h2"), subnet.clone());
-        let hosts = [Host::up(&etcd, "h2"), Host::up(&etcd, "h3")];
-        assert_eq!(hosts[0].subnet(), subnet);
-        for n in 0..20 {
-            etcd.put(&format!("{HOSTS}/later{n}"), format!("10.244.{}.0/24", 100 + n));
-        }
-        for host in &hosts {
-            host.until("all", |found| found.hosts.len() == 22 && found.nodes.len() == 2);
-        }
-        let (keys, marks) = (etcd.list(HOSTS), hosts.each_ref().map(Host::mark));
-        etcd.kill();
-        etcd.replace_data(&backup.path().join("data"));
-        etcd.restart();
-        eventually_says(&etcd, &keys, HOSTS);
-        for (host, mark) in hosts.iter().zip(marks) {
-            host.reported(mark, "that etcd went back", |update| {
-                matches!(update, Update::Trouble(Some(LeaseError::StoreWentBack { .. })))
-            });
-            assert_eq!(host.leases().len(), 1);
-        }
-        let claim = format!("{HUMANZ}/subnets/4/{}", subnet.replace('/', "-"));
-        assert_eq!(etcd.get(&claim).as_deref(), Some("h2"));
-        assert_eq!(etcd.get(&format!("{HUMANZ}/nodes/h1")), None);
-    });
-}
-
 /// A host that starts with its saved state.
-fn started_with(etcd: &EtcdServer, known: Saved) -> Host {
+pub fn started_with(etcd: &EtcdServer, known: Saved) -> Host {
     let mut start = start(etcd, known.host.as_str());
     start.saved = Some(known);
     Host::launch(start)

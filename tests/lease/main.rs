@@ -22,6 +22,7 @@ mod outage;
 mod python;
 mod reports;
 mod rests;
+mod rolled_back;
 mod rotation;
 mod scale;
 mod tls;

@@ -128,10 +128,12 @@ impl World {
                 wrong = Some(format!("h{host} claims slot 0, {subnet}"));
             }
             let before = self.store.keys.get(key).map(|stored| &stored.value);
-            // It puts its own back.
+            // It puts its own back, or that of another host which a backup gives to one that left.
             let uses = |other: &Host| other.number != host && other.uses == Some(subnet);
             let is_own = self.foreign.contains(key) && !self.hosts.iter().any(uses);
-            if let Some(before) = before.filter(|before| *before != value && !is_own) {
+            let is_back = |before: &&String| self.restored && self.has_left(before);
+            let before = before.filter(|before| *before != value && !is_own);
+            if let Some(before) = before.filter(|before| !is_back(before)) {
                 wrong = Some(format!("h{host} takes {subnet} from {before} for {value}"));
             }
         }
@@ -155,23 +157,8 @@ impl World {
             counts && other.number != host && is_missing
         };
         if let Some(other) = self.hosts.iter().find(missing).map(|other| other.number) {
-            let what = format!("the snapshot of h{host} lacks h{other}");
-            let unavoidable = self.is_unrecoverable(other) || self.waits_for_itself(other);
-            self.wrong.get_or_insert(Violation { what, unavoidable });
+            self.wrong_about(other, format!("the snapshot of h{host} lacks h{other}"));
         }
-    }
-
-    /// A backup gives its subnet to a host that left. The host takes that back itself, once it runs and reaches
-    /// etcd; until then the others go by what etcd says (a limit that operations.md names).
-    fn waits_for_itself(&self, victim: usize) -> bool {
-        let host = &self.hosts[victim];
-        let runs = host.agent.is_some() && host.cut.is_none();
-        let (found, name) = (self.store.read(), host.name(self.flaw));
-        let is_anothers = |used| {
-            let mut hosts = found.hosts.iter();
-            hosts.any(|(other, stored)| *other != name && stored.value == used)
-        };
-        self.restored && !runs && host.uses.is_some_and(is_anothers)
     }
 
     /// At the end every host has a subnet and knows every other host.

@@ -1,4 +1,6 @@
 use crate::lease::records::Backend;
+use crate::lease::restore::absent::Absent;
+use crate::lease::restore::removed::Rollback;
 use crate::lease::restore::*;
 use crate::lease::snapshot::Raw;
 use crate::lease::transaction::Condition;
@@ -51,7 +53,8 @@ const HOSTS: [(&str, &str); 5] = [
 /// The keys put back, each host's with the keys and revisions that must be unchanged for it.
 fn put_back(known: &Snapshot, found: &Snapshot) -> Vec<(Vec<String>, Vec<String>)> {
     let mut all = Vec::new();
-    for batch in transactions(known, found, &network()) {
+    let loss = Loss { known, found, network: &network(), rollback: None };
+    for batch in batches(loss).transactions {
         assert_eq!(batch.conditions, []);
         for write in batch.writes {
             let Write::Try(attempt) = write else { panic!("{write:?}") };
@@ -99,7 +102,7 @@ fn a_store_rebuilt_by_a_host_that_knew_more_needs_nothing() {
 fn no_transaction_goes_on_without_what_was_there_before_it() {
     let known = Arc::new(store(Some(&config("a")), &HOSTS, 50));
     let found = store(None, &[("/h/h2", "10.0.2.0/24")], 1);
-    let mut restoration = Restoration::new(known, &found, &network(), "b");
+    let mut restoration = Restoration::new(known, &found, &network(), None, "b");
     let required = |transaction: Transaction| -> Vec<String> {
         let keys = transaction.conditions.into_iter().filter_map(|condition| match condition {
             Condition::Exists { key } => Some(key),
@@ -115,7 +118,7 @@ fn no_transaction_goes_on_without_what_was_there_before_it() {
     assert_eq!(put_back, ["/h/h1", "/h/py", "/z/subnets/4/10.0.2.0-24"]);
     assert!(restoration.marking);
     denied.next_transaction();
-    denied.only_mark();
+    denied.only_note();
     assert_eq!(required(denied.next_transaction()), ["/h/h2"], "it could put back none");
 }
 
@@ -168,8 +171,8 @@ fn many_hosts_are_put_back_in_batches_that_etcd_takes() {
     let keys: Vec<_> = keys.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let known = store(Some(&config("a")), &keys, 50);
     let (found, network) = (store(None, &[], 1), network());
-    let batches = transactions(&known, &found, &network);
-    let sizes: Vec<_> = batches.map(|batch| batch.writes.len()).collect();
+    let batches = batches(Loss { known: &known, found: &found, network: &network, rollback: None });
+    let sizes: Vec<_> = batches.transactions.iter().map(|batch| batch.writes.len()).collect();
     assert_eq!(sizes, [100, 100, 50]);
 }
 
@@ -197,12 +200,105 @@ fn the_mark_says_what_the_store_was_rebuilt_from_and_changes_once() {
 #[test]
 fn what_may_not_be_put_back_is_remembered_until_it_returns() {
     let known = store(Some(&config("a")), &HOSTS, 50);
-    let found = remembering(&known, store(None, &[], 3), &own(), &network());
+    let mut absent = Absent::new(known, None);
+    let found = absent.remembered(store(None, &[], 3), &own(), &network());
     assert_eq!(found.revision, 3);
     assert_eq!(found.hosts.len(), 2);
     assert_eq!(found.hosts["h2"].created, 0);
+    let names =
+        |found: &Snapshot| found.hosts.keys().map(|host| host.to_string()).collect::<Vec<_>>();
+    let mut restarted = Absent::of_saved(&found).expect("hosts that are only remembered");
+    assert_eq!(names(&restarted.remembered(store(None, &[], 4), &own(), &network())), ["h2", "py"]);
     let returned = store(None, &[("/h/h2", "10.0.2.0/24")], 4);
-    let rest = still_absent(&known, &returned);
-    assert_eq!(rest.hosts.keys().map(NodeName::as_str).collect::<Vec<_>>(), ["h1", "py"]);
-    assert_eq!(rest.claims.len(), 1);
+    let found = absent.remembered(returned.clone(), &own(), &network());
+    assert_eq!((names(&found), found.claims.len()), (vec!["h2".into(), "py".into()], 0));
+    assert_eq!(found.hosts["h2"].created, 1);
+    assert!(Absent::of_saved(&returned).is_none());
+}
+
+/// Known at revision 50: h2 has had 10.0.2.0/24 since 40. The snapshot of revision 20, of which h2 knows nothing: the
+/// subnet was that of h9. `more`: keys written since, at revision 30.
+fn rolled_back(more: &[(&str, &str)]) -> (Snapshot, Snapshot) {
+    let known = store(Some(&config("a")), &HOSTS, 50);
+    let old = [
+        ("/h/h1", "10.0.1.0/24"),
+        ("/z/subnets/4/10.0.1.0-24", "h1"),
+        ("/h/h9", "10.0.2.0/24"),
+        ("/z/subnets/4/10.0.2.0-24", "h9"),
+    ];
+    let mut found = store(Some(&config("a")), &old, 20);
+    for (key, value) in more {
+        let raw = Raw { key: key.as_bytes(), value: value.as_bytes(), created: 30, modified: 30 };
+        found.put(&roots(), raw);
+    }
+    (known, found)
+}
+
+const ALIVE: &str = r#"{"schema":1,"machineId":"m","since":"2026-01-01T00:00:00Z","instance":"i"}"#;
+
+/// Whose subnet 10.0.2.0/24 is in etcd after survivors put back what they know, and for one that may not.
+fn whose(known: &Snapshot, found: &Snapshot, is_recent: bool) -> (String, String) {
+    let rollback = Some(Rollback { old: 20, is_recent });
+    let network = network();
+    let mut put = found.clone();
+    for batch in batches(Loss { known, found, network: &network, rollback }).transactions {
+        for write in &batch.writes {
+            let Write::Try(attempt) = write else { panic!("{write:?}") };
+            put.written(&roots(), attempt, 60);
+        }
+    }
+    let mut absent = Absent::new(known.clone(), Some(20));
+    let view = absent.remembered(found.clone(), &own(), &network);
+    let owners = |found: &Snapshot| {
+        let subnet = subnet::parse("10.0.2.0/24").unwrap();
+        let hosts = found.hosts.iter().filter(|(_, stored)| stored.value == subnet);
+        let claim = found.claims.get(&subnet).map(|claim| claim.value.to_string());
+        let hosts: Vec<_> = hosts.map(|(host, _)| host.to_string()).collect();
+        assert_eq!(claim.as_slice(), hosts, "one owner, by host key and claim");
+        hosts.join(" ")
+    };
+    (owners(&put), owners(&view))
+}
+
+#[test]
+fn a_host_keeps_its_subnet_before_one_that_an_older_snapshot_brought_back() {
+    let both = |host: &str| (host.to_owned(), host.to_owned());
+    let (known, found) = rolled_back(&[]);
+    assert_eq!(whose(&known, &found, true), both("h2"));
+    let (known, found) = rolled_back(&[("/z/alive/h9", ALIVE)]);
+    assert_eq!(whose(&known, &found, true), both("h9"), "h9 came back and lives");
+    let (known, found) = rolled_back(&[("/z/subnets/4/10.0.2.0-24", "h9")]);
+    assert_eq!(whose(&known, &found, true), both("h9"), "h9 claimed the subnet since");
+    let (mut known, found) = rolled_back(&[]);
+    let raw = Raw { key: b"/h/h9", value: b"10.0.9.0/24", created: 45, modified: 45 };
+    known.put(&roots(), raw);
+    assert_eq!(whose(&known, &found, true), both("h9"), "h9 had not been removed");
+}
+
+#[test]
+fn an_alive_key_from_before_counts_unless_it_is_known_to_be_of_the_past() {
+    let (known, mut found) = rolled_back(&[]);
+    let raw = Raw { key: b"/z/alive/h9", value: ALIVE.as_bytes(), created: 15, modified: 15 };
+    found.put(&roots(), raw);
+    let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
+    assert_eq!(whose(&known, &found, false), pair("h9", "h9"), "this agent has just started");
+    assert_eq!(whose(&known, &found, true), pair("h2", "h9"), "only remembered: h9 may live");
+    let raw = Raw { key: b"/z/alive/h2", value: ALIVE.as_bytes(), created: 30, modified: 30 };
+    found.put(&roots(), raw);
+    assert_eq!(whose(&known, &found, true), pair("h2", "h2"), "h2 lives");
+}
+
+#[test]
+fn a_sign_of_life_makes_a_host_decide_again() {
+    let (known, found) = rolled_back(&[]);
+    let mut absent = Absent::new(known, Some(20));
+    let view = absent.remembered(found, &own(), &network());
+    assert!(!absent.is_stale(&view));
+    for (host, counts) in [("h9", true), ("h2", true), ("h1", false)] {
+        let mut mirror = view.clone();
+        let key = format!("/z/alive/{host}");
+        let raw = Raw { key: key.as_bytes(), value: ALIVE.as_bytes(), created: 31, modified: 31 };
+        mirror.put(&roots(), raw);
+        assert_eq!(absent.is_stale(&mirror), counts, "{host}");
+    }
 }

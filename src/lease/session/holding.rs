@@ -6,7 +6,6 @@ use crate::lease::claim::{self, python};
 use crate::lease::etcd_error::EtcdError;
 use crate::lease::identity::Lease;
 use crate::lease::records::{Key, NodeName};
-use crate::lease::restore;
 use crate::lease::session::machine::{SessionMachine, State};
 use crate::lease::session::messages::{Command, Event, Pause, SessionExit, Settled};
 use crate::lease::snapshot::Snapshot;
@@ -105,10 +104,7 @@ impl SessionMachine {
     pub(super) fn settle(&mut self, found: Snapshot, lease: Lease) -> Command {
         let (own, network) = (&self.own.identity.name, &self.own.network);
         let mut complete = match &mut self.absent {
-            Some(absent) => {
-                *absent = restore::still_absent(absent, &found);
-                restore::remembering(absent, found, own, network)
-            }
+            Some(absent) => absent.remembered(found, own, network),
             None => found,
         };
         complete.without_record = Arc::new(self.own.without_record.clone());

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use crate::lease::error::LeaseError;
 use crate::lease::identity::{Claimant, Lease};
 use crate::lease::restore::Restoration;
+use crate::lease::restore::absent::Absent;
 use crate::lease::session::messages::{Command, Pause};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
@@ -19,7 +20,7 @@ pub struct SessionMachine {
     /// The snapshot published last, or saved by an earlier run.
     pub(super) last_known: Option<Arc<Snapshot>>,
     /// Hosts that were lost with the data of etcd and that this host may not put back.
-    pub(super) absent: Option<Snapshot>,
+    pub(super) absent: Option<Absent>,
     pub(super) lease: Option<Lease>,
     pub(super) trouble: Option<LeaseError>,
     /// What an agent that was first answered this one.
@@ -113,10 +114,10 @@ impl SessionMachine {
         since: SystemTime,
     ) -> SessionMachine {
         SessionMachine {
+            absent: last_known.as_deref().and_then(Absent::of_saved),
             own,
             since,
             last_known,
-            absent: None,
             lease: None,
             trouble: None,
             superseded: None,

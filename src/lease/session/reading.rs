@@ -12,6 +12,9 @@ use crate::lease::session::messages::{Command, Found, Pause, SessionExit};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
+/// Hosts that are back after their removal and are reported.
+const REPORTED: usize = 20;
+
 impl SessionMachine {
     pub(super) fn consider(&mut self, found: Found) -> Result<Command, SessionExit> {
         let Found {
@@ -54,7 +57,16 @@ impl SessionMachine {
                 self.warnings.push(format!(
                     "etcd lost its data: putting back its content of revision {revision}"
                 ));
-                let restoration = Restoration::new(known, &found, network, &self.new_store_id);
+                let (rollback, id) = (self.rollback(&known), &self.new_store_id);
+                let restoration = Restoration::new(known, &found, network, rollback, id);
+                let brought_back = &restoration.brought_back;
+                let back = brought_back.iter().take(REPORTED).map(|(removed, host)| {
+                    format!(
+                        "host {removed} had been removed and is back with an older snapshot of etcd: \
+                         its subnet stays that of host {host}"
+                    )
+                });
+                self.warnings.extend(back);
                 Ok(self.restore(Box::new(restoration)))
             }
             None => self.claim(found),

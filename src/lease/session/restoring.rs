@@ -1,7 +1,10 @@
 //! Pure. etcd lost its data: this host puts back what it knows, one transaction after the other.
 
+use std::sync::Arc;
+
 use crate::lease::etcd_error::EtcdError;
 use crate::lease::restore::Restoration;
+use crate::lease::restore::absent::Absent;
 use crate::lease::session::machine::{SessionMachine, State};
 use crate::lease::session::messages::{Command, Event, SessionExit};
 use crate::lease::snapshot::Snapshot;
@@ -26,21 +29,32 @@ impl SessionMachine {
     ) -> Result<Command, SessionExit> {
         match event {
             Ok(Event::Committed(None)) => Ok(self.read()),
+            Ok(_) if restoration.is_denied => Ok(self.go_on_without(&restoration)),
             Ok(_) if restoration.marking => Ok(self.read()),
             Ok(_) => Ok(self.restore(restoration)),
             Err(EtcdError::Denied(why)) if !restoration.marking => {
                 self.warnings
                     .push(format!("{why}; this host remembers the other hosts until they return"));
-                self.absent = Some(Snapshot::clone(&restoration.known));
-                restoration.only_mark();
+                let old = self.rollback(&restoration.known).map(|rollback| rollback.old);
+                self.absent = Some(Absent::new(Snapshot::clone(&restoration.known), old));
+                if restoration.is_noted {
+                    return Ok(self.go_on_without(&restoration));
+                }
+                restoration.only_note();
                 Ok(self.restore(restoration))
             }
             Err(EtcdError::Denied(why)) if restoration.has_settings => {
                 self.warnings.push(why);
-                self.last_known = None;
-                Ok(self.read())
+                Ok(self.go_on_without(&restoration))
             }
             Err(error) => Err(error.into()),
         }
+    }
+    /// What was lost stays lost, in etcd: this host has done what it may.
+    fn go_on_without(&mut self, restoration: &Restoration) -> Command {
+        // Without the settings it is no loss of data any more.
+        let known = Snapshot { config: None, ..Snapshot::clone(&restoration.known) };
+        self.last_known = Some(Arc::new(known));
+        self.read()
     }
 }

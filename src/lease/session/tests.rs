@@ -116,13 +116,7 @@ impl Scene {
                 new_store_id: format!("id{}", self.store.revision),
             })),
             Command::Commit { transaction, .. } => {
-                let is_denied = |write: &Write| match write {
-                    Write::Put { key, .. } | Write::Delete { key } => {
-                        self.denied.is_some_and(|denied| key.starts_with(denied))
-                    }
-                    Write::Try(_) => false,
-                };
-                if transaction.writes.iter().any(is_denied) {
+                if self.is_denied(&transaction) {
                     return Err(EtcdError::Denied("permission denied".to_owned()));
                 }
                 let revision = self.store.revision + 1;
@@ -138,6 +132,15 @@ impl Scene {
             Command::Pause(_) => Event::Elapsed,
             Command::AwaitLease => Event::LeaseKept(Some(1)),
             Command::Follow(_) => unreachable!("the end"),
+        })
+    }
+
+    fn is_denied(&self, transaction: &Transaction) -> bool {
+        transaction.writes.iter().any(|write| match write {
+            Write::Put { key, .. } | Write::Delete { key } => {
+                self.denied.is_some_and(|denied| key.starts_with(denied))
+            }
+            Write::Try(inner) => self.is_denied(inner),
         })
     }
 
@@ -327,4 +330,59 @@ fn a_restart_with_a_pool_that_cannot_grow_goes_on_with_the_lease() {
     assert!(matches!(scene.machine.trouble(), Some(LeaseError::CannotGrow { .. })));
     scene.machine = fresh;
     assert!(matches!(scene.run(), Err(SessionExit::Refused(LeaseError::CannotGrow { .. }))));
+}
+
+#[test]
+fn what_a_host_may_not_put_back_is_remembered_by_all_and_after_a_restart() {
+    let names = |found: &Snapshot| {
+        found.hosts.keys().map(|host| host.to_string()).collect::<Vec<_>>().join(" ")
+    };
+    let mut scene = Scene::new();
+    scene.run().unwrap();
+    scene.put_host("h9", "10.0.2.0/24");
+    let backup = scene.store.clone();
+    for key in ["/h/h9", "/z/nodes/h9", "/z/subnets/4/10.0.2.0-24"] {
+        scene.delete(key);
+    }
+    scene.put_host("h2", "10.0.2.0/24");
+    for _ in 0..40 {
+        scene.put("/c", "");
+    }
+    let known = scene.run().unwrap().snapshot;
+    assert_eq!(names(&known), "h1 h2");
+
+    scene.store = backup;
+    scene.denied = Some("/h/h2");
+    let found = scene.run().unwrap().snapshot;
+    assert_eq!(names(&found), "h1 h2", "not h9, which had been removed");
+    let config = &scene.store.config.clone().unwrap().value;
+    assert_ne!(config.id, known.config.as_ref().unwrap().value.id, "all hosts read again");
+    assert_eq!(config.rebuilt_from, [], "a host that may puts h2 back");
+
+    let alive = Alive::new("h9", SINCE).of("i9", None).to_json();
+    scene.put("/z/alive/h9", &alive);
+    let mut mirror = Snapshot::clone(&found);
+    mirror.alive = Arc::clone(&scene.store.alive);
+    assert!(!scene.machine.agrees(&mirror), "h9 lives");
+    let found = scene.run().unwrap().snapshot;
+    assert_eq!(names(&found), "h1 h9");
+    scene.delete("/z/alive/h9");
+    assert!(!scene.machine.agrees(&scene.store), "h9 is down again");
+    let found = scene.run().unwrap().snapshot;
+    assert_eq!(names(&found), "h1 h2");
+
+    let saved = |snapshot: &Arc<Snapshot>| Saved {
+        host: "h1".parse().unwrap(),
+        machine_id: "m1".to_owned(),
+        lease: Lease { subnets: v4("10.0.1.0/24") },
+        snapshot: Arc::clone(snapshot),
+        resolved: Default::default(),
+    };
+    for (earlier, what) in [(&found, "restarted"), (&known, "not there when the loss was noted")] {
+        scene.machine = Scene::machine(&scene.configured, Some(saved(earlier)));
+        scene.delete("/z/alive/h1");
+        let writes = scene.store.config.as_ref().unwrap().modified;
+        assert_eq!(names(&scene.run().unwrap().snapshot), "h1 h2", "{what}");
+        assert_eq!(scene.store.config.as_ref().unwrap().modified, writes, "once is enough");
+    }
 }

@@ -17,6 +17,7 @@ impl SessionMachine {
         let followed = growth::followed(&self.own.network.pools, &self.own.network.limits, mirror);
         let settled = followed == self.own.network.pools
             && !self.is_contested(mirror)
+            && !self.absent.as_ref().is_some_and(|absent| absent.is_stale(mirror))
             && (self.superseded.is_some() || self.is_claimed(mirror));
         settled && !alive_lost && restore::continuity(last_known, mirror) == Continuity::Same
     }

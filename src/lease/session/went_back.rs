@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::lease::claim::leave;
 use crate::lease::error::LeaseError;
-use crate::lease::records::Key;
+use crate::lease::restore::removed::{Rollback, ownership};
 use crate::lease::session::machine::{SessionMachine, WentBack};
 use crate::lease::session::messages::{Command, SessionExit};
 use crate::lease::snapshot::Snapshot;
@@ -29,6 +29,12 @@ impl SessionMachine {
             Some(WentBack { known: Arc::clone(known), at: found.revision, old, is_denied: false });
     }
 
+    /// The step back from `known`.
+    pub(super) fn rollback(&self, known: &Arc<Snapshot>) -> Option<Rollback> {
+        let noted = self.went_back.as_ref().filter(|noted| Arc::ptr_eq(&noted.known, known))?;
+        Some(Rollback { old: noted.old, is_recent: self.lease.is_some() })
+    }
+
     /// What is to be reported until etcd has passed the revision it had.
     pub(super) fn report_went_back(&self, found: &Snapshot) -> Option<LeaseError> {
         let WentBack { known, at, .. } = self.went_back.as_ref()?;
@@ -43,12 +49,8 @@ impl SessionMachine {
         let WentBack { known, old, is_denied, .. } = self.went_back.as_ref()?;
         let (own, roots) = (&self.own.identity.name, &self.own.network.roots);
         let had = known.claims.get(subnet).is_some_and(|claim| claim.value == *own);
-        let serves = self.lease.as_ref();
-        // An alive key from before says nothing until it has expired.
-        let runs =
-            found.alive.get(owner).is_some_and(|alive| serves.is_none() || alive.modified > *old);
-        let ownership = |key: &Key| !matches!(key, Key::Alive(_));
-        let keys: Vec<_> = leave::all(found, owner).into_iter().filter(ownership).collect();
+        let runs = Rollback { old: *old, is_recent: self.lease.is_some() }.runs(found, owner);
+        let keys = ownership(found, owner);
         let is_old = keys.iter().all(|key| found.modified(roots, key) <= *old);
         (had && is_old && !runs && !is_denied).then(|| leave::transaction(found, &keys, roots))
     }

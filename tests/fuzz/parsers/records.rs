@@ -5,7 +5,9 @@ use std::time::UNIX_EPOCH;
 
 use humanz::lease::claim::{self, Step, leave};
 use humanz::lease::records::{Backend, Key, ReachabilityReport, Roots};
-use humanz::lease::restore::{self, Continuity};
+use humanz::lease::restore::absent::Absent;
+use humanz::lease::restore::removed::Rollback;
+use humanz::lease::restore::{self, Continuity, Loss};
 use humanz::lease::session::dry_run_claim;
 use humanz::lease::snapshot::Raw;
 use humanz::lease::{
@@ -163,15 +165,18 @@ fn put_back(known: &Snapshot, found: &Snapshot, network: &Network) {
         return;
     }
     let mut after = found.clone();
-    for (transaction, revision) in restore::transactions(known, found, network).zip(100..) {
+    let rollback = Some(Rollback { old: found.revision, is_recent: true });
+    let loss = Loss { known, found, network, rollback };
+    for (transaction, revision) in restore::batches(loss).transactions.iter().zip(100..) {
         assert!(!transaction.writes.is_empty());
-        after.written(&network.roots, &transaction, revision);
+        after.written(&network.roots, transaction, revision);
     }
     let mark = restore::mark(known, found, &network.config(""), "new", &network.roots);
     after.written(&network.roots, &mark, 200);
     let own = "h1".parse().expect("a name");
-    let _remembered = restore::remembering(known, found.clone(), &own, network);
-    let _absent = restore::still_absent(known, found);
+    let mut absent = Absent::new(known.clone(), Some(found.revision));
+    let remembered = absent.remembered(found.clone(), &own, network);
+    let _again = Absent::of_saved(&remembered);
     let followed = growth::followed(&network.pools, &network.limits, found);
     for family in Family::BOTH {
         let (ours, wide) = (network.pools.get(family), followed.get(family));
