@@ -12,6 +12,7 @@ use crate::cni::requested::RequestedAddresses;
 use crate::cni::result::CniResult;
 use crate::cni::version::Version;
 use crate::cni::words::Words;
+use crate::net::IfName;
 
 /// The plugin that the program was called as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub struct Add {
     pub requested: RequestedAddresses,
     /// What it says of itself for policies.
     pub words: Words,
+    /// Interfaces that the container gets beside this one: the runtime does not know of them.
+    pub further: Vec<IfName>,
 }
 
 /// DEL: detach a container. It is served with the values that are valid, so that an invalid
@@ -149,7 +152,8 @@ fn add(
     }
     let annotations = conf.runtime.words.annotations.clone();
     let words = Words { annotations, ..conf.labels.clone() }.with(&args);
-    Ok(Request::Add(Box::new(Add { attachment, netns, conf, args, requested, words })))
+    let further = Vec::new();
+    Ok(Request::Add(Box::new(Add { attachment, netns, conf, args, requested, words, further })))
 }
 
 /// After a plugin that has created the interface, the keys for creating one would have no effect.

@@ -27,6 +27,8 @@ pub struct Owner {
     pub ports: Option<RequestedPorts>,
     /// For policies.
     pub words: Words,
+    /// Interfaces of the container that come and go with this one.
+    pub further: Vec<IfName>,
 }
 
 /// Requested host ports, with what is needed to restore them.
@@ -76,6 +78,9 @@ pub struct StoreEntry {
     /// What the container says of itself for policies.
     #[serde(default, skip_serializing_if = "Words::is_empty")]
     pub words: Words,
+    /// Interfaces of the container that come and go with this one; each has an entry of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further: Vec<IfName>,
 }
 
 impl StoreEntry {
@@ -97,6 +102,7 @@ impl StoreEntry {
             ports: owner.ports.clone(),
             early: false,
             words: owner.words.clone(),
+            further: owner.further.clone(),
         }
     }
 
@@ -229,6 +235,16 @@ mod tests {
         assert_eq!(StoreEntry::parse(&entry.to_bytes()), Ok(entry.clone()));
         assert_eq!(entry.forwards().len(), 2);
         assert!(entry.owner_text().ends_with(", network net"), "{}", entry.owner_text());
+    }
+
+    #[test]
+    fn further_interfaces_are_names() {
+        let further = vec!["eth1".parse().unwrap()];
+        let entry = StoreEntry { further, ..entry() };
+        let text = String::from_utf8(entry.to_bytes()).unwrap();
+        assert!(text.contains(r#""further":["eth1"]"#), "{text}");
+        assert_eq!(StoreEntry::parse(text.as_bytes()), Ok(entry));
+        assert!(StoreEntry::parse(text.replace("eth1", "../x").as_bytes()).is_err());
     }
 
     #[test]

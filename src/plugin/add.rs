@@ -1,6 +1,7 @@
 //! ADD: attaches a pod to the bridge.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -8,7 +9,7 @@ use crate::cni::error::CniError;
 use crate::cni::request::Add;
 use crate::cni::result::{CniResult, Interface, IpConfig};
 use crate::inspect::port_profiles;
-use crate::ipam::{RangeSet, StoreEntry};
+use crate::ipam::{RangeSet, Store, StoreEntry};
 use crate::net::{IfName, Mac};
 use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::rtnl::Rtnl;
@@ -22,10 +23,10 @@ use crate::plugin::attach::{self, AttachContext};
 use crate::plugin::claim::FoundHost;
 use crate::plugin::failure::OrInternal;
 use crate::plugin::invocation::CallContext;
-use crate::plugin::network::PlacedAdd;
+use crate::plugin::network::{AttachFailure, PlacedAdd, PlacedInterface};
 use crate::plugin::undo_stack::UndoStack;
 use crate::plugin::{
-    bridge, claim, conntrack, guard, host_ports, masquerade, netns, policy, store,
+    bridge, claim, conntrack, del, further, guard, host_ports, masquerade, netns, policy, store,
     sysctl_allowlist, sysctls,
 };
 
@@ -40,69 +41,128 @@ pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     sysctl_allowlist::verify(&add.conf.tuning)?;
     let mut placed = PlacedAdd::of(add)?;
     loop {
-        let mut withdrawn = false;
-        match attach_once(&placed, call, &mut withdrawn) {
-            Err(error) => placed = placed.again(add, error, withdrawn)?,
+        match attach_once(&placed, call) {
+            Err(failure) => placed = placed.again(add, failure)?,
             Ok(()) => return Ok(()),
         }
     }
 }
 
-/// `withdrawn`: the addresses are not this host's any more.
-fn attach_once(
-    placed: &PlacedAdd<'_>,
-    call: &mut CallContext<'_>,
-    withdrawn: &mut bool,
-) -> Result<(), CniError> {
-    let add = &*placed.add;
-    let rtnl = Rtnl::open().or_internal("open rtnetlink socket")?;
-    let store = store::open(&add.conf)?;
-    let host = HostContext::observe(add, &rtnl)?;
-    let cleanup_stale = |former: &StoreEntry| {
-        host_ports::close(&store, &[former])?;
-        host.cleanup_stale(&former.addresses)
-    };
-    let (sets, since_1970) = (&host.sets, call.since_1970);
+/// Attaches every interface of the pod, or none.
+fn attach_once(placed: &PlacedAdd<'_>, call: &mut CallContext<'_>) -> Result<(), AttachFailure> {
+    let refused = |interface| move |error| AttachFailure { error, interface, withdrawn: false };
+    let first = &*placed.interfaces[0].add;
+    let rtnl = Rtnl::open().or_internal("open rtnetlink socket").map_err(refused(0))?;
+    let store = store::open(&first.conf).map_err(refused(0))?;
+    let mut hosts = Vec::new();
+    for (place, interface) in placed.interfaces.iter().enumerate() {
+        hosts.push(HostContext::observe(&interface.add, &rtnl).map_err(refused(place))?);
+    }
     let mut undo = UndoStack::default();
-    let found =
-        FoundHost { bridge: Some((&rtnl, host.bridge.index)), link_exists: host.link_exists };
-    let entry = claim::reserve(&store, add, sets, since_1970, &found, cleanup_stale, &mut undo)?;
-    let addresses = &entry.addresses;
-    if !placed.is_still_served(addresses) {
-        *withdrawn = true;
-        return Err(CniError::try_again("the block of the address has just been given back"));
+    let (mut result, mut line) = (CniResult::default(), LineFacts::default());
+    for (place, (interface, host)) in placed.interfaces.iter().zip(&hosts).enumerate() {
+        let mut withdrawn = false;
+        let pod = NewInterface { interface, host, store: &store, since_1970: call.since_1970 };
+        let attached = pod.attach(&mut undo, &mut line, &mut withdrawn);
+        let attached =
+            attached.map_err(|error| AttachFailure { error, interface: place, withdrawn });
+        result = match placed.interfaces.len() {
+            1 => attached?,
+            _ => result.and(attached?.with_gateways()),
+        };
     }
-    if let Some((network, _)) = &placed.network {
-        call.line.fact("network", network);
-    }
-    let asked = add.conf.policy.map(|on_agent_down| policy::ask(add, &entry, on_agent_down));
-    let asked = asked.transpose()?;
-    let mut plan = AddPlan::new(add, &host, claim::assigned(addresses, sets, add));
-    if let Some(guard) = &plan.context.guard {
-        let restored = guard::ensure_shared(&rtnl, guard, &add.conf, &store);
-        if restored > 0 {
-            call.line.fact("guards restored", restored);
-        }
-    }
-    let put_in_force = || {
-        let Some(asked) = asked else { return Ok(()) };
-        call.line.fact("policies", asked.wait()?);
-        // What a former pod was allowed to get may wait there for its MAC.
-        let forget = attach::forget_neighbours(host.bridge.index, addresses);
-        rtnl.apply(&forget).or_internal("drop packets for a former pod")
-    };
-    let attached = conntrack::without_former(addresses, || {
-        attach::attach(&plan.context, &plan.wanted, put_in_force, &mut undo)
-    })?;
-    plan.routes.defaults.retain(|route| !attached.left_out.contains(&route.dst));
-    sysctls::write(&host.netns, &plan.wanted.requested.sysctls, attached.link, &mut undo)?;
-    host_ports::open(&store, &rtnl, &add.conf, &entry)?;
-    let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
-    call.line.fact("ips", addresses.join(","));
-    let result = plan.result(add).to_json(add.conf.version)?;
-    call.print(&result)?;
+    line.note(call);
+    let printed = result.to_json(first.conf.version).and_then(|result| call.print(&result));
+    printed.map_err(refused(0))?;
     undo.commit();
     Ok(())
+}
+
+/// What the log says of all interfaces.
+#[derive(Default)]
+struct LineFacts {
+    networks: Vec<String>,
+    policies: Vec<String>,
+    guards: usize,
+    ips: Vec<String>,
+}
+
+impl LineFacts {
+    fn note(self, call: &mut CallContext<'_>) {
+        for (fact, texts) in [("network", self.networks), ("policies", self.policies)] {
+            if !texts.is_empty() {
+                call.line.fact(fact, texts.join(","));
+            }
+        }
+        if self.guards > 0 {
+            call.line.fact("guards restored", self.guards);
+        }
+        call.line.fact("ips", self.ips.join(","));
+    }
+}
+
+/// An interface that is about to be attached.
+struct NewInterface<'a> {
+    interface: &'a PlacedInterface<'a>,
+    host: &'a HostContext<'a>,
+    store: &'a Store,
+    since_1970: Duration,
+}
+
+impl<'a> NewInterface<'a> {
+    /// Its part of the result. `withdrawn`: the addresses are not this host's any more.
+    fn attach(
+        &self,
+        undo: &mut UndoStack<'a>,
+        line: &mut LineFacts,
+        withdrawn: &mut bool,
+    ) -> Result<CniResult, CniError> {
+        let NewInterface { interface, host, store, .. } = *self;
+        let add = &*interface.add;
+        let entry = self.reserve(undo)?;
+        let addresses = &entry.addresses;
+        if !interface.is_still_served(addresses) {
+            *withdrawn = true;
+            return Err(CniError::try_again("the block of the address has just been given back"));
+        }
+        line.networks.extend(interface.network.iter().map(|(network, _)| network.to_string()));
+        let asked = add.conf.policy.map(|on_agent_down| policy::ask(add, &entry, on_agent_down));
+        let asked = asked.transpose()?;
+        let mut plan = AddPlan::new(add, host, claim::assigned(addresses, &host.sets, add));
+        if let Some(guard) = &plan.context.guard {
+            line.guards += guard::ensure_shared(host.rtnl, guard, &add.conf, store);
+        }
+        let put_in_force = || {
+            let Some(asked) = asked else { return Ok(()) };
+            line.policies.push(asked.wait()?);
+            // What a former pod was allowed to get may wait there for its MAC.
+            let forget = attach::forget_neighbours(host.bridge.index, addresses);
+            host.rtnl.apply(&forget).or_internal("drop packets for a former pod")
+        };
+        let attached = conntrack::without_former(addresses, || {
+            attach::attach(&plan.context, &plan.wanted, put_in_force, undo)
+        })?;
+        plan.routes.defaults.retain(|route| !attached.left_out.contains(&route.dst));
+        sysctls::write(&host.netns, &plan.wanted.requested.sysctls, attached.link, undo)?;
+        host_ports::open(store, host.rtnl, &add.conf, &entry)?;
+        line.ips.extend(addresses.iter().map(IpAddr::to_string));
+        Ok(plan.result(add))
+    }
+
+    fn reserve(&self, undo: &mut UndoStack<'a>) -> Result<StoreEntry, CniError> {
+        let NewInterface { interface, host, store, since_1970 } = *self;
+        let cleanup_stale = |former: &StoreEntry| {
+            host_ports::close(store, &[former])?;
+            let (conf, attachment) = (&interface.add.conf, &interface.add.attachment);
+            for del in further::dels_of(conf, attachment, former) {
+                del::detach(&del, &mut Vec::new())?;
+            }
+            host.cleanup_stale(&former.addresses)
+        };
+        let bridge = Some((host.rtnl, host.bridge.index));
+        let found = FoundHost { bridge, link_exists: host.link_exists };
+        claim::reserve(store, &interface.add, &host.sets, since_1970, &found, cleanup_stale, undo)
+    }
 }
 
 /// The host as it was found, with everything that its pods share set up.

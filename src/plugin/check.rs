@@ -18,13 +18,22 @@ use crate::plan::pod::{
 use crate::plugin::failure::OrInternal;
 use crate::plugin::pod_state::PodState;
 use crate::plugin::store::lock_if_any;
-use crate::plugin::{bridge, guard, host_ports, netns, store};
+use crate::plugin::{bridge, further, guard, host_ports, netns, store};
 
 /// Compares the pod's attachment with the configuration and `prevResult`.
 ///
 /// # Errors
 /// Code 103: the first difference; the details list the others.
 pub fn check(check: &Check) -> Result<(), CniError> {
+    let mut differences = Vec::new();
+    for check in further::checks(check)? {
+        differences.extend(differences_of(&check)?);
+    }
+    outcome(&differences)
+}
+
+/// Those of one interface.
+fn differences_of(check: &Check) -> Result<Vec<PodDifference>, CniError> {
     let identity = LinkIdentity::of(&check.conf.name, &check.attachment);
     let wanted = wanted(check, &identity)?;
     let netns = netns::open_any(&check.netns)?;
@@ -33,7 +42,7 @@ pub fn check(check: &Check) -> Result<(), CniError> {
     differences.extend(result_differences(check, &netns, &wanted, &found));
     differences.extend(guard_difference(check, &wanted, &found)?);
     differences.extend(closed_ports(check)?);
-    outcome(&differences)
+    Ok(differences)
 }
 
 /// The host ports that do not lead to the addresses that ADD answered.

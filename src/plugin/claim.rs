@@ -106,6 +106,7 @@ fn owner(add: &Add, since_1970: Duration) -> Owner {
         time_nanos: since_1970.subsec_nanos(),
         ports: ports(add),
         words: add.words.clone(),
+        further: add.further.clone(),
     }
 }
 

@@ -15,15 +15,28 @@ use crate::plugin::attach::forget_neighbours;
 use crate::plugin::failure::{Failures, OrInternal};
 use crate::plugin::invocation::CallContext;
 use crate::plugin::store::lock_if_any;
-use crate::plugin::{conntrack, guard, host_ports, store};
+use crate::plugin::{conntrack, further, guard, host_ports, store};
+
+/// Removes the further interfaces of the pod, and then the one that the runtime names.
+///
+/// # Errors
+/// Every real failure of an interface, in one error; the one whose entry lists the others goes last.
+pub fn del(del: &Del, call: &mut CallContext<'_>) -> Result<(), CniError> {
+    call.line.fact("ignored", del.ignored.join("; "));
+    let mut released = Vec::new();
+    let mut all = further::dels(del).into_iter().chain([del.clone()]);
+    let outcome = all.try_for_each(|del| detach(&del, &mut released));
+    let texts: Vec<String> = released.iter().map(IpAddr::to_string).collect();
+    call.line.fact("ips", texts.join(","));
+    outcome
+}
 
 /// Closes the pod's ports, removes the link, then the host's neighbour entries of its addresses,
-/// then the reservation. The guard stays behind without its link, for a sweep.
+/// then the reservation, which is added to `released`. The guard stays behind without its link, for a sweep.
 ///
 /// # Errors
 /// Every real failure, in one error; the other steps were done.
-pub fn del(del: &Del, call: &mut CallContext<'_>) -> Result<(), CniError> {
-    call.line.fact("ignored", del.ignored.join("; "));
+pub fn detach(del: &Del, released: &mut Vec<IpAddr>) -> Result<(), CniError> {
     let identity = LinkIdentity::of(&del.conf.name, &del.attachment);
     let rtnl = Rtnl::open().or_internal("open rtnetlink socket")?;
     let mut failures = Failures::default();
@@ -49,17 +62,15 @@ pub fn del(del: &Del, call: &mut CallContext<'_>) -> Result<(), CniError> {
         && let Err(error) = guard::sweep(&rtnl)
     {
         // They are of other pods, and another DEL, or GC, removes them.
-        call.line.fact("guards left", error.to_string());
+        log::warn!("guards of removed interfaces are left: {error}");
     }
     conntrack::forget(&reserved, ports.as_deref());
     if let Some(bridge) = bridge {
         let forgotten = rtnl.apply(&forget_neighbours(bridge, &reserved));
         failures.note(forgotten.or_internal("remove the pod's neighbour entries"));
     }
-    let released = store.and_then(|store| failures.note(release(&store, del, &reserved)));
-    let released = released.unwrap_or_default();
-    let texts: Vec<String> = released.iter().map(IpAddr::to_string).collect();
-    call.line.fact("ips", texts.join(","));
+    let own = store.and_then(|store| failures.note(release(&store, del, &reserved)));
+    released.extend(own.unwrap_or_default());
     failures.into_result()
 }
 

@@ -17,7 +17,7 @@ use crate::plugin::attach::forget_neighbours;
 use crate::plugin::failure::{Failures, OrInternal};
 use crate::plugin::invocation::CallContext;
 use crate::plugin::store::lock_if_any;
-use crate::plugin::{conntrack, guard, host_ports, store};
+use crate::plugin::{conntrack, further, guard, host_ports, store};
 
 /// The link group of links to be removed: `hzgc`. Removing one link takes 20 ms, a group as well.
 const REMOVAL_GROUP: u32 = u32::from_be_bytes(*b"hzgc");
@@ -31,6 +31,8 @@ pub fn gc(gc: &Gc, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let rtnl = Rtnl::open().or_internal("open rtnetlink socket")?;
     let mut failures = Failures::default();
     let links = rtnl.links(None).or_internal("list the interfaces")?;
+    let all = failures.note(further::with_valid(gc));
+    let gc = &all.unwrap_or_else(|| further::with_valid_links(gc, &links));
     let stale = stale_links(&links, gc);
     if !stale.is_empty() {
         call.line.fact("links", stale.len());

@@ -22,6 +22,7 @@ mod claim;
 mod conntrack;
 mod del;
 mod failure;
+mod further;
 mod gc;
 mod guard;
 mod host_ports;

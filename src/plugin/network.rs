@@ -1,4 +1,4 @@
-//! The network of a tenant that a new pod is in: chosen by what the agent wrote for plugins, so that a pod starts
+//! The networks of tenants that a new pod is in: chosen by what the agent wrote for plugins, so that a pod starts
 //! while the agent is away. The agent is asked for one thing: a block, where this host has no free address.
 
 use std::borrow::Cow;
@@ -10,55 +10,125 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::checks::service_manager::LOOK;
+use crate::cni::attachment::Attachment;
 use crate::cni::config::{NetConf, RangeConf};
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Add;
+use crate::cni::requested::RequestedAddresses;
+use crate::cni::route::CniRoute;
 use crate::inspect::local_socket;
+use crate::net::IfName;
 use crate::net::subnet::{contains, family};
 use crate::plugin::{claim, store};
 use crate::policy::Scoped;
 use crate::policy::ask;
 use crate::policy::local::names;
 use crate::policy::network_plan::{
-    self, BlockAnswer, BlockQuestion, NetworkError, NetworkPlan, NetworkPlans,
+    self, BlockAnswer, BlockQuestion, ChosenInterface, NetworkError, NetworkPlan, NetworkPlans,
 };
 
 /// How often another block is tried: each time because other pods were faster.
 const TRIES: usize = 5;
 
-/// A call as its network serves it.
+/// A call as the networks of its pod serve it.
 pub struct PlacedAdd<'a> {
-    pub add: Cow<'a, Add>,
-    /// `None`: that of the configuration.
-    pub network: Option<(Scoped, NetworkPlan)>,
+    /// At least one: the first is the one that the runtime names.
+    pub interfaces: Vec<PlacedInterface<'a>>,
     tries: usize,
 }
 
+/// One interface of the pod.
+pub struct PlacedInterface<'a> {
+    pub add: Cow<'a, Add>,
+    /// `None`: that of the configuration.
+    pub network: Option<(Scoped, NetworkPlan)>,
+}
+
+/// Why an interface could not be attached.
+pub struct AttachFailure {
+    pub error: CniError,
+    /// Its place among those of the pod.
+    pub interface: usize,
+    /// Its addresses are not this host's any more.
+    pub withdrawn: bool,
+}
+
 impl<'a> PlacedAdd<'a> {
-    /// The network of the pod, with an address block for each family.
+    /// The networks of the pod, each with an address block for each family.
     ///
     /// # Errors
-    /// Code 7: the pod may not have the network that it asks for, or not its host ports. Code 11: the network is
+    /// Code 7: the pod may not have a network that it asks for, or not its host ports. Code 11: a network is
     /// not known here, or this host has no block of it and gets none.
     pub fn of(add: &'a Add) -> Result<PlacedAdd<'a>, CniError> {
-        PlacedAdd { add: Cow::Borrowed(add), network: None, tries: 0 }.placed(add)
+        PlacedAdd { interfaces: Vec::new(), tries: 0 }.placed(add)
     }
 
     fn placed(mut self, add: &'a Add) -> Result<PlacedAdd<'a>, CniError> {
-        self.network = chosen(add)?;
-        if let Some((name, plan)) = &self.network
-            && plan.lacking(&BTreeSet::new()).next().is_some()
-        {
+        let mut chosen = chosen(add)?;
+        let lacking: Vec<Scoped> = chosen.iter().filter_map(ChosenNetwork::lacking).collect();
+        for name in &lacking {
             ask_for_block(&add.conf, name, BTreeSet::new())?;
-            self.network = chosen(add)?;
         }
-        self.add = match &self.network {
-            None => Cow::Borrowed(add),
-            Some((name, plan)) => Cow::Owned(served(add, name, plan)?),
-        };
+        if !lacking.is_empty() {
+            chosen = self::chosen(add)?;
+        }
+        let further: Vec<IfName> =
+            chosen.iter().skip(1).map(|it| it.attachment.ifname.clone()).collect();
+        for (place, ChosenNetwork { attachment, network }) in chosen.into_iter().enumerate() {
+            let mut add = Cow::Borrowed(add);
+            if place > 0 {
+                add = Cow::Owned(alone(&add, attachment));
+            } else if !further.is_empty() {
+                add.to_mut().further.clone_from(&further);
+            }
+            if let Some((name, plan)) = &network {
+                add = Cow::Owned(served(&add, name, plan, place > 0)?);
+            }
+            self.interfaces.push(PlacedInterface { add, network });
+        }
         Ok(self)
     }
 
+    /// The call with another block, after it failed with `failure`, if that helps.
+    ///
+    /// # Errors
+    /// That of `failure`, or those of [`PlacedAdd::of`].
+    pub fn again(
+        mut self,
+        add: &'a Add,
+        failure: AttachFailure,
+    ) -> Result<PlacedAdd<'a>, CniError> {
+        let AttachFailure { error, interface, withdrawn } = failure;
+        let failed = &self.interfaces[interface];
+        let Some((name, plan)) = &failed.network else { return Err(error) };
+        self.tries += 1;
+        if self.tries > TRIES || !(withdrawn || error.code == code::EXHAUSTED) {
+            return Err(error);
+        }
+        if !withdrawn {
+            ask_for_block(&add.conf, name, full(&failed.add.conf, plan)?)?;
+        }
+        self.interfaces.clear();
+        self.placed(add)
+    }
+}
+
+/// An interface as the pod is to have it.
+struct ChosenNetwork {
+    attachment: Attachment,
+    /// `None`: that of the configuration.
+    network: Option<(Scoped, NetworkPlan)>,
+}
+
+impl ChosenNetwork {
+    /// Its network, if this host has no block of that.
+    fn lacking(&self) -> Option<Scoped> {
+        let (name, plan) = self.network.as_ref()?;
+        plan.lacking(&BTreeSet::new()).next().map(|_| name.clone())
+    }
+}
+
+impl PlacedInterface<'_> {
     /// The agent has not taken the block of one of these addresses back meanwhile: it looks for addresses in use
     /// after it has changed the file, and the plugin looks at the file after it has reserved them.
     pub fn is_still_served(&self, addresses: &[IpAddr]) -> bool {
@@ -69,38 +139,21 @@ impl<'a> PlacedAdd<'a> {
         let blocks: Vec<IpNetwork> = plans.iter().flat_map(NetworkPlans::blocks).collect();
         addresses.iter().all(|address| blocks.iter().any(|block| block.contains(*address)))
     }
-
-    /// The call with another block, after it failed with `error`, if that helps.
-    ///
-    /// # Errors
-    /// `error`, or those of [`PlacedAdd::of`].
-    pub fn again(
-        mut self,
-        add: &'a Add,
-        error: CniError,
-        withdrawn: bool,
-    ) -> Result<PlacedAdd<'a>, CniError> {
-        let Some((name, plan)) = &self.network else { return Err(error) };
-        self.tries += 1;
-        if self.tries > TRIES || !(withdrawn || error.code == code::EXHAUSTED) {
-            return Err(error);
-        }
-        if !withdrawn {
-            ask_for_block(&add.conf, name, full(&self.add.conf, plan)?)?;
-        }
-        self.placed(add)
-    }
 }
 
-/// The network of the pod and its plan; `None`: that of the configuration.
-fn chosen(add: &Add) -> Result<Option<(Scoped, NetworkPlan)>, CniError> {
+/// The interfaces of the pod, that of the runtime first.
+fn chosen(add: &Add) -> Result<Vec<ChosenNetwork>, CniError> {
+    let one = || {
+        let attachment = add.attachment.clone();
+        Ok(vec![ChosenNetwork { attachment, network: None }])
+    };
     if !add.conf.delegated {
-        return Ok(None);
+        return one();
     }
-    let Some(plans) = read(&add.conf)? else { return Ok(None) };
+    let Some(plans) = read(&add.conf)? else { return one() };
     let pod = add.args.pod();
     let Some(names) = names(pod.as_deref(), add.attachment.container_id.as_str()) else {
-        return Ok(None);
+        return one();
     };
     let chosen = plans.choose(&names, &add.words.annotations, &add.words.labels);
     let chosen = chosen.map_err(|error| match error {
@@ -111,7 +164,31 @@ fn chosen(add: &Add) -> Result<Option<(Scoped, NetworkPlan)>, CniError> {
         }
         _ => CniError::try_again(format!("network of the pod: {error}")),
     })?;
-    Ok(chosen.map(|(name, plan)| (name.clone(), plan.clone())))
+    let own = &add.attachment.ifname;
+    let mut found = Vec::new();
+    for (place, ChosenInterface { ifname, network }) in chosen.into_iter().enumerate() {
+        let ifname = ifname.unwrap_or_else(|| own.clone());
+        if (ifname == *own) != (place == 0) {
+            return Err(CniError::config(format!(
+                "networks of the pod: the runtime calls the first interface {own}, and no other one can have \
+                 that name (humanz.io/networks)"
+            )));
+        }
+        let attachment = Attachment { ifname, ..add.attachment.clone() };
+        let network = network.map(|(name, plan)| (name.clone(), plan.clone()));
+        found.push(ChosenNetwork { attachment, network });
+    }
+    Ok(found)
+}
+
+/// A further interface of the pod of `add`: its default route, host ports and requested addresses are those of the
+/// first one.
+fn alone(add: &Add, attachment: Attachment) -> Add {
+    let mut alone = Add { attachment, requested: RequestedAddresses::default(), ..add.clone() };
+    alone.conf.routes.clear();
+    alone.conf.is_default_gateway = false;
+    alone.conf.runtime.port_mappings.clear();
+    alone
 }
 
 /// What the agent wrote for this configuration; `None`: there are no networks of tenants.
@@ -131,8 +208,8 @@ fn read(conf: &NetConf) -> Result<Option<NetworkPlans>, CniError> {
     Ok(Some(plans).filter(|plans| plans.cni_network == conf.name.as_str()))
 }
 
-/// `add` with the ranges and the settings of the network.
-fn served(add: &Add, name: &Scoped, plan: &NetworkPlan) -> Result<Add, CniError> {
+/// `add` with the ranges and the settings of the network. The way to the rest of a further one is that interface.
+fn served(add: &Add, name: &Scoped, plan: &NetworkPlan, is_further: bool) -> Result<Add, CniError> {
     let mut served = add.clone();
     if !plan.host_ports && !add.conf.runtime.port_mappings.is_empty() {
         return Err(CniError::config(format!(
@@ -156,6 +233,9 @@ fn served(add: &Add, name: &Scoped, plan: &NetworkPlan) -> Result<Add, CniError>
     served.conf.ranges = pools.iter().map(set).filter(|set| !set.is_empty()).collect();
     if served.conf.ranges.len() < plan.pools.len() {
         return Err(CniError::try_again(format!("network {name}: this host has no block of it")));
+    }
+    if is_further {
+        served.conf.routes = plan.pools.iter().map(|pool| CniRoute::new(*pool, None)).collect();
     }
     if let Some(mtu) = plan.mtu {
         served.conf.tuning.mtu.get_or_insert(mtu.into());

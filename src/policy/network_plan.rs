@@ -10,12 +10,13 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
-use crate::net::Family;
 use crate::net::subnet::{contains, family};
+use crate::net::{Family, IfName};
 use crate::policy::labels::Labels;
 use crate::policy::name::{ObjectName, Scoped};
 use crate::policy::network::Networks;
 use crate::policy::read::cluster::Cluster;
+use crate::policy::read::interfaces::AskedInterface;
 use crate::policy::read::membership::Refusal;
 
 /// How long a plugin waits for a block, and the agent for etcd.
@@ -50,6 +51,15 @@ pub struct NetworkPlan {
     pub host_ports: bool,
     /// Why no pod starts in it.
     pub refused: Option<String>,
+}
+
+/// An interface of a new pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChosenInterface<'a> {
+    /// `None`: the one that the runtime names.
+    pub ifname: Option<IfName>,
+    /// `None`: that of the settings.
+    pub network: Option<(&'a Scoped, &'a NetworkPlan)>,
 }
 
 /// A plugin that lacks addresses of a network.
@@ -132,7 +142,7 @@ impl NetworkPlans {
         NetworkPlans { cni_network: cni_network.to_owned(), ..NetworkPlans::default() }
     }
 
-    /// The network of a new pod; `None`: that of the settings.
+    /// The interfaces of a new pod, at least one.
     ///
     /// # Errors
     /// [`NetworkError`].
@@ -141,7 +151,7 @@ impl NetworkPlans {
         (namespace, name): &(ObjectName, ObjectName),
         annotations: &BTreeMap<String, String>,
         labels: &BTreeMap<String, String>,
-    ) -> Result<Option<(&Scoped, &NetworkPlan)>, NetworkError> {
+    ) -> Result<Vec<ChosenInterface<'_>>, NetworkError> {
         let cluster = self.cluster.as_ref().ok_or(NetworkError::NotRead)?;
         if cluster.is_closed(namespace) {
             return Err(NetworkError::Closed(namespace.clone()));
@@ -149,15 +159,21 @@ impl NetworkPlans {
         let words = |words: &BTreeMap<String, String>| -> Labels {
             words.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
         };
-        let chosen = cluster.network(name, namespace, &words(annotations), &words(labels))?;
-        let Some(chosen) = chosen.filter(|chosen| *chosen != Networks::default_name()) else {
-            return Ok(None);
-        };
+        let asked = cluster.interfaces(name, namespace, &words(annotations), &words(labels))?;
+        let chosen = asked.into_iter().map(|AskedInterface { ifname, network }| {
+            let is_own = |network: &Scoped| *network != Networks::default_name();
+            let network = network.filter(is_own).map(|network| self.usable(network)).transpose()?;
+            Ok(ChosenInterface { ifname, network })
+        });
+        chosen.collect()
+    }
+
+    fn usable(&self, chosen: Scoped) -> Result<(&Scoped, &NetworkPlan), NetworkError> {
         match self.get(&chosen) {
             Some((name, NetworkPlan { refused: Some(why), .. })) => {
                 Err(NetworkError::Unusable(name.clone(), why.clone()))
             }
-            Some(found) => Ok(Some(found)),
+            Some(found) => Ok(found),
             None => Err(NetworkError::Unknown(chosen)),
         }
     }

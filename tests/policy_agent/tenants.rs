@@ -28,7 +28,7 @@ pub fn namespace(name: &str, spec: Value) -> Value {
 }
 
 /// Two tenants, each with a namespace of its name, and a network of both families.
-fn two_tenants() -> Vec<Value> {
+pub fn two_tenants() -> Vec<Value> {
     vec![
         network("blue/front", json!({"subnets": ["10.32.0.0/16", "fd00:32::/64"]})),
         network("red/front", json!({"subnets": ["10.33.0.0/16", "fd00:33::/64"], "nat": false})),
@@ -38,7 +38,7 @@ fn two_tenants() -> Vec<Value> {
 }
 
 /// A pod `namespace/name` that says this of itself.
-fn try_add(host: &Node, pod: &str, annotations: Value) -> Result<Pod, Box<Failure>> {
+pub fn try_add(host: &Node, pod: &str, annotations: Value) -> Result<Pod, Box<Failure>> {
     let (namespace, name) = pod.split_once('/').unwrap();
     let container = format!("{namespace}-{name}");
     make_netns(host, &container);
@@ -49,11 +49,11 @@ fn try_add(host: &Node, pod: &str, annotations: Value) -> Result<Pod, Box<Failur
     Pod::connect(host, &Network::of(host), attachment)
 }
 
-fn add(host: &Node, pod: &str) -> Pod {
+pub fn add(host: &Node, pod: &str) -> Pod {
     try_add(host, pod, json!({})).unwrap_or_else(|error| panic!("{pod}: ADD: {error}"))
 }
 
-fn is_in(address: IpAddr, network: &str) -> bool {
+pub fn is_in(address: IpAddr, network: &str) -> bool {
     network.parse::<ipnetwork::IpNetwork>().unwrap().contains(address)
 }
 
@@ -62,11 +62,11 @@ pub fn blocks(cluster: &Cluster) -> Vec<String> {
     keys.into_iter().map(|(key, _)| key["/humanz/v1-blocks/".len()..].to_owned()).collect()
 }
 
-fn reaches(from: &Pod, to: &Pod) -> bool {
+pub fn reaches(from: &Pod, to: &Pod) -> bool {
     [to.v4(), to.v6()].into_iter().all(|address| round_trip(from, address).is_ok())
 }
 
-fn is_apart(from: &Pod, to: &Pod) -> bool {
+pub fn is_apart(from: &Pod, to: &Pod) -> bool {
     [to.v4(), to.v6()].into_iter().all(|address| {
         let ping = from.run(&format!("ping -n -c 1 -W 1 {address}"));
         ping.stdout.contains(" 100% packet loss")
@@ -179,7 +179,7 @@ fn a_pod_gets_no_network_that_its_namespace_does_not_allow() {
 }
 
 /// Five pods for each block of eight addresses.
-fn small(subnet: &str) -> [Value; 2] {
+pub fn small(subnet: &str) -> [Value; 2] {
     [
         network("blue/small", json!({"subnets": [subnet], "blocks": {"v4": 29}})),
         namespace("blue", json!({"tenant": "blue", "network": "small"})),

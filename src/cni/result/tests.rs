@@ -207,3 +207,57 @@ fn the_containers_addresses_are_those_on_its_interface_or_on_none() {
     assert_eq!(result.container_interface("eth0"), Some(&result.interfaces[1]));
     assert_eq!(result.container_interface("eth9"), None);
 }
+
+/// The result for one interface of a pod, with its bridge.
+fn attached(
+    host: &str,
+    ifname: &str,
+    address: &str,
+    gateway: &str,
+    routes: &[CniRoute],
+) -> CniResult {
+    let interface = |name: &str, sandbox: Option<&str>| Interface {
+        name: name.to_owned(),
+        sandbox: sandbox.map(str::to_owned),
+        ..Interface::default()
+    };
+    CniResult {
+        interfaces: vec![
+            interface("br", None),
+            interface(host, None),
+            interface(ifname, Some("/run/netns/a")),
+        ],
+        ips: vec![IpConfig {
+            address: address.parse().unwrap(),
+            gateway: Some(gateway.parse().unwrap()),
+            interface: Some(2),
+        }],
+        routes: routes.to_vec(),
+        dns: Dns::default(),
+    }
+}
+
+#[test]
+fn a_result_of_two_interfaces_is_taken_apart_again() {
+    let route = |dst: &str| CniRoute::new(dst.parse().unwrap(), None);
+    let first = attached("h0", "eth0", "10.1.0.2/24", "10.1.0.1", &[route("0.0.0.0/0")]);
+    let second = attached("h1", "eth1", "10.2.0.2/24", "10.2.0.1", &[route("10.2.0.0/16")]);
+    let [first, second] = [first, second].map(CniResult::with_gateways);
+    assert_eq!(second.routes[0].gw, Some("10.2.0.1".parse().unwrap()));
+    let both = CniResult::default().and(first.clone()).and(second.clone());
+    let names: Vec<&str> = both.interfaces.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(names, ["br", "h0", "eth0", "h1", "eth1"]);
+    assert_eq!(both.ips[1].interface, Some(4));
+    for (ifname, alone) in [("eth0", &first), ("eth1", &second)] {
+        let found = both.of_interface(ifname);
+        assert_eq!(found.routes, alone.routes, "{ifname}");
+        let addresses = |result: &CniResult| -> Vec<_> {
+            result.container_addresses(ifname).map(|ip| ip.address).collect()
+        };
+        assert_eq!(addresses(&found), addresses(alone));
+    }
+    // Without a gateway nobody says which interface it is for: it is for each.
+    let mut bare = both.clone();
+    bare.routes.push(route("192.0.2.0/24"));
+    assert_eq!(bare.of_interface("eth1").routes.len(), 2);
+}

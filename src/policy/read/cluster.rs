@@ -10,12 +10,11 @@ use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::endpoint::{Endpoint, Endpoints, Namespace, Node};
 use crate::policy::labels::Labels;
-use crate::policy::name::{ObjectName, Scoped};
+use crate::policy::name::ObjectName;
 use crate::policy::read::fields::{Fault, ObjectField};
+use crate::policy::read::interfaces::{AskedInterface, interfaces};
 use crate::policy::read::kubernetes::labels;
-use crate::policy::read::membership::{
-    Claims, Membership, NamespaceRule, Refusal, assign, network,
-};
+use crate::policy::read::membership::{Claims, Membership, NamespaceRule, Refusal, assign};
 use crate::policy::read::pod::{Pod, address};
 
 /// What is known of a cluster beside its policies.
@@ -131,19 +130,19 @@ impl Cluster {
         (endpoint, problems)
     }
 
-    /// The network of a pod; `None`: that of the settings.
+    /// The interfaces of a pod, each with its network.
     ///
     /// # Errors
-    /// It asks for one that it may not have.
-    pub fn network(
+    /// It asks for what it may not have.
+    pub fn interfaces(
         &self,
         name: &ObjectName,
         namespace: &ObjectName,
         annotations: &Labels,
         labels: &Labels,
-    ) -> Result<Option<Scoped>, Refusal> {
+    ) -> Result<Vec<AskedInterface>, Refusal> {
         let configured = Membership::default();
-        network(&Claims {
+        interfaces(&Claims {
             name,
             annotations,
             labels,

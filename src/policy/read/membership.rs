@@ -48,6 +48,9 @@ pub enum Refusal {
     /// The rule of its namespace does not allow it.
     #[error("{0} {1} is not allowed for pods of this namespace")]
     NotAllowed(&'static str, Scoped),
+    /// The list of its networks.
+    #[error("humanz.io/networks {0}: {1}")]
+    Interfaces(String, &'static str),
 }
 
 /// What the administrator says of the pods of a namespace.
@@ -165,18 +168,43 @@ fn asked(
     what: &'static str,
     keys: [&str; 2],
 ) -> Result<Option<Scoped>, Refusal> {
-    let word = |keys: [&str; 2]| {
-        let from = |words: &'_ Labels| keys.iter().find_map(|key| words.get(*key).cloned());
-        from(claims.annotations).or_else(|| from(claims.labels))
-    };
-    let Some(text) = word(keys).filter(|text| !text.is_empty()) else { return Ok(None) };
-    let bad = || Refusal::Name(what, quoted(&text));
-    let tenant = match word(TENANT).filter(|text| !text.is_empty()) {
+    word(claims, keys).map(|text| scoped_by(claims, what, &text)).transpose()
+}
+
+/// What the pod says, by annotation or else by label.
+fn word(claims: &Claims<'_>, keys: [&str; 2]) -> Option<Box<str>> {
+    let from = |words: &'_ Labels| keys.iter().find_map(|key| words.get(*key).cloned());
+    let text = from(claims.annotations).or_else(|| from(claims.labels));
+    text.filter(|text| !text.is_empty())
+}
+
+/// `text` as a name, completed by the tenant that the pod says, or that of its namespace.
+fn scoped_by(claims: &Claims<'_>, what: &'static str, text: &str) -> Result<Scoped, Refusal> {
+    let tenant = match word(claims, TENANT) {
         Some(text) => text.parse().map_err(|_| Refusal::Name("tenant", quoted(&text)))?,
         None => claims.namespace.map_or_else(default_tenant, |rule| rule.tenant.clone()),
     };
-    let value = Value::from(&*text);
-    scoped(&ObjectField::root(&value), &tenant).map(Some).map_err(|_| bad())
+    let value = Value::from(text);
+    let bad = |_| Refusal::Name(what, quoted(text));
+    scoped(&ObjectField::root(&value), &tenant).map_err(bad)
+}
+
+/// The pod asks for one network.
+pub fn asks_for_network(claims: &Claims<'_>) -> bool {
+    word(claims, NETWORK).is_some()
+}
+
+/// The network that a pod calls `text`.
+///
+/// # Errors
+/// It is no name, or the pod may not have it.
+pub fn allowed_network(claims: &Claims<'_>, text: &str) -> Result<Scoped, Refusal> {
+    let asked = scoped_by(claims, "network", text)?;
+    let given = claims.namespace.and_then(|rule| rule.given(claims.name).network);
+    match may(claims, &asked, given.as_ref()) {
+        true => Ok(asked),
+        false => Err(Refusal::NotAllowed("network", asked)),
+    }
 }
 
 fn default_tenant() -> ObjectName {

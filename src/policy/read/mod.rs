@@ -9,6 +9,7 @@ pub mod documents;
 pub mod each;
 pub mod fields;
 pub mod groups;
+pub mod interfaces;
 pub mod kubernetes;
 pub mod membership;
 pub mod network;

@@ -1,0 +1,161 @@
+//! Pods with several interfaces, each in a network of its own.
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use crate::etcd::{FROM_ETCD, apply};
+use crate::support::cni::Network;
+use crate::support::ping::round_trip;
+use crate::support::{Agent, Cluster, Node, Place, Pod, facts, soon};
+use crate::tenants::{add, blocks, is_in, namespace, network, small, try_add, two_tenants};
+
+fn networks(list: &str) -> Value {
+    json!({"humanz.io/networks": list})
+}
+
+/// The addresses of the interface of a pod.
+fn addresses(pod: &Pod, ifname: &str) -> Vec<IpAddr> {
+    let interfaces = pod.result["interfaces"].as_array().unwrap();
+    let is_own = |it: &Value| it["name"] == ifname && !it["sandbox"].is_null();
+    let place = interfaces.iter().position(is_own).unwrap_or_else(|| panic!("{}", pod.result));
+    let ips = pod.result["ips"].as_array().unwrap().iter();
+    let own = ips.filter(|ip| ip["interface"] == place);
+    own.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().parse().unwrap())
+        .collect()
+}
+
+fn pings(from: &Pod, more: &str, to: IpAddr) -> bool {
+    from.run(&format!("ping -n -c 1 -W 1 {more} {to}")).stdout.contains(" 0% packet loss")
+}
+
+#[test]
+fn a_pod_has_an_interface_in_each_network_that_it_lists() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let more = [
+        network("blue/back", json!({"subnets": ["10.34.0.0/16", "fd00:34::/64"]})),
+        namespace("shop", json!({"tenant": "blue", "network": "front", "allow": ["back"]})),
+    ];
+    apply(h1, &[two_tenants(), more.into()].concat());
+    let agents = cluster.start_agents(FROM_ETCD);
+    let both = try_add(h1, "shop/both", networks("front,back@eth1")).unwrap();
+    let front = add(h2, "shop/front");
+    let back = try_add(h2, "shop/back", json!({"humanz.io/network": "back"})).unwrap();
+    let here = try_add(h1, "shop/here", json!({"humanz.io/network": "back"})).unwrap();
+    let red = add(h1, "red/a");
+    let (eth0, eth1) = (addresses(&both, "eth0"), addresses(&both, "eth1"));
+    assert!(is_in(eth0[0], "10.32.0.0/16") && is_in(eth0[1], "fd00:32::/64"), "{}", both.result);
+    assert!(is_in(eth1[0], "10.34.0.0/16") && is_in(eth1[1], "fd00:34::/64"), "{}", both.result);
+    for family in ["-4", "-6"] {
+        let defaults = both.run(&format!("ip {family} route show default")).ok();
+        assert!(defaults.contains("dev eth0") && !defaults.contains("dev eth1"), "{defaults}");
+    }
+    // Within each network by its interface, on both hosts, and from there.
+    for at in [0, 1] {
+        soon("the front", || {
+            pings(&front, "", eth0[at]) && pings(&both, "", front.addresses()[at])
+        });
+        soon("the back", || pings(&back, "", eth1[at]) && pings(&both, "", back.addresses()[at]));
+        soon("the back on this host", || {
+            pings(&here, "", eth1[at]) && pings(&both, "", here.addresses()[at])
+        });
+        for to in [eth0[at], eth1[at]] {
+            assert!(!pings(&red, "", to), "another tenant reaches {to}");
+        }
+    }
+    assert!(round_trip(&both, cluster.outside.v4().into()).is_ok());
+    // Each port has a guard of its own: the address of one interface is not let out by another.
+    assert!(!pings(&both, &format!("-I {}", eth0[0]), back.v4()));
+    let seen = Agent::run(h1, "endpoint ls", FROM_ETCD).ok();
+    for address in eth0.iter().chain(&eth1) {
+        assert!(seen.contains(&address.to_string()), "{seen}");
+    }
+
+    both.check().unwrap_or_else(|error| panic!("CHECK: {error}"));
+    let latest = Network::of(h1).with_version("1.1.0");
+    latest.gc(h1, &[&both.attachment, &here.attachment, &red.attachment]).unwrap();
+    both.check().unwrap_or_else(|error| panic!("CHECK after GC: {error}"));
+    // The agent restores the guards of both.
+    let guards = |host: &Node| {
+        let listed = host.run("nft list table netdev humanz").stdout;
+        listed.lines().filter(|line| line.contains("chain hz")).count()
+    };
+    let before = guards(h1);
+    h1.run("nft delete table netdev humanz").ok();
+    soon("the guards to be there again", || guards(h1) == before);
+    both.check().unwrap_or_else(|error| panic!("CHECK with new guards: {error}"));
+    both.run(&format!("ip addr del {}/26 dev eth1", eth1[0])).ok();
+    let broken = both.check().unwrap_err();
+    assert!(broken.code == 103 && broken.to_string().contains(&eth1[0].to_string()), "{broken}");
+
+    both.delete();
+    assert_eq!(facts::veths(h1).len(), 2, "those of the others");
+    let store = h1.list("/run/humanz/ipam/humanz");
+    for address in eth0.iter().chain(&eth1) {
+        assert!(!store.contains(&address.to_string()), "{store:?}");
+    }
+    // Without the store nobody knows which interfaces belong together: those of a valid container stay.
+    let both = try_add(h1, "shop/again", networks("front,back")).unwrap();
+    let store = "/run/humanz/ipam/humanz";
+    h1.shell(&format!("mount --bind {store} {store}; mount -o remount,bind,ro {store}")).ok();
+    let valid = [&both.attachment, &here.attachment, &red.attachment];
+    assert_eq!(latest.gc(h1, &valid).unwrap_err().code, 5);
+    h1.shell(&format!("umount {store}")).ok();
+    both.check().unwrap_or_else(|error| panic!("CHECK: {error}"));
+    both.delete();
+    // What GC says is not valid goes with all of its interfaces.
+    try_add(h1, "shop/gone", networks("back,front@eth1,default/default@eth2")).err().unwrap();
+    try_add(h1, "shop/left", networks("back,front")).unwrap();
+    assert_eq!(facts::veths(h1).len(), 4);
+    latest.gc(h1, &[&here.attachment, &red.attachment]).unwrap();
+    assert_eq!(facts::veths(h1).len(), 2);
+    agents.iter().for_each(Agent::stop);
+}
+
+#[test]
+fn of_several_interfaces_a_pod_gets_all_or_none() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let more = namespace(
+        "shop",
+        json!({"tenant": "blue", "network": "small", "allow": ["front", "default/default"]}),
+    );
+    let [full, _] = small("10.35.0.0/28");
+    apply(host, &[two_tenants(), vec![full, more]].concat());
+    let agents = cluster.start_agents(FROM_ETCD);
+    for (pod, list, code) in [
+        ("shop/a", "front,red/front@eth1", 7),
+        ("shop/b", "front,nothing@eth1", 7),
+        ("shop/c", "front@eth1,small", 7),
+        ("shop/d", "front,small@eth0", 7),
+        ("shop/e", "front,front@eth1", 7),
+        ("shop/f", "front,small@../../x", 7),
+        ("shop/g", "front,small@lo", 7),
+        ("plain/h", "../front,x\n", 7),
+    ] {
+        let refused =
+            try_add(host, pod, networks(list)).err().unwrap_or_else(|| panic!("{pod} started"));
+        assert_eq!(refused.code, code, "{pod}: {refused}");
+    }
+    assert_eq!(facts::veths(host), Vec::<String>::new());
+    // Ten addresses in two blocks: the eleventh pod has none, and its first interface goes again.
+    let mut pods: Vec<Pod> = (0..10)
+        .map(|number| try_add(host, &format!("shop/p{number}"), networks("front,small")).unwrap())
+        .collect();
+    let refused = try_add(host, "shop/p10", networks("front,small")).err().unwrap();
+    assert!(refused.code == 11 && refused.to_string().contains("10.35.0.0/28"), "{refused}");
+    assert_eq!(facts::veths(host).len(), 20);
+    let is_front = |key: &&String| key.contains("/10.32.") || key.contains("/fd00:32:");
+    let held = blocks(&cluster);
+    assert_eq!(held.iter().filter(is_front).count(), 2, "one block of each family: {held:?}");
+    pods.pop().unwrap().delete();
+    let settings = try_add(host, "shop/both", networks("default/default,small@eth1")).unwrap();
+    assert!(is_in(settings.v4(), "10.244.0.0/16"));
+    assert!(is_in(addresses(&settings, "eth1")[0], "10.35.0.0/28"));
+    settings.check().unwrap_or_else(|error| panic!("CHECK: {error}"));
+    settings.delete();
+    pods.into_iter().for_each(Pod::delete);
+    assert_eq!(facts::veths(host), Vec::<String>::new());
+    agents.iter().for_each(Agent::stop);
+}
