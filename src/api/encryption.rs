@@ -1,11 +1,14 @@
 //! What the kernel knows of the hosts that packets are encrypted to.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::agent::snapshot::AgentSnapshot;
+use crate::checks::encryption::Handshakes;
 use crate::net::PublicKey;
 use crate::netlink::wireguard::{Wireguard, WireguardPeer};
-use crate::plan::encryption::device_name;
+use crate::plan::encryption::{EncryptedPeer, device_name};
 use crate::settings::Settings;
 
 /// By key; none where nothing is encrypted, or the kernel does not say.
@@ -17,6 +20,18 @@ pub fn peers(settings: &Settings) -> BTreeMap<PublicKey, WireguardPeer> {
         Wireguard::open().ok().flatten().and_then(|kernel| kernel.device(&device_name()).ok());
     let peers = device.map(|device| device.peers).unwrap_or_default();
     peers.into_iter().map(|peer| (peer.key, peer)).collect()
+}
+
+/// Handshakes with the hosts that packets are encrypted to, by key.
+pub fn handshakes(snapshot: &AgentSnapshot) -> BTreeMap<PublicKey, Handshakes> {
+    let found = peers(&snapshot.settings);
+    let encrypted = snapshot.peer_routes.iter().flat_map(|routes| &routes.encrypted);
+    let of = |peer: &EncryptedPeer| {
+        let known = found.get(&peer.key)?;
+        let to = known.endpoint.unwrap_or_else(|| SocketAddr::new(peer.address, peer.port));
+        Some((peer.key, Handshakes { to, age: handshake_age(known) }))
+    };
+    encrypted.filter_map(of).collect()
 }
 
 /// How long ago the last handshake was.

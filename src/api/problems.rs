@@ -1,6 +1,7 @@
 //! What is wrong on this host at this moment: what the loop of the agent found, and what can only be
 //! seen when it is asked for.
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -9,6 +10,8 @@ use crate::agent::active_problems::{ProblemSource, sort};
 use crate::agent::readiness;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
+use crate::api::encryption;
+use crate::checks::encryption::Handshakes;
 use crate::checks::probe::ProbeStats;
 use crate::inspect::pool_use::{Use, scarce};
 use crate::inspect::service_manager::service_manager;
@@ -61,10 +64,13 @@ fn unanswered(shared: &SharedState, snapshot: &AgentSnapshot) -> Vec<Problem> {
         let own = snapshot.subnets.and_then(|own| own.get(Family::of(at)).copied());
         own.map_or(at, gateway)
     };
+    let encrypted = LazyCell::new(|| encryption::handshakes(snapshot));
     let mut hosts = peers.by_name.iter().filter(|(name, _)| !known.contains(name)).filter_map(
         |(name, peer)| {
             let mut seen = gateways(peer).filter_map(|at| Some((at, probed.get(&at)?)));
-            seen.find_map(|(at, seen)| lost(name, own(at), at, seen))
+            let problem = seen.find_map(|(at, seen)| lost(name, own(at), at, seen))?;
+            let handshakes = peer.wireguard.and_then(|end| encrypted.get(&end.public_key));
+            Some(below(problem, handshakes))
         },
     );
     let mut all: Vec<Problem> = hosts.by_ref().take(HOSTS).collect();
@@ -78,6 +84,18 @@ fn unanswered(shared: &SharedState, snapshot: &AgentSnapshot) -> Vec<Problem> {
         all.push(Problem { since, ..problem });
     }
     all
+}
+
+/// With the cause, if not even handshakes arrive.
+fn below(problem: Problem, handshakes: Option<&Handshakes>) -> Problem {
+    let handshakes = handshakes.filter(|_| problem.kind == ProblemKind::HostUnanswered);
+    match handshakes.and_then(|it| Some((it.fault()?, it.fix()))) {
+        Some((fault, fix)) => {
+            let what = format!("{}; {fault}", problem.what);
+            Problem { what, ..problem }.with_fix(fix)
+        }
+        None => problem,
+    }
 }
 
 /// `own`: the address of this host that asks.

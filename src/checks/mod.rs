@@ -1,5 +1,6 @@
 //! Pure. What is wrong, and where packets are lost.
 
+pub mod encryption;
 pub mod explain;
 pub mod forward;
 pub mod host_checks;

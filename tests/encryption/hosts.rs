@@ -107,6 +107,38 @@ fn pods_and_hosts_reach_pods_and_nothing_of_it_is_clear_text() {
     assert!(metrics.contains("humanz_encryption_peers{handshake=\"recent\"} 2"), "{metrics}");
 }
 
+/// Somebody's firewall lets everything through but the port of the encryption.
+#[test]
+fn a_port_that_is_blocked_between_the_hosts_is_in_the_problem() {
+    if !kernel::has_wireguard() {
+        return shows_the_reason();
+    }
+    let cluster = Cluster::new(2);
+    let block = "nft 'add table inet theirs; \
+         add chain inet theirs in { type filter hook input priority -200; }; \
+         add rule inet theirs in udp dport 10401 drop'";
+    cluster.hosts[1].run(block).ok();
+    let settings: Vec<(&str, &str)> =
+        ENCRYPTED.iter().copied().chain([("PROBE_INTERVAL", "1s")]).collect();
+    let _agents = cluster.start_agents(&settings);
+    let host = &cluster.hosts[0];
+    eventually("the problem names the port", 3 * SOON, || {
+        let problems = local::status(host)["problems"].clone();
+        let of_peer = problems.as_array().into_iter().flatten().find(|problem| {
+            let what = problem["what"].as_str().unwrap_or_default();
+            problem["kind"] == "host-unanswered" && what.contains("no WireGuard handshake")
+        });
+        let fix = of_peer.and_then(|problem| problem["fix"].as_str()).unwrap_or_default();
+        let is_named = fix.starts_with("let UDP from and to port 10401 of 192.0.2.12 through");
+        if is_named { Ok(()) } else { Err(problems.to_string()) }
+    });
+    cluster.hosts[1].run("nft delete table inet theirs").ok();
+    eventually("the problem ends", 3 * SOON, || {
+        let problems = local::status(host)["problems"].to_string();
+        if problems.contains("host-unanswered") { Err(problems) } else { Ok(()) }
+    });
+}
+
 #[test]
 fn stops_kills_and_outages_let_no_clear_text_out_and_cut_no_connection() {
     let Some(mut all) = encrypted() else { return };

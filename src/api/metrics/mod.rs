@@ -280,9 +280,6 @@ fn tunnels(page: &mut Page) {
 fn encryption(page: &mut Page, known: &AgentSnapshot) {
     /// A session ends after 180 seconds, and a host is probed at least every minute.
     const RECENT: Duration = Duration::from_secs(300);
-    if known.settings.encryption.is_none() {
-        return;
-    }
     let peers = peers_of_device(&known.settings);
     let ages: Vec<Option<Duration>> = peers.values().map(handshake_age).collect();
     let help =
@@ -294,6 +291,9 @@ fn encryption(page: &mut Page, known: &AgentSnapshot) {
         [("recent", recent), ("old", ages.len() - recent - never), ("never", never)]
     {
         samples.sample(&[("handshake", label)], count as f64);
+    }
+    if known.settings.encryption.is_none() {
+        return;
     }
     let help = "Bytes of encrypted packets, from and to hosts that are known now.";
     let mut bytes = page.counters("humanz_encryption_bytes_total", help);
