@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,7 +16,7 @@ use crate::lease::publish::{self, Publisher};
 use crate::lease::records::ReachabilityReport;
 use crate::net::subnet::gateway;
 use crate::netlink::rtnl::Rtnl;
-use crate::os::echo;
+use crate::os::echo::{self, Echo};
 use crate::os::echoes::{EchoOutcome, Echoes};
 use crate::os::heartbeat::Heartbeat;
 
@@ -93,6 +93,10 @@ impl Prober {
 
     /// Goes on until probing is not possible at all; gives why.
     fn serve(&mut self, beat: &Heartbeat) -> io::Error {
+        // Later EPERM comes from a firewall or a route of this host, and may pass.
+        if let Err(error) = Echo::open(Ipv4Addr::LOCALHOST.into(), None) {
+            return error;
+        }
         loop {
             beat.beat();
             if let Err(error) = self.turn() {
@@ -109,7 +113,7 @@ impl Prober {
             self.publish(now);
         }
         while let Some(target) = self.schedule.pop(self.start.elapsed()) {
-            self.ask(target)?;
+            self.ask(target);
         }
         let due = self.schedule.next().map(|next| self.start + next);
         let until = due.map_or(self.look_at, |due| due.min(self.look_at));
@@ -160,20 +164,15 @@ impl Prober {
         }
     }
 
-    fn ask(&mut self, target: IpAddr) -> io::Result<()> {
+    fn ask(&mut self, target: IpAddr) {
         let seen = self.shared.probes.of(target).unwrap_or_default();
         let large = match seen.wants_large() {
             true => self.rtnl.path_mtu(target).ok().flatten(),
             false => None,
         };
-        match self.echoes.send(target, large.unwrap_or(echo::SMALLEST)) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
-            Err(error) => {
-                log::debug!("probe {target}: {error}");
-                self.note(target, echo::SMALLEST, None);
-                Ok(())
-            }
-            Ok(()) => Ok(()),
+        if let Err(error) = self.echoes.send(target, large.unwrap_or(echo::SMALLEST)) {
+            log::debug!("probe {target}: {error}");
+            self.note(target, echo::SMALLEST, None);
         }
     }
 

@@ -102,6 +102,17 @@ fn the_agent_probes_and_reports_unanswered_probes() {
     h2.shell("nft delete table inet evil").ok();
     wait("h2 answers again", &|peer| peer["reachable"] == true && peer["fault"].is_null());
     soon("nothing is wrong", || run(h1, "status", &often).status.code() == Some(0));
+    // The kernel refuses what a rule of this host's own drops: EPERM.
+    h1.shell(
+        "nft add table inet evil
+         nft 'add chain inet evil o { type filter hook output priority 0; }'
+         nft add rule inet evil o icmp type echo-request drop
+         nft add rule inet evil o icmpv6 type echo-request drop",
+    )
+    .ok();
+    wait("h2 is not asked", &|peer| peer["reachable"] == false);
+    h1.shell("nft delete table inet evil").ok();
+    wait("h2 is asked again", &|peer| peer["reachable"] == true && peer["fault"].is_null());
 }
 
 #[test]
