@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::ENCRYPTED;
 use crate::capture::Capture;
 use crate::refused::shows_the_reason;
-use crate::support::node::Place;
+use crate::support::node::{Place, command};
 use crate::support::ping::{Pinger, addresses, all_reach};
 use crate::support::wait::{SOON, eventually};
 use crate::support::{Agent, Cluster, Node, Pod, facts, kernel, local};
@@ -114,10 +114,9 @@ fn a_port_that_is_blocked_between_the_hosts_is_in_the_problem() {
         return shows_the_reason();
     }
     let cluster = Cluster::new(2);
-    let block = "nft 'add table inet theirs; \
-         add chain inet theirs in { type filter hook input priority -200; }; \
-         add rule inet theirs in udp dport 10401 drop'";
-    cluster.hosts[1].run(block).ok();
+    let block = "table inet theirs { chain in { \
+                 type filter hook input priority -200; udp dport 10401 drop; }; }";
+    cluster.hosts[1].run_command(&mut command("nft -f -"), block).ok();
     let settings: Vec<(&str, &str)> =
         ENCRYPTED.iter().copied().chain([("PROBE_INTERVAL", "1s")]).collect();
     let _agents = cluster.start_agents(&settings);
@@ -129,8 +128,8 @@ fn a_port_that_is_blocked_between_the_hosts_is_in_the_problem() {
             problem["kind"] == "host-unanswered" && what.contains("no WireGuard handshake")
         });
         let fix = of_peer.and_then(|problem| problem["fix"].as_str()).unwrap_or_default();
-        let is_named = fix.starts_with("let UDP from and to port 10401 of 192.0.2.12 through");
-        if is_named { Ok(()) } else { Err(problems.to_string()) }
+        let has_port = fix.starts_with("let UDP from and to port 10401 of 192.0.2.12 through");
+        if has_port { Ok(()) } else { Err(problems.to_string()) }
     });
     cluster.hosts[1].run("nft delete table inet theirs").ok();
     eventually("the problem ends", 3 * SOON, || {
