@@ -130,7 +130,7 @@ impl Nft {
     ) -> Result<Option<Element>, NetlinkError> {
         let request = message::get_elements(table, (&set.name, &set.shape), Some(key));
         let entries = self.ask_if_there(&request, found::entries)?.unwrap_or_default();
-        Ok(set.shape.elements(entries).into_iter().find(|found| found.key == key))
+        Ok(set.shape.elements(entries).into_iter().find(|found| *found.key == *key))
     }
 
     /// The fingerprints of the table's rules; `None` if it is not there or dormant. The number of

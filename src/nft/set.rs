@@ -161,13 +161,13 @@ impl Shape {
                 Some(Data::Values(values(types, bytes, bytes)?))
             }
             (Some(DataType::Verdict), Some(RawData::Verdict(verdict))) => {
-                Some(Data::Verdict(verdict.clone()))
+                Some(Data::Verdict(verdict.clone().into()))
             }
             (Some(_), _) => return None,
             (None, _) => None,
         };
         let key = values(&self.key, &entry.key, last)?;
-        Some(Element { key, data, userdata: entry.userdata.clone() })
+        Some(Element { key: key.into(), data, userdata: entry.userdata.clone() })
     }
 
     /// The attributes of an element: two lists for a range, its first key and the first behind it.

@@ -1,6 +1,7 @@
 //! Pure. What a host knows of policies, and what follows from it for its pods.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
@@ -46,10 +47,12 @@ impl HostKnowledge {
         let known = self.known.clone().unwrap_or_default();
         let open = self.judged(pods, released).filter(|(_, _, held)| held.is_none());
         let open: Vec<_> = open.map(|(_, endpoint, _)| Arc::clone(endpoint)).collect();
+        let is_outside = |address: &IpAddr| !subnets.iter().any(|it| it.contains(*address));
+        let outside = pods.addresses().filter(is_outside).collect();
         compiler.compile(&HostPolicy {
             known: &known,
             pods: &open,
-            addresses: &pods.addresses(),
+            addresses: &outside,
             subnets,
             mark_bits: MarkBits::DEFAULT,
             log_group: LOG_GROUP,
@@ -67,13 +70,26 @@ impl HostKnowledge {
         }
     }
 
-    /// The addresses of `pods` that are in no quarantine, and whose they are.
-    pub fn released(&self, pods: &DescribedPods, released: &PodOwners) -> PodOwners {
+    /// Makes `released` the addresses of `pods` that are in no quarantine, and whose they are. Where pods only
+    /// came, it costs nothing for each of the others.
+    pub fn release(&self, pods: &DescribedPods, released: &mut Arc<PodOwners>) {
         let open = self.judged(pods, released).filter(|(_, _, held)| held.is_none());
         let addresses = open.flat_map(|(pod, ..)| {
-            pod.addresses.iter().map(|address| (*address, pod.container_id.clone()))
+            pod.addresses.iter().map(|address| (*address, pod.container_id.as_str()))
         });
-        addresses.collect()
+        let addresses: BTreeMap<IpAddr, &str> = addresses.collect();
+        let is_new = |(address, owner): &(&IpAddr, &&str)| {
+            released.get(*address).is_none_or(|known| known != **owner)
+        };
+        let owned = |(address, owner): (&IpAddr, &&str)| (*address, (*owner).to_owned());
+        let new: PodOwners = addresses.iter().filter(is_new).map(owned).collect();
+        if new.len() + released.len() == addresses.len() {
+            if !new.is_empty() {
+                Arc::make_mut(released).extend(new);
+            }
+        } else {
+            *released = Arc::new(addresses.iter().map(owned).collect());
+        }
     }
 
     /// The containers of `pods` whose policies are known, and which are in quarantine until other hosts know

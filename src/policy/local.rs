@@ -23,7 +23,7 @@ pub type PodKey = (String, String);
 /// By container and interface. In JSON a list. Copies share what they have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<LocalPod>", into = "Vec<LocalPod>")]
-pub struct Pods(Arc<BTreeMap<PodKey, Arc<LocalPod>>>);
+pub struct Pods(Arc<BTreeMap<Arc<PodKey>, Arc<LocalPod>>>);
 
 impl Pods {
     /// Those of a network, and no others: an address is that of the last of `entries` that has it. Pods that
@@ -38,7 +38,7 @@ impl Pods {
             pod.addresses.retain(|address| last.get(address) == Some(&place));
             let key = pod.key();
             let known = before.get(&key).filter(|known| ***known == pod).cloned();
-            (key, known.unwrap_or_else(|| Arc::new(pod)))
+            (Arc::new(key), known.unwrap_or_else(|| Arc::new(pod)))
         };
         Pods(Arc::new(entries.iter().enumerate().map(pod).collect()))
     }
@@ -50,7 +50,7 @@ impl Pods {
         for former in pods.values_mut().filter(|former| former.addresses.iter().any(is_taken)) {
             Arc::make_mut(former).addresses.retain(|address| !is_taken(address));
         }
-        pods.insert(pod.key(), Arc::new(pod));
+        pods.insert(Arc::new(pod.key()), Arc::new(pod));
     }
 
     /// The same value in memory.
@@ -69,7 +69,8 @@ impl Pods {
 
     /// The same in the order of their keys.
     pub fn by_key(&self) -> impl Iterator<Item = (&PodKey, &Arc<LocalPod>)> {
-        self.0.iter().filter(|(_, pod)| !pod.addresses.is_empty())
+        let has_address = |(_, pod): &(&PodKey, &Arc<LocalPod>)| !pod.addresses.is_empty();
+        self.0.iter().map(|(key, pod)| (&**key, pod)).filter(has_address)
     }
 
     /// What policies say of these pods: as their source knows them; else, on a host without Kubernetes,
@@ -133,7 +134,8 @@ impl Pods {
 
 impl From<Vec<LocalPod>> for Pods {
     fn from(all: Vec<LocalPod>) -> Pods {
-        Pods(Arc::new(all.into_iter().map(|pod| (pod.key(), Arc::new(pod))).collect()))
+        let with_key = |pod: LocalPod| (Arc::new(pod.key()), Arc::new(pod));
+        Pods(Arc::new(all.into_iter().map(with_key).collect()))
     }
 }
 

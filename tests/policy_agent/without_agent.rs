@@ -118,7 +118,7 @@ fn many_changes_are_few_writes() {
     let time = || host.shell("stat -c %y /var/lib/humanz/policy.json* | sort | tail -1").stdout;
     let begun = std::time::Instant::now();
     let (mut writes, mut last, mut changes) = (0, time(), 0);
-    while begun.elapsed() < std::time::Duration::from_secs(4) {
+    while begun.elapsed() < std::time::Duration::from_secs(4) || changes <= 20 {
         changes += 1;
         write_policies(host, &[only_from(&format!("app{changes}"), &["web"])]);
         let now = time();
@@ -126,8 +126,10 @@ fn many_changes_are_few_writes() {
             (writes, last) = (writes + 1, now);
         }
     }
-    println!("{changes} changes, {writes} writes in {:?}", begun.elapsed());
-    assert!(changes > 20 && (1..=6).contains(&writes), "{changes} changes, {writes} writes");
+    let took = begun.elapsed();
+    println!("{changes} changes, {writes} writes in {took:?}");
+    // One a second.
+    assert!((1..=took.as_secs() + 2).contains(&writes), "{changes} changes, {writes} writes");
     // The last one gets there.
     let name = format!("app{changes}");
     let text = || host.read("/var/lib/humanz/policy.json").unwrap_or_default();

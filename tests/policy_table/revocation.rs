@@ -288,10 +288,11 @@ fn damage(nft: &Nft, random: &mut Random, found: &FoundPolicy) {
         1 => {
             let map = sets[0];
             let mut element = map.elements.first().unwrap().clone();
-            element.key = vec![Value::address(match map.name.as_str() {
+            element.key = [Value::address(match map.name.as_str() {
                 "in4" => "10.244.1.250".parse().unwrap(),
                 _ => "fd00:10:1::250".parse().unwrap(),
-            })];
+            })]
+            .into();
             let shape = map.shape.clone().unwrap();
             let (added, removed) = ([element].into(), BTreeSet::new());
             vec![TableEdit::Elements(ElementChange {

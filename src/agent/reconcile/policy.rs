@@ -168,9 +168,10 @@ fn keep(
     }
     let pods = pods.as_ref().unwrap_or(&no_pods);
     let subnets: Vec<_> = run.pod_subnets().collect();
-    let before = released.clone().unwrap_or_default();
     policies.describe(pods, described);
-    let wanted = policies.table(described, &before, &subnets, compiler);
+    let nothing = PodOwners::new();
+    let before = released.as_deref().unwrap_or(&nothing);
+    let wanted = policies.table(described, before, &subnets, compiler);
     let open = policies.index(described);
     let file = ask::index(&run.settings.cni.ipam_dir);
     // It is never wider than the table.
@@ -181,7 +182,7 @@ fn keep(
         }
     }
     put_in_force(nft, table, wanted, work, applier)?;
-    *released = Some(Arc::new(policies.released(described, &before)));
+    policies.release(described, released.get_or_insert_default());
     let is_due = work != PolicyWork::InForce && index.as_ref() != Some(&open);
     if is_due && write_index(&file, Some(&open), applier) {
         *index = Some(open);

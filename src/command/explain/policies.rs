@@ -176,7 +176,7 @@ impl Judge<'_> {
         let place = places.iter().find(|(set, _)| set.name.starts_with(wanted));
         let Some((set, _)) = place else { return Ok(PolicyEnd::Decided(decision)) };
         let found = self.host.kernel.nft.element(POLICY_TABLE, set, &[Value::address(end)]);
-        let open = Data::Verdict(Verdict::Return);
+        let open = Data::Verdict(Verdict::Return.into());
         Ok(match found.context("look up a pod in the table of policies")? {
             None => PolicyEnd::Quarantine("the table does not have its address yet".to_owned()),
             Some(found) if found.data == Some(open) && !decision.allowed => {
@@ -203,7 +203,7 @@ fn live(path: &Judged<'_>, nft: &Nft, in_force: bool) -> Result<[usize; 2], Exit
     let bits = crate::policy::compile::MarkBits::DEFAULT.bits();
     let is_judged = |connection: &&Connection| {
         let mark = [Value::Bits(connection.mark & bits)];
-        epoch.iter().any(|element| element.key == mark)
+        epoch.iter().any(|element| *element.key == mark)
     };
     let of_port = |connection: &&Connection| {
         path.transport.is_none_or(|(protocol, port)| {

@@ -175,7 +175,7 @@ impl Decoder<'_> {
         let verdicts = set.elements.iter().filter_map(|element| {
             let Some(Data::Verdict(verdict)) = &element.data else { return None };
             let matches = [&self.matches[..], &[within(vec![element.bounds()])]].concat();
-            Some((matches, verdict.clone()))
+            Some((matches, Verdict::clone(verdict)))
         });
         Some(verdicts.collect())
     }

@@ -1,6 +1,7 @@
 //! Pure. An element of a set or map.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::net::AddressRange;
 use crate::nft::set::value::{Value, bytes};
@@ -10,7 +11,8 @@ use crate::nft::verdict::Verdict;
 /// An element of a set or map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Element {
-    pub key: Vec<Value>,
+    /// Copies of an element share it.
+    pub key: Arc<[Value]>,
     pub data: Option<Data>,
     pub userdata: Userdata,
 }
@@ -19,12 +21,12 @@ pub struct Element {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Data {
     Values(Vec<Value>),
-    Verdict(Verdict),
+    Verdict(Arc<Verdict>),
 }
 
 impl Element {
     /// An element of a set, or one of a map to remove.
-    pub fn key(key: impl Into<Vec<Value>>) -> Element {
+    pub fn key(key: impl Into<Arc<[Value]>>) -> Element {
         Element { key: key.into(), data: None, userdata: Userdata::default() }
     }
 

@@ -105,13 +105,13 @@ fn elements_of_a_map_are_read_back_with_data_and_userdata() {
     let shape = Shape::map([Type::Ipv6, Type::Protocol, Type::Port], [Type::Ipv4, Type::Port]);
     let data = Some(Data::Values(vec![address("10.1.2.3"), Value::port(80)]));
     let key = vec![address("2001:db8::1"), Value::Protocol(132), Value::port(8080)];
-    let element = Element { key, data, userdata: userdata.clone() };
+    let element = Element { key: key.into(), data, userdata: userdata.clone() };
     assert_eq!(shape.elements(listed(&shape, &element)), [element.clone()].into());
     assert_eq!(element.to_string(), "2001:db8::1 . sctp . 8080 : 10.1.2.3 . 80");
     let shape = Shape { data: Some(DataType::Verdict), ..Shape::set([Type::Interface]) };
     let key = vec![Value::Interface("humanz0".parse().unwrap())];
-    let data = Some(Data::Verdict(Verdict::Goto("pods".to_owned())));
-    let element = Element { key, data, userdata };
+    let data = Some(Data::Verdict(Verdict::Goto("pods".to_owned()).into()));
+    let element = Element { key: key.into(), data, userdata };
     assert_eq!(shape.elements(listed(&shape, &element)), [element.clone()].into());
     assert_eq!(element.to_string(), "\"humanz0\" : goto pods");
 }

@@ -127,7 +127,7 @@ impl From<&PortElement> for Element {
             link: port.mark.as_ref().map(|mark| mark.link.to_string()),
         };
         let data = Some(Data::Values(Value::socket(port.forward.to)));
-        Element { key: PortMap::key(&port.forward.from), data, userdata }
+        Element { key: PortMap::key(&port.forward.from).into(), data, userdata }
     }
 }
 
@@ -139,7 +139,7 @@ pub fn bridges() -> Set {
 
 /// The names that elements of [`BRIDGES`] are.
 pub fn bridge_names(elements: BTreeSet<Element>) -> BTreeSet<IfName> {
-    let names = elements.into_iter().flat_map(|element| element.key);
+    let names = elements.into_iter().flat_map(|element| element.key.to_vec());
     let names = names.filter_map(|value| match value {
         Value::Interface(name) => Some(name),
         _ => None,

@@ -10,7 +10,7 @@ use crate::policy::compile::name::{EPOCH_SET, numbered};
 pub fn places(address: IpAddr) -> Vec<(Set, Element)> {
     let family = Family::of(address);
     let key = Element::key([Value::address(address)]);
-    let open = Element { data: Some(Data::Verdict(Verdict::Return)), ..key.clone() };
+    let open = Element { data: Some(Data::Verdict(Verdict::Return.into())), ..key.clone() };
     let pair = Element::key([Value::address(address), Value::address(address)]);
     let elements = [open.clone(), open, key, pair];
     sets(family).into_iter().zip(elements).collect()
@@ -32,7 +32,7 @@ pub fn sets(family: Family) -> [Set; 4] {
 pub fn has_pod(table: &FoundTable, address: IpAddr) -> bool {
     let name = numbered("in", Family::of(address));
     let mut sets = table.sets.iter().filter(|set| set.name == name);
-    sets.any(|set| set.elements.iter().any(|it| it.key == [Value::address(address)]))
+    sets.any(|set| set.elements.iter().any(|it| *it.key == [Value::address(address)]))
 }
 
 /// The set without which every connection is judged with each packet, until the agent begins a new

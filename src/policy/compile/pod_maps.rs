@@ -69,7 +69,7 @@ fn elements(address: IpAddr, verdicts: &[PodVerdict; 2]) -> Vec<PlacedElement> {
     let [to, from] = verdicts;
     let places = places(address);
     let with = |element: Element, of: &PodVerdict| Element {
-        data: Some(Data::Verdict(of.verdict.clone())),
+        data: Some(Data::Verdict(of.verdict.clone().into())),
         ..element
     };
     let placed = places.into_iter().enumerate().filter_map(|(place, (set, element))| match place {

@@ -22,7 +22,7 @@ pub struct HostPolicy<'a> {
     pub known: &'a Arc<PolicySnapshot>,
     /// This host's pods. A pod of this host's subnets that is not among them is in quarantine.
     pub pods: &'a [Arc<Endpoint>],
-    /// Of all pods of this host, in quarantine too.
+    /// Of all pods of this host, in quarantine too; those in `subnets` may be left out.
     pub addresses: &'a BTreeSet<IpAddr>,
     /// Where this host's pods have their addresses, but for those that ask for others.
     pub subnets: &'a [IpNetwork],
