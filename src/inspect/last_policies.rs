@@ -89,7 +89,8 @@ pub fn at_start(settings: &Settings, host: &NodeName) -> Option<HostKnowledge> {
         true => Sharing::On(Arc::new(published(settings, host))),
         false => Sharing::Off,
     };
-    Some(HostKnowledge { host: host.clone(), known: policies.snapshot().cloned(), sharing })
+    let known = policies.snapshot().cloned();
+    Some(HostKnowledge { host: host.clone(), known, sharing, mark: policy.mark })
 }
 
 /// What `host` has published with these settings.

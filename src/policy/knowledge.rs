@@ -26,6 +26,8 @@ pub struct HostKnowledge {
     pub known: Option<Arc<PolicySnapshot>>,
     /// How other hosts know this one's pods.
     pub sharing: Sharing,
+    /// The bits of a connection's mark that hold the epoch.
+    pub mark: MarkBits,
 }
 
 impl HostKnowledge {
@@ -54,7 +56,7 @@ impl HostKnowledge {
             pods: &open,
             addresses: &outside,
             subnets,
-            mark_bits: MarkBits::DEFAULT,
+            mark_bits: self.mark,
             log_group: LOG_GROUP,
         })
     }

@@ -141,6 +141,7 @@ settings! {
     "POLICY" policy "off" "enforce policies between pods: on or off" in POLICIES
     "POLICY_FILE" policy_file "" "with POLICY=on: file of policies, groups, namespaces and pods (YAML or JSON), read again when it changes"
     "POLICY_ON_AGENT_DOWN" policy_on_agent_down "quarantine" "a pod that starts while the agent is away: quarantine (no network until the agent is back), fail (the runtime tries again) or open (no policies until then)" in AGENT_DOWN
+    "POLICY_MARK" policy_mark "0xffff0000" "with POLICY=on: the bits of a connection's mark that policies use, at least 16 beside each other"
     "FLOWS" flows "off" "with POLICY=on: count who connects to what, for humanz-agent flows: on or off" in FLOWS
     "MANAGE_SYSCTL" manage_sysctl "true" "turn on forwarding in the kernel"
     "CNI_VERSION" cni_version "1.0.0" "cniVersion of the configuration: 0.3.1, 0.4.0, 1.0.0 or 1.1.0" in CNI_VERSIONS

@@ -29,6 +29,7 @@ use crate::net::subnet::Pool;
 use crate::net::{IfName, Object, PerFamily, Problem, ProblemKind};
 use crate::plan::peer_routes::LocalBackend;
 use crate::policy::Provider;
+use crate::policy::compile::MarkBits;
 
 pub use parse::{HostCheck, Texts, parse, values_only};
 
@@ -154,6 +155,8 @@ pub struct EncryptionSettings {
 pub struct PolicySettings {
     pub file: Option<PathBuf>,
     pub on_agent_down: AgentDown,
+    /// Of a connection's mark, those that say by which policies it was judged.
+    pub mark: MarkBits,
     /// Connections and denied packets are counted.
     pub flows: bool,
 }

@@ -180,8 +180,10 @@ impl Parser<'_> {
         let is_on = self.value("POLICY", |text| POLICIES.read(text));
         let file = self.optional("POLICY_FILE", values::absolute);
         let on_agent_down = self.value("POLICY_ON_AGENT_DOWN", |text| AGENT_DOWN.read(text));
+        let mark = self.value("POLICY_MARK", values::mark_bits);
         let flows = self.value("FLOWS", |text| FLOWS.read(text));
-        let settings = PolicySettings { file: file?, on_agent_down: on_agent_down?, flows: flows? };
+        let (file, on_agent_down) = (file?, on_agent_down?);
+        let settings = PolicySettings { file, on_agent_down, mark: mark?, flows: flows? };
         if !is_on? {
             return Some(None);
         }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use log::LevelFilter;
 
+use crate::policy::compile::MarkBits;
+
 pub use endpoint::{endpoints, without_secrets};
 pub use name::{absolute, cni_name, config_file, key, node_name, path_or_none, plugin_type};
 pub use network::{
@@ -31,6 +33,14 @@ pub fn log_filter(text: &str) -> Result<(), String> {
         )),
         None => Ok(()),
     }
+}
+
+/// `0xffff0000`: bits of a connection's mark that stand beside each other.
+pub fn mark_bits(text: &str) -> Result<MarkBits, String> {
+    let number = text.strip_prefix("0x").and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    number.and_then(MarkBits::new).ok_or_else(|| {
+        "must be at least 16 bits that stand beside each other, in hexadecimal, as in 0xffff0000".into()
+    })
 }
 
 /// `true` or `false`, also `yes`/`no`, `on`/`off`, `1`/`0`.

@@ -1,7 +1,8 @@
 //! POLICY: what goes with it, and that nothing is left when it is off.
 
-use crate::support::{Agent, Place};
-use crate::{FILE, STANDALONE, alone, only_from, serve, write_policies};
+use crate::support::{Agent, Node, Place};
+use crate::traffic::{Flood, Server};
+use crate::{FILE, STANDALONE, add, alone, only_from, serve, write_policies};
 
 #[test]
 fn settings_that_would_lead_past_policies_are_refused_with_the_reason() {
@@ -15,6 +16,9 @@ fn settings_that_would_lead_past_policies_are_refused_with_the_reason() {
         (&[("POLICY_FILE", "")], "needs a file"),
         (&[("SUBNET_SOURCE", "kubernetes")], "from the API alone"),
         (&[("POLICY_ON_AGENT_DOWN", "never")], "quarantine, fail or open"),
+        (&[("POLICY_MARK", "0x0000ff00")], "at least 16 bits"),
+        (&[("POLICY_MARK", "0xff00ff00")], "beside each other"),
+        (&[("POLICY_MARK", "65535")], "in hexadecimal"),
     ] {
         let ended = Agent::run(host, "check-config", &[STANDALONE, settings].concat());
         assert!(!ended.succeeded() && ended.to_string().contains(reason), "{ended}");
@@ -38,4 +42,39 @@ fn without_policies_there_is_no_table_and_the_plugin_asks_nobody() {
     Agent::run(host, "uninstall --purge", STANDALONE).ok();
     assert!(!host.run("nft list tables").ok().contains("humanz-policy"));
     assert_eq!(host.list("/var/lib/humanz"), Vec::<String>::new());
+}
+
+/// The marks of connections from `source`.
+fn marks(host: &Node, source: std::net::IpAddr) -> Vec<u32> {
+    let listed = host.run(&format!("conntrack -L -p udp --orig-src {source}")).stdout;
+    let marks = listed.split(' ').filter_map(|word| word.strip_prefix("mark="));
+    marks.map(|mark| mark.parse().unwrap()).collect()
+}
+
+#[test]
+fn policies_use_the_bits_of_the_mark_that_they_may_and_no_others() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    // Another program has a mark of its own on each connection.
+    host.shell("nft 'table ip other { chain c { type filter hook prerouting priority 0; ct state new ct mark set 0xab000000 ; }; }'").ok();
+    for mask in [0x00ff_ff00_u32, 0x0000_ffff] {
+        let setting = format!("{mask:#x}");
+        let agent = serve(host, &[("POLICY_MARK", &setting)]);
+        let (db, web) = (add(host, "db", "db"), add(host, "web", "web"));
+        let mut server = Server::open(&db);
+        let flood = Flood::start(&web, db.v4());
+        server.wait(web.v4());
+        let found = marks(host, web.v4());
+        let is_judged = |mark: &u32| mark & mask != 0 && mark & !mask == 0xab00_0000;
+        assert!(!found.is_empty() && found.iter().all(is_judged), "{setting}: {found:x?}");
+        // Running connections are reached, whichever bits they are.
+        write_policies(host, &[only_from("db", &["mon"])]);
+        server.wait_silence(web.v4(), std::time::Instant::now());
+        write_policies(host, &[only_from("db", &["web"])]);
+        drop((server, flood));
+        db.delete();
+        web.delete();
+        agent.stop();
+    }
 }

@@ -150,7 +150,8 @@ impl Agent {
             true => Sharing::On(Arc::clone(&self.state.published)),
             false => Sharing::Off,
         };
-        HostKnowledge { host: self.name.clone(), known, sharing }
+        let mark = self.settings.policy.as_ref().map(|policy| policy.mark).unwrap_or_default();
+        HostKnowledge { host: self.name.clone(), known, sharing, mark }
     }
 
     /// What is known of policies, for all who ask; what keeps pods in quarantine becomes a problem.

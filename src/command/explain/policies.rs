@@ -11,7 +11,7 @@ use crate::inspect::Host;
 use crate::net::Protocol;
 use crate::netlink::connections::Connection;
 use crate::nft::{Data, Nft, Value, Verdict};
-use crate::policy::compile::{POLICY_TABLE, address, counter};
+use crate::policy::compile::{MarkBits, POLICY_TABLE, address, counter};
 use crate::policy::partial::{Knowledge, PartialDecision};
 use crate::policy::view::View;
 use crate::policy::{Direction, Endpoint, Reason, Transport, Tuple};
@@ -42,9 +42,7 @@ struct Judge<'a> {
 /// # Errors
 /// The kernel's, or what keeps policies from being known.
 pub fn judge(path: &Judged<'_>, host: &Host) -> Result<Option<PathPolicies>, Exit> {
-    if host.settings.policy.is_none() {
-        return Ok(None);
-    }
+    let Some(settings) = &host.settings.policy else { return Ok(None) };
     let (view, note) = found::view(&host.settings)?;
     let nft = &host.kernel.nft;
     let in_force = nft.tables().context("list tables")?.iter().any(|name| name == POLICY_TABLE);
@@ -64,7 +62,7 @@ pub fn judge(path: &Judged<'_>, host: &Host) -> Result<Option<PathPolicies>, Exi
         note,
         service: path.transport.map(|_| service(&judge.tuple)),
         in_force,
-        live: live(path, nft, in_force)?,
+        live: live(path, nft, in_force, settings.mark)?,
     }))
 }
 
@@ -195,14 +193,13 @@ impl Judge<'_> {
 }
 
 /// Followed connections that the present rules have judged, and others.
-fn live(path: &Judged<'_>, nft: &Nft, in_force: bool) -> Result<[usize; 2], Exit> {
+fn live(path: &Judged<'_>, nft: &Nft, in_force: bool, bits: MarkBits) -> Result<[usize; 2], Exit> {
     if !in_force || path.connections.is_empty() {
         return Ok([0, 0]);
     }
     let epoch = nft.elements(POLICY_TABLE, &address::epoch()).context("read the epoch")?;
-    let bits = crate::policy::compile::MarkBits::DEFAULT.bits();
     let is_judged = |connection: &&Connection| {
-        let mark = [Value::Bits(connection.mark & bits)];
+        let mark = [Value::Bits(connection.mark & bits.bits())];
         epoch.iter().any(|element| *element.key == mark)
     };
     let of_port = |connection: &&Connection| {

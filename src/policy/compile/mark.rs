@@ -14,10 +14,12 @@ impl MarkBits {
     /// The upper half.
     pub const DEFAULT: MarkBits = MarkBits(0xffff_0000);
 
-    /// `None` unless at least 8 bits that stand beside each other.
+    /// `None` unless at least 16 bits that stand beside each other: a connection that was idle through as many
+    /// epochs as there are would pass for judged.
     pub fn new(bits: u32) -> Option<MarkBits> {
         let number = bits.checked_shr(bits.trailing_zeros())?;
-        (number & number.wrapping_add(1) == 0 && number.count_ones() >= 8).then_some(MarkBits(bits))
+        (number & number.wrapping_add(1) == 0 && number.count_ones() >= 16)
+            .then_some(MarkBits(bits))
     }
 
     pub fn bits(self) -> u32 {
