@@ -62,7 +62,7 @@ fn every_test_that_the_guides_mention_exists() {
 }
 
 /// The documents for people, and where each lies.
-const DOCUMENTS: [&str; 11] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     ".github/CONTRIBUTING.md",
     ".github/SECURITY.md",
@@ -71,6 +71,7 @@ const DOCUMENTS: [&str; 11] = [
     "packaging/migration.md",
     "packaging/operations.md",
     "packaging/policy.md",
+    "packaging/tenants.md",
     "packaging/trust.md",
     "packaging/humanz-agent.8",
     "packaging/humanz.5",
@@ -303,6 +304,7 @@ fn everything_is_installed_below_the_folder_asked_for() {
         "/usr/share/doc/humanz/migration.md",
         "/usr/share/doc/humanz/operations.md",
         "/usr/share/doc/humanz/policy.md",
+        "/usr/share/doc/humanz/tenants.md",
         "/usr/share/doc/humanz/trust.md",
         "/usr/share/licenses/humanz/LICENSE",
     ] {

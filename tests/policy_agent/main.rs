@@ -23,6 +23,7 @@ mod seen;
 mod settings;
 mod socket;
 mod start;
+mod tenant_guide;
 mod tenant_interfaces;
 mod tenant_kills;
 mod tenants;

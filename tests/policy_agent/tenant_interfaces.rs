@@ -72,6 +72,10 @@ fn a_pod_has_an_interface_in_each_network_that_it_lists() {
         assert!(seen.contains(&address.to_string()), "{seen}");
     }
 
+    let shown = Agent::run(h1, "endpoint show shop/both --json", FROM_ETCD).ok();
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["endpoint"]["network"], "blue/front", "{shown}");
+    assert_eq!(shown["further"][0]["network"], "blue/back", "{shown}");
     both.check().unwrap_or_else(|error| panic!("CHECK: {error}"));
     let latest = Network::of(h1).with_version("1.1.0");
     latest.gc(h1, &[&both.attachment, &here.attachment, &red.attachment]).unwrap();

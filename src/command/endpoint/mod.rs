@@ -121,22 +121,27 @@ fn show(
     all: &[ShownEndpoint],
 ) -> Result<Outcome, Exit> {
     let found: Vec<&ShownEndpoint> = all.iter().filter(|one| one.is(&options.what)).collect();
-    let one = match found[..] {
-        [one] => one,
-        [] => {
-            let why =
-                format!("no pod {:?} is known here: endpoint ls has those that are", options.what);
-            return Err(Exit::new(exit::FAILURE, why));
-        }
-        _ => {
-            let why = format!(
-                "{:?} are {} pods: say namespace/name or an address",
-                options.what,
-                found.len()
-            );
-            return Err(Exit::new(exit::FAILURE, why));
-        }
+    let Some((one, further)) = found.split_first() else {
+        let why =
+            format!("no pod {:?} is known here: endpoint ls has those that are", options.what);
+        return Err(Exit::new(exit::FAILURE, why));
     };
+    // Each interface of a pod has networks and policies of its own.
+    if further.iter().any(|other| other.pod != one.pod || other.host() != one.host()) {
+        let count = found.len();
+        let why = format!("{:?} are {count} pods: say namespace/name or an address", options.what);
+        return Err(Exit::new(exit::FAILURE, why));
+    }
+    let texts: Vec<String> = found.iter().map(|one| facts(&rows(one), call.style)).collect();
+    let is_fine = !found.iter().any(|one| one.is_quarantined());
+    let mut answer = json!({"endpoint": one});
+    if !further.is_empty() {
+        answer["further"] = json!(further);
+    }
+    call.answer(options.json, is_fine, answer, &texts.join("\n"))
+}
+
+fn rows(one: &ShownEndpoint) -> Vec<(&'static str, String)> {
     let rows = [
         ("pod", one.pod.clone().unwrap_or_default()),
         ("addresses", one.addresses("\n")),
@@ -148,7 +153,5 @@ fn show(
         ("egress rate", one.egress_rate()),
         ("quarantine", one.quarantine.clone().unwrap_or_default()),
     ];
-    let rows: Vec<_> = rows.into_iter().filter(|(_, text)| !text.is_empty()).collect();
-    let text = facts(&rows, call.style);
-    call.answer(options.json, !one.is_quarantined(), json!({"endpoint": one}), &text)
+    rows.into_iter().filter(|(_, text)| !text.is_empty()).collect()
 }
