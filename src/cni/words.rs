@@ -13,7 +13,7 @@ const PREFIXES: [&str; 2] = ["humanz.io/", "io.contiv."];
 
 /// More than this many words of a kind, or longer ones, are left out: they are kept with each address.
 const MAX_WORDS: usize = 64;
-const MAX_BYTES: usize = 253;
+pub const MAX_BYTES: usize = 253;
 
 /// Words of a container; whether they count is for policies to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,12 +43,19 @@ impl Words {
         Words { labels: limited(pairs), ..Words::default() }
     }
 
-    /// Those of the pod's annotations.
+    /// Those of the pod's annotations. A longer one is cut to more than [`MAX_BYTES`]: what it asks for is refused,
+    /// where without it the pod would get something else.
     pub(super) fn annotated(annotations: &JsonField) -> Words {
         let all = annotations.value().as_object().into_iter().flatten();
-        let pairs = all.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
-        let ours = pairs.filter(|(key, _)| PREFIXES.iter().any(|it| key.starts_with(it)));
-        Words { annotations: limited(ours), ..Words::default() }
+        let pairs = all.filter_map(|(key, value)| Some((key, value.as_str()?)));
+        let is_ours = |key: &str| PREFIXES.iter().any(|it| key.starts_with(it));
+        let ours = pairs.filter(|(key, _)| is_ours(key) && key.len() <= MAX_BYTES);
+        let cut = |text: &str| -> String {
+            let chars = text.char_indices().take_while(|(place, _)| *place <= MAX_BYTES);
+            chars.map(|(_, char)| char).collect()
+        };
+        let kept = ours.take(MAX_WORDS).map(|(key, value)| (key.clone(), cut(value)));
+        Words { annotations: kept.collect(), ..Words::default() }
     }
 
     /// With the unknown keys of `CNI_ARGS` as labels, where there are no others of their name.

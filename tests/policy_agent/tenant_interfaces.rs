@@ -142,6 +142,16 @@ fn of_several_interfaces_a_pod_gets_all_or_none() {
             try_add(host, pod, networks(list)).err().unwrap_or_else(|| panic!("{pod} started"));
         assert_eq!(refused.code, code, "{pod}: {refused}");
     }
+    for (key, text) in [
+        ("humanz.io/networks", format!("front,small@{}", "x".repeat(4096))),
+        ("humanz.io/networks", format!("front{}", ",front".repeat(100))),
+        ("humanz.io/network", "f".repeat(4096)),
+        ("io.contiv.network", "ä".repeat(300)),
+    ] {
+        let refused = try_add(host, "shop/long", json!({ key: text })).err().unwrap();
+        assert!(refused.code == 7 && refused.ended.stdout.len() < 1000, "{key}: {refused}");
+        host.run("ip netns del shop-long").ok();
+    }
     assert_eq!(facts::veths(host), Vec::<String>::new());
     // Ten addresses in two blocks: the eleventh pod has none, and its first interface goes again.
     let mut pods: Vec<Pod> = (0..10)

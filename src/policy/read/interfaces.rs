@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::cni::words::MAX_BYTES;
 use crate::net::IfName;
 use crate::policy::name::Scoped;
 use crate::policy::network::Networks;
@@ -35,6 +36,9 @@ pub fn interfaces(claims: &Claims<'_>) -> Result<Vec<AskedInterface>, Refusal> {
         return Ok(vec![AskedInterface { ifname: None, network: network(claims)? }]);
     };
     let refused = |why| Err(Refusal::Interfaces(quoted(text), why));
+    if text.len() > MAX_BYTES {
+        return refused("longer than 253 characters");
+    }
     if asks_for_network(claims) {
         return refused("the pod says humanz.io/network, too");
     }
@@ -128,6 +132,13 @@ mod tests {
         let rule = json!({"tenant": "blue", "network": "front", "allow": ["*"]});
         let many = (0..9).map(|number| format!("n{number}")).collect::<Vec<_>>().join(",");
         assert!(asked(&rule, &[("humanz.io/networks", &many)]).is_err());
+        let long = format!("front,back@{}", "x".repeat(300));
+        assert!(
+            asked(&rule, &[("humanz.io/networks", &long)])
+                .unwrap_err()
+                .to_string()
+                .contains("longer than 253")
+        );
         let both = [("humanz.io/networks", "front"), ("humanz.io/network", "front")];
         assert!(asked(&rule, &both).is_err());
     }
