@@ -28,8 +28,9 @@ pub struct ExchangedFrom {
 }
 
 impl ExchangedFrom {
+    /// What follows from both is the same. Members on other hosts say nothing of this one.
     pub(super) fn is_same(&self, other: &ExchangedFrom) -> bool {
-        Arc::ptr_eq(&self.known, &other.known)
+        says_same(&self.known, &other.known)
             && Arc::ptr_eq(&self.hosts, &other.hosts)
             && Arc::ptr_eq(&self.peers, &other.peers)
             && self.is_certain == other.is_certain
@@ -73,6 +74,14 @@ impl ExchangeInputs {
     }
 }
 
+fn says_same(one: &Arc<PolicySnapshot>, other: &Arc<PolicySnapshot>) -> bool {
+    Arc::ptr_eq(one, other)
+        || one.rules == other.rules
+            && one.pods == other.pods
+            && one.standalone == other.standalone
+            && one.networks == other.networks
+}
+
 /// What `peers` may say.
 pub fn hosts(peers: &Peers) -> Hosts {
     let host = |(name, peer): (&NodeName, &crate::lease::peers::Peer)| {
@@ -80,4 +89,34 @@ pub fn hosts(peers: &Peers) -> Hosts {
         (name.clone(), HostAddresses { subnets, nodes: peer.addresses.iter().copied().collect() })
     };
     peers.by_name.iter().map(host).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::policy::read::documents;
+
+    #[test]
+    fn a_member_on_another_host_changes_nothing_of_what_this_one_says() {
+        let (hosts, peers) = Default::default();
+        let from = |known: PolicySnapshot| ExchangedFrom {
+            known: Arc::new(known),
+            pods: Pods::default(),
+            hosts: Arc::clone(&hosts),
+            peers: Arc::clone(&peers),
+            is_certain: true,
+        };
+        let nothing = || from(PolicySnapshot::default());
+        let members = [(Selector::every_pod(), Arc::default())].into();
+        assert!(nothing().is_same(&from(PolicySnapshot { members, ..Default::default() })));
+        let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"namespace": "shop", "name": "p"}, "spec": {"podSelector": {}}});
+        let read = documents::read(&[policy], true);
+        let (rules, standalone) = (read.rules, Some(read.cluster));
+        assert!(!nothing().is_same(&from(PolicySnapshot { rules, ..Default::default() })));
+        assert!(!nothing().is_same(&from(PolicySnapshot { standalone, ..Default::default() })));
+        assert!(!nothing().is_same(&ExchangedFrom { is_certain: false, ..nothing() }));
+    }
 }
