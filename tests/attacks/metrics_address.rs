@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use crate::support::cluster::Alone;
+use crate::support::cni::{Attachment, Network};
+use crate::support::pod::make_netns;
 use crate::support::wait::patience;
-use crate::support::{Agent, Node, soon};
+use crate::support::{Agent, Node, Place, Pod, soon};
 
 const ADDRESS: &str = "127.0.0.1:9104";
 
@@ -174,4 +177,33 @@ fn nothing_but_get_and_head_of_known_paths_is_served() {
     for path in ["/v1/status", "/v1/changes", "/v1/matrix", "/../v1/status", "//v1/status", "/"] {
         assert_eq!(code("GET", path), "404", "{path}");
     }
+}
+
+#[test]
+fn no_pod_gets_the_port_of_the_metrics() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = serve(host);
+    let mut network = Network::of(host);
+    let request = |name: &str, ip: &str, protocol: &str| {
+        make_netns(host, name);
+        let port =
+            json!({ "hostPort": 9104, "containerPort": 80, "protocol": protocol, "hostIP": ip });
+        Attachment { runtime: json!({ "portMappings": [port] }), ..Attachment::new(name) }
+    };
+    for ip in ["", "0.0.0.0", "127.0.0.1"] {
+        let thief = request(&format!("thief{}", ip.len()), ip, "tcp");
+        let refused = Pod::connect(host, &network, thief).err().unwrap();
+        assert_eq!(refused.code, 104, "{refused}");
+        assert!(refused.to_string().contains("metrics (METRICS_ADDR)"), "{refused}");
+    }
+    Pod::connect(host, &network, request("other", "", "udp")).unwrap().delete();
+    let is_scraped = || ask(host, SCRAPE).contains("humanz_ready");
+    assert!(is_scraped());
+    // The control: without the agent's word, and without the agent, the pod gets it.
+    network.plugins[0].as_object_mut().unwrap().remove("reservedPorts");
+    agent.kill();
+    Pod::connect(host, &network, request("control", "", "tcp")).unwrap();
+    let rules = host.run("nft list table inet humanz-hostports").ok();
+    assert!(rules.contains("tcp . 9104 "), "{rules}");
 }
