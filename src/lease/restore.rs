@@ -66,7 +66,7 @@ pub struct Restoration {
     pub batches: VecDeque<Transaction>,
     /// The last transaction: [`mark`]s the store as rebuilt.
     pub mark: Transaction,
-    /// Instead of `mark`, if this host may not put back others.
+    /// Instead of `mark`, if this host may not put back all others.
     note: Transaction,
     /// The store has network settings.
     pub has_settings: bool,
@@ -76,8 +76,8 @@ pub struct Restoration {
     pub brought_back: Vec<(NodeName, NodeName)>,
     /// The last transaction is under way.
     pub marking: bool,
-    /// This host may not put back others.
-    pub is_denied: bool,
+    /// Hosts are still lost after it: this one may not put them back, or others that may live have their subnets.
+    pub is_partial: bool,
     /// Keys of hosts that were there when etcd was read.
     found: Vec<String>,
     /// What must be there for the next transaction, else etcd has lost its data again: `found`, then a key of
@@ -95,10 +95,13 @@ impl Restoration {
         new_store_id: &str,
     ) -> Restoration {
         let loss = Loss { known: &known, found, network, rollback };
-        let Batches { transactions, brought_back } = batches(loss);
+        let Batches { transactions, brought_back, is_partial } = batches(loss);
         let (ours, roots) = (network.config(""), &network.roots);
-        let mark = mark(&known, found, &ours, new_store_id, roots);
         let note = note(&known, found, &ours, new_store_id, roots);
+        let mark = match is_partial {
+            true => note.clone(),
+            false => mark(&known, found, &ours, new_store_id, roots),
+        };
         let id = |snapshot: &Snapshot| Some(snapshot.config.as_ref()?.value.id.clone());
         let has_settings = found.config.is_some();
         let is_noted = has_settings && id(found) != id(&known);
@@ -115,7 +118,7 @@ impl Restoration {
             has_settings,
             is_noted,
             marking: false,
-            is_denied: false,
+            is_partial,
             found,
             present,
         }
@@ -123,10 +126,15 @@ impl Restoration {
 
     /// This host may not put back others: it only gives the store another id.
     pub fn only_note(&mut self) {
-        self.is_denied = true;
-        self.mark = std::mem::take(&mut self.note);
+        self.is_partial = true;
+        self.mark = self.note.clone();
         self.batches.clear();
         self.present = self.found.clone();
+    }
+
+    /// There is nothing more to do: all hosts know of the loss, and look for themselves.
+    pub fn is_over(&self) -> bool {
+        self.is_partial && self.is_noted && self.batches.is_empty()
     }
 
     /// The next transaction: it does nothing without the hosts that the one before
@@ -160,6 +168,8 @@ pub struct Batches {
     pub transactions: Vec<Transaction>,
     /// Hosts that had been removed and are back, with those whose subnets they have.
     pub brought_back: Vec<(NodeName, NodeName)>,
+    /// Hosts are left out.
+    pub is_partial: bool,
 }
 
 /// Puts back the hosts that `known` has and `found` lacks: batches of the size of one etcd transaction.
@@ -168,10 +178,13 @@ pub struct Batches {
 /// has one of its subnets: several survivors may do this at once. A host with a subnet of one that was removed and
 /// is back has a batch of its own, which deletes the keys of that one.
 pub fn batches(loss: Loss<'_>) -> Batches {
-    let (mut transactions, mut brought_back) = (Vec::new(), Vec::new());
+    let (mut transactions, mut brought_back, mut is_partial) = (Vec::new(), Vec::new(), false);
     let (mut batch, mut bytes) = (Transaction::default(), 0);
     for (host, remains) in remains(loss.known) {
-        let Some(missing) = loss.missing(host, &remains) else { continue };
+        let Some(missing) = loss.missing(host, &remains) else {
+            is_partial |= loss.is_held_up(host, &remains);
+            continue;
+        };
         let attempt = Write::Try(loss.put_back(host, &remains, &missing));
         if !missing.instead_of.is_empty() {
             let pairs = missing.instead_of.into_iter().map(|removed| (removed, host.clone()));
@@ -188,7 +201,7 @@ pub fn batches(loss: Loss<'_>) -> Batches {
         }
     }
     transactions.extend(Some(batch).filter(|batch| !batch.writes.is_empty()));
-    Batches { transactions, brought_back }
+    Batches { transactions, brought_back, is_partial }
 }
 
 /// Marks the store as rebuilt from `known`, if its settings are still as `found`. They get the new
@@ -211,7 +224,8 @@ pub fn mark(
     put_settings(found, &settings, roots)
 }
 
-/// The store gets the new `id`, if its settings are still as `found`: every host reads again, and puts back what it may.
+/// The store gets the new `id`, if its settings are still as `found`: every host reads again, and puts back
+/// what it may. An empty store has nothing of those from which the former one was rebuilt.
 fn note(
     known: &Snapshot,
     found: &Snapshot,
@@ -221,6 +235,9 @@ fn note(
 ) -> Transaction {
     let mut settings = settings(known, found, ours).clone();
     settings.id = id.into();
+    if found.config.is_none() {
+        settings.rebuilt_from.clear();
+    }
     put_settings(found, &settings, roots)
 }
 
@@ -294,6 +311,13 @@ impl Loss<'_> {
         let keys = keys.into_iter().filter(|key| is_absent(key) || is_theirs(key));
         let keys = keys.map(|key| (network.key(&key), value(known, &key))).collect();
         Some(Missing { keys, instead_of })
+    }
+
+    /// It is not put back as long as an alive key from before may be of a host that lives.
+    fn is_held_up(self, host: &NodeName, remains: &Remains) -> bool {
+        let rollback = self.rollback.filter(|rollback| !rollback.is_recent);
+        let recent = rollback.map(|rollback| Rollback { is_recent: true, ..rollback });
+        recent.is_some() && Loss { rollback: recent, ..self }.missing(host, remains).is_some()
     }
 
     /// The hosts that have subnets of `host`, if all of them were removed and are back; `None` if one was not, or

@@ -39,6 +39,8 @@ pub struct Host {
     pub disturbed: u64,
     /// The last known good state.
     pub disk: Option<Saved>,
+    /// The subnet whose claim it may write, where it has a role of its own.
+    pub reserved: Option<IpNetwork>,
     /// The subnet of its bridge and pods.
     pub uses: Option<IpNetwork>,
 }
@@ -89,6 +91,7 @@ impl Host {
             cut: None,
             disturbed: 0,
             disk: None,
+            reserved: None,
             uses: None,
         }
     }

@@ -1,6 +1,8 @@
 //! Invariants of every schedule.
 
-use humanz::lease::records::Key;
+use std::sync::Arc;
+
+use humanz::lease::records::{Key, NodeName};
 use humanz::lease::transaction::{Condition, Transaction, Write};
 use humanz::lease::{LeaseError, Snapshot, peers};
 use humanz::net::subnet;
@@ -157,8 +159,21 @@ impl World {
             counts && other.number != host && is_missing
         };
         if let Some(other) = self.hosts.iter().find(missing).map(|other| other.number) {
-            self.wrong_about(other, format!("the snapshot of h{host} lacks h{other}"));
+            let what = format!("the snapshot of h{host} lacks h{other}");
+            let unavoidable = self.is_unrecoverable(other) || self.may_live_instead(other);
+            self.wrong.get_or_insert(Violation { what, unavoidable });
         }
+    }
+
+    /// A backup gives its subnet to a host that left, with an alive key that has not expired yet: hosts that may not
+    /// put back others cannot know that it is of the past.
+    fn may_live_instead(&self, victim: usize) -> bool {
+        let (host, found) = (&self.hosts[victim], self.store.read());
+        let name = host.name(self.flaw);
+        let mut others = found.hosts.iter().filter(|(other, _)| **other != name);
+        let has =
+            |other: &NodeName, subnet| host.uses == Some(subnet) && found.alive.contains_key(other);
+        self.script.own_keys_only && others.any(|(other, stored)| has(other, stored.value))
     }
 
     /// At the end every host has a subnet and knows every other host.
@@ -210,7 +225,11 @@ impl World {
         }
         let known = machine.last_known()?;
         let read = |snapshot: &Snapshot| as_read(self.flaw, snapshot.clone());
-        if !read(known).says_the_same(&read(found)) {
+        let in_etcd = match self.script.own_keys_only {
+            true => without_remembered(known),
+            false => Snapshot::clone(known),
+        };
+        if !read(&in_etcd).says_the_same(&read(found)) {
             return Some("it does not know what etcd holds".to_owned());
         }
         let pools = &machine.claimant().network.pools;
@@ -222,4 +241,13 @@ impl World {
             (!knows).then(|| format!("it does not know that h{other} has {theirs:?}"))
         })
     }
+}
+
+/// `known` without the hosts that are only remembered: they left while this one did not hear of it.
+fn without_remembered(known: &Snapshot) -> Snapshot {
+    let mut rest = known.clone();
+    Arc::make_mut(&mut rest.hosts).retain(|_, stored| stored.created > 0);
+    Arc::make_mut(&mut rest.nodes).retain(|_, stored| stored.created > 0);
+    Arc::make_mut(&mut rest.claims).retain(|_, stored| stored.created > 0);
+    rest
 }

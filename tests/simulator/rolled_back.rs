@@ -17,6 +17,7 @@ impl World {
         let free = had.map(|(_, stored)| stored.value).find(|subnet| !taken(*subnet));
         let Some(subnet) = free else { return };
         let name: NodeName = self.hosts[host].name(self.flaw);
+        self.make_role(host, Some(subnet));
         let key = self.store.roots.key(&Key::Host(name));
         self.store.put_now(&key, &subnet.to_string());
         self.notify_watches();

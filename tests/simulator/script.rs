@@ -74,6 +74,8 @@ pub struct Script {
     pub faults: u64,
     /// Of a thousand changes so many make a host rest its watch.
     pub rests: u64,
+    /// Each host may write its own keys only.
+    pub own_keys_only: bool,
     pub acts: Vec<Planned>,
 }
 
@@ -111,7 +113,9 @@ impl Script {
         }
         acts.sort_by_key(|planned| planned.at);
         let rests = [0, 0, 300, 1_000][Random::new(seed ^ 0x4e57).below(4) as usize];
-        Script { seed, hosts, margin, faults, rests, acts }
+        let own_keys_only = Random::new(seed ^ 0x20135).happens(500);
+        let own_keys_only = own_keys_only && [LOSSES, 2, 6].contains(&style);
+        Script { seed, hosts, margin, faults, rests, own_keys_only, acts }
     }
 }
 
@@ -172,9 +176,9 @@ fn inherited(random: &mut Random) -> Vec<Planned> {
 
 impl fmt::Display for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Script { seed, hosts, margin, faults, rests, .. } = self;
+        let Script { seed, hosts, margin, faults, rests, own_keys_only, .. } = self;
         write!(f, "seed {seed}: {hosts} hosts, margin {margin}, ")?;
-        writeln!(f, "{faults} faults and {rests} rests of 1000")?;
+        writeln!(f, "{faults} faults and {rests} rests of 1000, own keys only: {own_keys_only}")?;
         for Planned { at, act } in &self.acts {
             writeln!(f, "  {:>7.3} s  {act:?}", *at as f64 / 1000.0)?;
         }

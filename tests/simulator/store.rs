@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use humanz::lease::Snapshot;
-use humanz::lease::records::{Key, Roots};
+use humanz::lease::records::{Key, NodeName, Roots};
 use humanz::lease::snapshot::Raw;
 use humanz::lease::transaction::{Condition, Transaction, Write};
 
@@ -52,6 +52,25 @@ impl Store {
     /// Both roots as of now.
     pub fn read(&self) -> Snapshot {
         Snapshot { revision: self.revision, ..self.parsed.clone() }
+    }
+
+    /// What a watch makes of the snapshot `known`, which may have keys that etcd lacks, and lack others.
+    pub fn mirror(&self, known: Option<&Snapshot>) -> Snapshot {
+        let is_remembered = |known: &&Snapshot| known.hosts.values().any(|host| host.created == 0);
+        let Some(known) = known.filter(is_remembered) else { return self.read() };
+        let mut mirror = known.clone();
+        for key in keys(known) {
+            let text = self.roots.key(&key);
+            if known.modified(&self.roots, &key) > 0 && !self.keys.contains_key(&text) {
+                mirror.delete(&self.roots, text.as_bytes(), self.revision);
+            }
+        }
+        for (key, stored) in self.keys.iter().filter(|(_, s)| s.modified > known.revision) {
+            let Stored { value, created, modified, .. } = stored;
+            let (key, value) = (key.as_bytes(), value.as_bytes());
+            mirror.put(&self.roots, Raw { key, value, created: *created, modified: *modified });
+        }
+        Snapshot { revision: self.revision, ..mirror }
     }
 
     /// The writes of a transaction, or `None` if a condition of its own does not hold.
@@ -158,4 +177,17 @@ impl Store {
         self.parsed.delete(&self.roots, key.as_bytes(), revision);
         self.keys.remove(key).is_some()
     }
+}
+
+/// All keys of a snapshot.
+fn keys(known: &Snapshot) -> impl Iterator<Item = Key> {
+    let names = |names: Vec<&NodeName>, key: fn(NodeName) -> Key| {
+        names.into_iter().cloned().map(key).collect::<Vec<_>>()
+    };
+    let hosts = names(known.hosts.keys().collect(), Key::Host);
+    let nodes = names(known.nodes.keys().collect(), Key::Node);
+    let alive = names(known.alive.keys().collect(), Key::Alive);
+    let contenders = names(known.contenders.keys().collect(), Key::Contender);
+    let claims: Vec<_> = known.claims.keys().copied().map(Key::Claim).collect();
+    hosts.into_iter().chain(nodes).chain(alive).chain(contenders).chain(claims)
 }

@@ -52,6 +52,7 @@ pub(super) enum Scheduled {
     Wear(usize, Target),
     /// A foreign alive key expires.
     Forgotten(String),
+    OperatorRemoves,
     /// The second half of [`Flaw::PutThenGet`].
     Reads(usize, u32, u32),
 }
@@ -179,6 +180,7 @@ impl World {
             Scheduled::Leaves(host) => self.leaves(host),
             Scheduled::Wear(host, target) => self.wear(host, target),
             Scheduled::Forgotten(key) => self.forget(&key),
+            Scheduled::OperatorRemoves => self.operator_removes(),
             Scheduled::Reads(host, life, sequence) if self.lives(host, life) => {
                 let drawn = Event::TicketAllocated(self.store.counter);
                 self.respond(host, sequence, Ok(drawn));
@@ -320,6 +322,7 @@ impl World {
         if self.hosts[host].agent.is_some() || self.hosts[host].left {
             return;
         }
+        self.make_role(host, None);
         let network = network(self.script.margin, self.hosts[host].wide);
         self.hosts[host].start(network, self.flaw, self.now);
         let life = self.hosts[host].life;
@@ -370,6 +373,7 @@ impl World {
     fn repair(&mut self) {
         self.note(|_| "everything is repaired".to_owned());
         self.repaired = true;
+        self.await_operator();
         self.come_up();
         for host in 0..self.hosts.len() {
             self.heal(host);
@@ -686,8 +690,8 @@ impl World {
                 self.broken(host)
             };
         }
-        let mirror = as_read(self.flaw, self.store.read());
         let known = agent.machine.last_known();
+        let mirror = as_read(self.flaw, self.store.mirror(known.map(|known| &**known)));
         let removed =
             known.is_some_and(|known| known.hosts.keys().any(|h| !mirror.hosts.contains_key(h)));
         let modified = self.store.config_modified();
@@ -750,6 +754,10 @@ impl World {
         transaction: &Transaction,
     ) -> Result<Event, EtcdError> {
         self.judge_transaction(host, transaction);
+        if let Some(key) = self.denied(host, transaction) {
+            self.note(|_| format!("h{host} may not write {key}: {what}"));
+            return Err(EtcdError::Denied(format!("permission denied: {key}")));
+        }
         if self.flaw == Flaw::LossUnnoticed && what == "put back lost hosts" {
             return Ok(Event::Committed(Some(self.store.revision)));
         }

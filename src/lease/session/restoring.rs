@@ -12,6 +12,9 @@ use crate::lease::snapshot::Snapshot;
 impl SessionMachine {
     /// The next transaction of the restoration; the last one marks the store as rebuilt.
     pub(super) fn restore(&mut self, mut restoration: Box<Restoration>) -> Command {
+        if restoration.is_over() {
+            return self.go_on_without(&restoration);
+        }
         let transaction = restoration.next_transaction();
         let what = match restoration.marking {
             true => "mark etcd as rebuilt",
@@ -29,17 +32,14 @@ impl SessionMachine {
     ) -> Result<Command, SessionExit> {
         match event {
             Ok(Event::Committed(None)) => Ok(self.read()),
-            Ok(_) if restoration.is_denied => Ok(self.go_on_without(&restoration)),
+            Ok(_) if restoration.marking && restoration.is_partial => {
+                Ok(self.go_on_without(&restoration))
+            }
             Ok(_) if restoration.marking => Ok(self.read()),
             Ok(_) => Ok(self.restore(restoration)),
             Err(EtcdError::Denied(why)) if !restoration.marking => {
                 self.warnings
                     .push(format!("{why}; this host remembers the other hosts until they return"));
-                let old = self.rollback(&restoration.known).map(|rollback| rollback.old);
-                self.absent = Some(Absent::new(Snapshot::clone(&restoration.known), old));
-                if restoration.is_noted {
-                    return Ok(self.go_on_without(&restoration));
-                }
                 restoration.only_note();
                 Ok(self.restore(restoration))
             }
@@ -50,8 +50,13 @@ impl SessionMachine {
             Err(error) => Err(error.into()),
         }
     }
-    /// What was lost stays lost, in etcd: this host has done what it may.
+
+    /// This host has done what it may; what is still lost in etcd it remembers.
     fn go_on_without(&mut self, restoration: &Restoration) -> Command {
+        if restoration.is_partial {
+            let old = self.rollback(&restoration.known).map(|rollback| rollback.old);
+            self.absent = Some(Absent::new(Snapshot::clone(&restoration.known), old));
+        }
         // Without the settings it is no loss of data any more.
         let known = Snapshot { config: None, ..Snapshot::clone(&restoration.known) };
         self.last_known = Some(Arc::new(known));

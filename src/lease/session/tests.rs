@@ -332,11 +332,13 @@ fn a_restart_with_a_pool_that_cannot_grow_goes_on_with_the_lease() {
     assert!(matches!(scene.run(), Err(SessionExit::Refused(LeaseError::CannotGrow { .. }))));
 }
 
-#[test]
-fn what_a_host_may_not_put_back_is_remembered_by_all_and_after_a_restart() {
-    let names = |found: &Snapshot| {
-        found.hosts.keys().map(|host| host.to_string()).collect::<Vec<_>>().join(" ")
-    };
+fn names(found: &Snapshot) -> String {
+    found.hosts.keys().map(|host| host.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+/// A backup in which h9 has 10.0.2.0/24, and what h1 knew later, when h9 was removed and h2
+/// had that subnet.
+fn rolled_back() -> (Scene, Snapshot, Arc<Snapshot>) {
     let mut scene = Scene::new();
     scene.run().unwrap();
     scene.put_host("h9", "10.0.2.0/24");
@@ -350,7 +352,22 @@ fn what_a_host_may_not_put_back_is_remembered_by_all_and_after_a_restart() {
     }
     let known = scene.run().unwrap().snapshot;
     assert_eq!(names(&known), "h1 h2");
+    (scene, backup, known)
+}
 
+fn saved(snapshot: &Arc<Snapshot>) -> Saved {
+    Saved {
+        host: "h1".parse().unwrap(),
+        machine_id: "m1".to_owned(),
+        lease: Lease { subnets: v4("10.0.1.0/24") },
+        snapshot: Arc::clone(snapshot),
+        resolved: Default::default(),
+    }
+}
+
+#[test]
+fn what_a_host_may_not_put_back_is_remembered_by_all_and_after_a_restart() {
+    let (mut scene, backup, known) = rolled_back();
     scene.store = backup;
     scene.denied = Some("/h/h2");
     let found = scene.run().unwrap().snapshot;
@@ -371,13 +388,6 @@ fn what_a_host_may_not_put_back_is_remembered_by_all_and_after_a_restart() {
     let found = scene.run().unwrap().snapshot;
     assert_eq!(names(&found), "h1 h2");
 
-    let saved = |snapshot: &Arc<Snapshot>| Saved {
-        host: "h1".parse().unwrap(),
-        machine_id: "m1".to_owned(),
-        lease: Lease { subnets: v4("10.0.1.0/24") },
-        snapshot: Arc::clone(snapshot),
-        resolved: Default::default(),
-    };
     for (earlier, what) in [(&found, "restarted"), (&known, "not there when the loss was noted")] {
         scene.machine = Scene::machine(&scene.configured, Some(saved(earlier)));
         scene.delete("/z/alive/h1");
@@ -385,4 +395,20 @@ fn what_a_host_may_not_put_back_is_remembered_by_all_and_after_a_restart() {
         assert_eq!(names(&scene.run().unwrap().snapshot), "h1 h2", "{what}");
         assert_eq!(scene.store.config.as_ref().unwrap().modified, writes, "once is enough");
     }
+}
+
+#[test]
+fn a_starting_agent_waits_for_the_end_of_an_alive_key_from_before() {
+    let (mut scene, backup, known) = rolled_back();
+    scene.store = backup;
+    scene.put("/z/alive/h9", &Alive::new("h9", SINCE).of("i9", None).to_json());
+    scene.delete("/z/alive/h1");
+    scene.machine = Scene::machine(&scene.configured, Some(saved(&known)));
+    let found = scene.run().unwrap().snapshot;
+    assert_eq!(names(&found), "h1 h9", "h9 may live");
+    let rebuilt = &scene.store.config.as_ref().unwrap().value.rebuilt_from;
+    assert_eq!(*rebuilt, [], "h2 is still lost");
+    scene.delete("/z/alive/h9");
+    assert!(!scene.machine.agrees(&scene.store));
+    assert_eq!(names(&scene.run().unwrap().snapshot), "h1 h2");
 }
