@@ -2,6 +2,7 @@
 //! no address is given twice, and none is left, nor a block.
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -106,7 +107,7 @@ impl<'a> Call<'a> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = self.host.spot().inside(|| command.spawn()).unwrap();
         let mut stdin = child.stdin.take().unwrap();
-        std::io::Write::write_all(&mut stdin, input.as_bytes()).unwrap();
+        stdin.write_all(input.as_bytes()).unwrap();
         child
     }
 }
@@ -260,14 +261,23 @@ fn agent_killed_at<T>(
     });
     let done = task();
     drop(strace);
+    // What was to be killed has been by the time at which it answers.
     let is_killed = eventually("the agent to answer or to be dead", SOON, || {
-        match (agent.process.ended(), local::connect(&agent.host)) {
-            (Some(_), _) => Ok(true),
-            (None, Ok(_)) => Ok(false),
-            (None, Err(error)) => Err(error.to_string()),
+        let answers = answers(&agent.host);
+        match agent.process.ended() {
+            None if !answers => Err("it does neither".to_owned()),
+            ended => Ok(ended.is_some()),
         }
     });
     (done, is_killed)
+}
+
+/// An agent serves its socket: one that is stopped takes connections, too.
+fn answers(host: &Node) -> bool {
+    let Ok(mut stream) = local::connect(host) else { return false };
+    stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let asked = stream.write_all(b"GET /v1/status HTTP/1.0\r\n\r\n");
+    asked.and_then(|()| stream.read(&mut [0; 64])).is_ok_and(|length| length > 0)
 }
 
 /// Two hosts want one block each of a network that has two.
