@@ -166,9 +166,9 @@ fn a_deleted_or_moved_directory_is_restored_with_its_files() {
     let right = Right::of(host);
     // The agent may put a file back while its directory is emptied.
     for spoil in [
-        "for try in 1 2 3 4 5; do rm -r /etc/cni/net.d && break; done",
-        "for try in 1 2 3 4 5; do rm -r /opt/cni/bin && break; done",
-        "for try in 1 2 3 4 5; do rm -r /etc/cni /opt/cni && break; done",
+        "for try in 1 2 3 4 5; do rm -rf /etc/cni/net.d && break; done",
+        "for try in 1 2 3 4 5; do rm -rf /opt/cni/bin && break; done",
+        "for try in 1 2 3 4 5; do rm -rf /etc/cni /opt/cni && break; done",
         "mv /etc/cni /etc/cni.old; mkdir -p /etc/cni/net.d",
         "mv /opt/cni /opt/cni.old",
     ] {
