@@ -93,7 +93,8 @@ fn confined_it_still_repairs_everything() {
     configure(&machine);
     machine.ok("systemctl enable --now humanz-agent");
     let pod = Pod::add(&machine.host, "a");
-    machine.ok("ip link del humanz0; nft delete table inet humanz; rm -rf /etc/cni /opt/cni;
+    machine.ok("ip link del humanz0; nft delete table inet humanz
+         for try in 1 2 3 4 5; do rm -rf /etc/cni /opt/cni && break; done
          sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0
          iptables-legacy -F FORWARD; iptables-nft -F FORWARD");
     eventually("all is back", LONG, || {
