@@ -21,6 +21,9 @@ use crate::policy::compile::POLICY_TABLE;
 use crate::policy::compile::address::{epoch, opened, places, removed};
 use crate::policy::local::question;
 
+/// How often the agent is asked that changes the pod's policies while the plugin acts on its answer.
+const TRIES: usize = 3;
+
 /// What was asked about a new pod. The agent works on it while the plugin goes on.
 pub struct PodQuestion<'a> {
     add: &'a Add,
@@ -51,7 +54,7 @@ pub fn ask<'a>(
     let question = question(add.conf.name.as_str(), entry);
     Ok(match local_socket::send(&socket, &question, ask::DEADLINE) {
         Ok(sent) => Asked::Waits(PodQuestion { add, entry, on_agent_down, sent }),
-        Err(error) => Asked::Done(follow(add, entry, on_agent_down, Err(at(&socket, &error)))?),
+        Err(error) => Asked::Done(unanswered(add, entry, on_agent_down, &at(&socket, &error))?),
     })
 }
 
@@ -62,17 +65,27 @@ impl Asked<'_> {
     /// # Errors
     /// Code 11: the agent does not answer, and the pod is not to start without.
     pub fn wait(self) -> Result<String, CniError> {
-        match self {
-            Asked::Done(became) => Ok(became),
-            Asked::Waits(PodQuestion { add, entry, on_agent_down, sent }) => {
-                let socket = ask::socket(&add.conf.data_dir);
-                let answered = sent.answer(ask::LIMIT).map_err(|error| at(&socket, &error));
-                let answered = answered.and_then(|answer| {
-                    serde_json::from_slice(&answer).map_err(|error| error.to_string())
-                });
-                follow(add, entry, on_agent_down, answered)
+        let mut asked = self;
+        for _ in 0..TRIES {
+            let PodQuestion { add, entry, on_agent_down, sent } = match asked {
+                Asked::Done(became) => return Ok(became),
+                Asked::Waits(question) => question,
+            };
+            let socket = ask::socket(&add.conf.data_dir);
+            let answered = sent.answer(ask::LIMIT).map_err(|error| at(&socket, &error));
+            let answered = answered.and_then(|answer| {
+                serde_json::from_slice(&answer).map_err(|error| error.to_string())
+            });
+            let became = match answered {
+                Ok(answer) => follow(add, entry, answer)?,
+                Err(why) => Some(unanswered(add, entry, on_agent_down, &why)?),
+            };
+            if let Some(became) = became {
+                return Ok(became);
             }
+            asked = ask(add, entry, on_agent_down)?;
         }
+        Err(again("the agent changes its answer again and again".to_owned()))
     }
 }
 
@@ -80,37 +93,40 @@ fn at(socket: &Path, error: &io::Error) -> String {
     format!("{}: {error}", socket.display())
 }
 
-/// Does what the agent answered, or what is to be done without it.
-fn follow(
+/// Does what the agent answered. `None`: the agent, which alone changes its table, has put something of the pod in
+/// force since.
+fn follow(add: &Add, entry: &StoreEntry, answer: PolicyAnswer) -> Result<Option<String>, CniError> {
+    let PolicyAnswer { in_force, judged, why } = answer;
+    if in_force {
+        return Ok(Some("in force".to_owned()));
+    }
+    let table = TableInForce::open()?;
+    // Without the table nothing would keep the pod in quarantine.
+    if !table.is_there {
+        return Err(no_table(&why));
+    }
+    if !judged && is_outside(add, entry) {
+        return Err(again(not_judged(&why)));
+    }
+    // The agent may not have come to the address yet.
+    let is_forgotten = table.forget(&entry.addresses)?;
+    Ok(is_forgotten.then(|| format!("quarantine: {why}")))
+}
+
+/// Does what is to be done without an answer.
+fn unanswered(
     add: &Add,
     entry: &StoreEntry,
     on_agent_down: AgentDown,
-    answered: Result<PolicyAnswer, String>,
+    why: &str,
 ) -> Result<String, CniError> {
-    if matches!(answered, Ok(PolicyAnswer { in_force: true, .. })) {
-        return Ok("in force".to_owned());
-    }
-    if let (Err(why), AgentDown::Fail) = (&answered, on_agent_down) {
+    if on_agent_down == AgentDown::Fail {
         return Err(again(format!("the agent does not answer: {why} (POLICY_ON_AGENT_DOWN=fail)")));
     }
     let table = TableInForce::open()?;
-    match answered {
-        // Without the table nothing would keep the pod in quarantine.
-        Ok(PolicyAnswer { why, .. }) if !table.is_there => Err(no_table(&why)),
-        Ok(PolicyAnswer { judged: false, why, .. }) if is_outside(add, entry) => {
-            Err(again(not_judged(&why)))
-        }
-        Ok(PolicyAnswer { why, .. }) => {
-            // The agent may not have come to the address yet.
-            table.forget(&entry.addresses)?;
-            Ok(format!("quarantine: {why}"))
-        }
-        Err(why) => {
-            let became = without_agent(add, entry, on_agent_down, &table, &why)?;
-            log::warn!("policies: the agent does not answer: {why}; {became}");
-            Ok(format!("{became}: the agent does not answer: {why}"))
-        }
-    }
+    let became = without_agent(add, entry, on_agent_down, &table, why)?;
+    log::warn!("policies: the agent does not answer: {why}; {became}");
+    Ok(format!("{became}: the agent does not answer: {why}"))
 }
 
 /// What becomes of a pod whose agent does not answer.
@@ -128,7 +144,10 @@ fn without_agent(
             _ => Err(no_table(why)),
         };
     }
-    table.forget(&entry.addresses)?;
+    if !table.forget(&entry.addresses)? {
+        let what = "remove a former pod's policies: the agent that does not answer has the table";
+        return Err(again(what.to_owned()));
+    }
     match on_agent_down {
         AgentDown::Quarantine if !is_unconcerned && is_outside(add, entry) => {
             Err(again(not_judged(&format!("the agent does not answer: {why}"))))
@@ -188,13 +207,12 @@ impl TableInForce {
         Ok(TableInForce { nft, is_there })
     }
 
-    fn forget(&self, addresses: &[IpAddr]) -> Result<(), CniError> {
-        let what = "remove a former pod's policies";
+    /// Removes what there is of a former pod with one of `addresses`; false: there is something, and the agent
+    /// has the table for itself.
+    fn forget(&self, addresses: &[IpAddr]) -> Result<bool, CniError> {
         match forget(&self.nft, addresses) {
-            Err(error) if error.errno() == Some(Errno::EPERM) => {
-                Err(again(format!("{what}: the agent that does not answer has the table")))
-            }
-            outcome => outcome.or_internal(what),
+            Err(error) if error.errno() == Some(Errno::EPERM) => Ok(false),
+            outcome => outcome.map(|()| true).or_internal("remove a former pod's policies"),
         }
     }
 }

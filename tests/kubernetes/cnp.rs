@@ -178,3 +178,29 @@ fn the_cases_of_the_conformance_suite_hold_for_packets() {
     assert!(checked > 150, "{checked}");
     agents.iter().for_each(crate::support::Agent::stop);
 }
+
+/// The agent says that nobody knows the pod, hears of it from the API, and puts its policies in force before the
+/// plugin has acted on the answer.
+#[test]
+fn a_pod_starts_whenever_the_api_makes_it_known() {
+    let scene = Scene::new(1, 0);
+    scene.api.enforce(role());
+    let (house, _) = HOUSES[0];
+    scene.api.put(namespace(&full(house), json!({HOUSE: house})));
+    let _agent = scene.serve(1, &[("POLICY", "on")]);
+    let host = scene.host(1);
+    for number in 0..60u64 {
+        let name = format!("late-{number}");
+        make_netns(host, &name);
+        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={name}", full(house));
+        let attachment = Attachment { args, ..Attachment::new(&name) };
+        let pod = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_micros(250 * number));
+                scene.api.put(object(&name, house, host.name(), ""));
+            });
+            Pod::connect(host, &Network::of(host), attachment).unwrap()
+        });
+        pod.delete();
+    }
+}
