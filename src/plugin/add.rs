@@ -133,11 +133,17 @@ impl<'a> NewInterface<'a> {
             line.guards += guard::ensure_shared(host.rtnl, guard, &add.conf, store);
         }
         let put_in_force = || {
-            let Some(asked) = asked else { return Ok(()) };
+            let Some(asked) = asked else { return Ok(None) };
             line.policies.push(asked.wait()?);
             // What a former pod was allowed to get may wait there for its MAC.
             let forget = attach::forget_neighbours(host.bridge.index, addresses);
-            host.rtnl.apply(&forget).or_internal("drop packets for a former pod")
+            host.rtnl.apply(&forget).or_internal("drop packets for a former pod")?;
+            let profile = port_profiles::of_port(&add.conf.data_dir, &plan.wanted.host_ifname);
+            if let (Some(_), Some(guard)) = (&profile, plan.context.guard.clone()) {
+                let guard = guard.with_profile(profile.as_ref());
+                line.guards += guard::ensure_shared(host.rtnl, &guard, &add.conf, store);
+            }
+            Ok(profile)
         };
         let attached = conntrack::without_former(addresses, || {
             attach::attach(&plan.context, &plan.wanted, put_in_force, undo)
@@ -226,9 +232,6 @@ impl<'a> AddPlan<'a> {
         };
         let bridge_port = BridgePort::new(wanted.port, mac);
         let addresses: Vec<IpAddr> = assigned.iter().map(|one| one.address.ip()).collect();
-        let host_end = &wanted.host_ifname;
-        let profile = conf.policy.and_then(|_| port_profiles::of_port(&conf.data_dir, host_end));
-        let guard = Guard::of(conf, host_end, mac, &addresses, wanted.host_mac);
         let context = AttachContext {
             rtnl: host.rtnl,
             bridge: &host.bridge,
@@ -239,7 +242,7 @@ impl<'a> AddPlan<'a> {
             mtu,
             alias: identity.alias_of_port(&bridge_port, add.args.pod().as_deref()),
             is_gateway: conf.is_gateway,
-            guard: guard.map(|guard| guard.with_profile(profile.as_ref())),
+            guard: Guard::of(conf, &wanted.host_ifname, mac, &addresses, wanted.host_mac),
         };
         AddPlan { context, wanted, assigned, routes }
     }

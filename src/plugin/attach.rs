@@ -21,6 +21,7 @@ use crate::os::sysctl;
 use crate::plan::bridge_ports;
 use crate::plan::guard::Guard;
 use crate::plan::pod::{PodInterface, paths};
+use crate::plan::profiles::PortProfile;
 use crate::plugin::claim::already_attached;
 use crate::plugin::failure::{self, OrInternal};
 use crate::plugin::guard;
@@ -44,6 +45,7 @@ pub struct AttachContext<'a> {
     pub alias: String,
     /// The host is the pods' gateway, so it sends to them.
     pub is_gateway: bool,
+    /// Without the pod's profile, which the agent may give it while it is asked.
     pub guard: Option<Guard>,
 }
 
@@ -58,8 +60,8 @@ pub struct Attached<'a> {
 /// For EEXIST in the pod.
 const ROUTE_EXISTS: &str = "route already exists in the pod; set a different priority or table";
 
-/// Creates what `wanted` says. `admit` is called before the first packet can pass: the link that is made down
-/// waits for it.
+/// Creates what `wanted` says. `admit` is called before the first packet can pass, and gives the pod's profile: the
+/// link that is made down waits for it, and so does its guard.
 ///
 /// There must be no link of the host end's name: the messages that follow the one that creates it
 /// find it by that name.
@@ -69,13 +71,13 @@ const ROUTE_EXISTS: &str = "route already exists in the pod; set a different pri
 pub fn attach<'a>(
     context: &AttachContext<'a>,
     wanted: &PodInterface,
-    admit: impl FnOnce() -> Result<(), CniError>,
+    admit: impl FnOnce() -> Result<Option<PortProfile>, CniError>,
     undo: &mut UndoStack<'a>,
 ) -> Result<Attached<'a>, CniError> {
     let (rtnl, bridge) = (context.rtnl, context.bridge);
     let admit_while_down = match needs_setup_while_down(wanted) {
         true => Some(admit),
-        false => admit().map(|()| None)?,
+        false => admit().map(|_| None)?,
     };
     if context.guard.is_none() {
         guard::clear(&wanted.host_ifname)?;
@@ -96,8 +98,9 @@ pub fn attach<'a>(
     created.map_err(|error| veth_refused(context, wanted, &error))?;
     let link = link.ok_or_else(|| CniError::internal(format!("{what}: it disappeared")))?;
     if let Some(admit) = admit_while_down {
-        admit()?;
-        set_up_host_end(context, wanted, &link)?;
+        let profile = admit()?;
+        let guard = context.guard.clone().map(|guard| guard.with_profile(profile.as_ref()));
+        set_up_host_end(context, guard.as_ref(), wanted, &link)?;
     }
     let own = OwnLink { rtnl, index: link.index };
     let (pod, left_out) = configure(context, wanted)?;
@@ -174,6 +177,7 @@ fn needs_setup_while_down(wanted: &PodInterface) -> bool {
 /// limit would take longer, and the first frames would pass unchecked.
 fn set_up_host_end(
     context: &AttachContext<'_>,
+    guard: Option<&Guard>,
     wanted: &PodInterface,
     link: &Link,
 ) -> Result<(), CniError> {
@@ -182,7 +186,7 @@ fn set_up_host_end(
         let why = "macspoofchk: this kernel cannot lock a port of a bridge; it needs Linux 5.18";
         return Err(CniError::new(code::UNSUPPORTED_FIELD, why));
     }
-    if let Some(guard) = &context.guard {
+    if let Some(guard) = guard {
         guard::set(guard, link.index)?;
     }
     let limit =
