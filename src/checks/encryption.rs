@@ -31,7 +31,7 @@ impl Handshakes {
         let (address, port) = (self.to.ip(), self.to.port());
         format!(
             "let UDP from and to port {port} of {address} through, at both hosts and between them; if it is \
-             open, humanz-agent status there says whether the host has this one's key"
+             open, look with humanz-agent doctor there"
         )
     }
 }

@@ -85,7 +85,10 @@ impl Asked<'_> {
             }
             asked = ask(add, entry, on_agent_down)?;
         }
-        Err(again("the agent changes its answer again and again".to_owned()))
+        Err(CniError::try_again(format!(
+            "policies: humanz-agent answered {TRIES} times that the pod is in quarantine, and put policies of its \
+             addresses in force each time; its log says why the pod comes and goes ({LOOK})"
+        )))
     }
 }
 
