@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::command::call::{Call, Outcome};
 use crate::command::table::{Cell, Table};
 use crate::inspect::pods::{self, PodAttachment};
+use crate::ipam::StoreEntry;
 use crate::plan::pod::LinkIdentity;
 use crate::settings::exit::{self, Exit};
 
@@ -42,10 +43,10 @@ pub struct TopPods {
 
 /// Bytes and packets that an interface has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct InterfaceCounters {
-    received_bytes: u64,
+pub struct InterfaceCounters {
+    pub received_bytes: u64,
     received_packets: u64,
-    sent_bytes: u64,
+    pub sent_bytes: u64,
     sent_packets: u64,
 }
 
@@ -72,7 +73,7 @@ pub fn run(call: &mut Call<'_>, options: &TopPods) -> Result<Outcome, Exit> {
     let mut traffic: Vec<PodTraffic<'_>> = pods
         .iter()
         .filter_map(|pod| {
-            let name = host_end(pod);
+            let name = host_end(&pod.network, &pod.entry);
             let total = *after.get(&name)?;
             let rate = total.since(&before.get(&name).copied().unwrap_or_default(), elapsed);
             Some(PodTraffic { pod, total, rate })
@@ -91,13 +92,17 @@ pub fn run(call: &mut Call<'_>, options: &TopPods) -> Result<Outcome, Exit> {
     call.answer(options.json, unread.is_empty(), json!({ "pods": values, "faults": unread }), &text)
 }
 
-fn host_end(pod: &PodAttachment) -> String {
-    let (container_id, ifname) = (pod.entry.container_id.as_str(), pod.entry.ifname.as_str());
-    let identity = LinkIdentity { network: &pod.network, container_id, ifname };
-    identity.host_ifname().as_str().to_owned()
+/// The name of the interface on the host.
+pub fn host_end(network: &str, entry: &StoreEntry) -> String {
+    let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
+    LinkIdentity { network, container_id, ifname }.host_ifname().as_str().to_owned()
 }
 
-fn counters() -> Result<BTreeMap<String, InterfaceCounters>, Exit> {
+/// Of every interface of this network namespace, by name.
+///
+/// # Errors
+/// /proc is not there.
+pub fn counters() -> Result<BTreeMap<String, InterfaceCounters>, Exit> {
     let text = fs::read_to_string(COUNTERS).with_context(|| format!("read {COUNTERS}"))?;
     Ok(parse(&text))
 }
@@ -161,7 +166,7 @@ fn value(pod: &PodTraffic<'_>) -> Value {
     json!({
         "pod": pod.pod.entry.pod, "container": pod.pod.entry.container_id,
         "network": pod.pod.network, "addresses": addresses(pod.pod),
-        "interface": host_end(pod.pod),
+        "interface": host_end(&pod.pod.network, &pod.pod.entry),
         "sends": { "bytes_per_second": received_bytes, "packets_per_second": received_packets },
         "receives": { "bytes_per_second": sent_bytes, "packets_per_second": sent_packets },
         "sent_bytes": pod.total.received_bytes, "received_bytes": pod.total.sent_bytes,

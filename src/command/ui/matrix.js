@@ -109,6 +109,7 @@ function reach(m) {
     m.rows.length + " of " + m.hosts + " hosts report: " + (well ? "no faults" :
       down.size + " not reached by most, " + ones + " with other faults");
   $("reach-note").className = well ? "faint" : "bad";
+  drawMap(m);
   fill("reach", m.hosts < 2 ? [] : few ? grid(m) : digest(m));
   fill("reach-remarks", m.remarks.map((remark) => make("li", remark)));
 }

@@ -1,5 +1,6 @@
 //! `ui`: a web page with this host's status.
 
+mod pods;
 mod serve;
 
 use std::net::SocketAddr;
@@ -10,11 +11,11 @@ use argh::{ArgsInfo, FromArgs};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::flows;
-use crate::command::ui::serve::{PageAddress, serve};
+use crate::command::ui::serve::{PageAddress, PageSources, serve};
 use crate::settings::exit::{self, Exit};
 
-/// serve a page that shows this host: subnets, other hosts and the way to each, which host reaches
-/// which, addresses in use, faults, changes as they are made. It asks the agent, changes nothing and loads nothing from
+/// serve a page that shows the cluster as this host knows it: a map of the hosts and of who reaches which, the
+/// way to each, this host's pods and what they send, flows, faults, changes as they are made. It asks the agent, changes nothing and loads nothing from
 /// elsewhere
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
@@ -52,8 +53,16 @@ pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
         PageAddress::Loopback(address) => format!("http://{address}/"),
         PageAddress::Socket(path) => path.display().to_string(),
     };
-    let find = move || flows::find(&settings).map(|it| it.json()).map_err(|exit| exit.why);
-    serve(&place, agent, Arc::new(find), || call.line(&url).map(drop)).map(|never| match never {})
+    let settings = Arc::new(settings);
+    let of_flows = Arc::clone(&settings);
+    let sources = PageSources {
+        agent,
+        flows: Arc::new(move || {
+            flows::find(&of_flows).map(|it| it.json()).map_err(|exit| exit.why)
+        }),
+        pods: Arc::new(move || pods::find(&settings).map_err(|exit| exit.why)),
+    };
+    serve(&place, sources, || call.line(&url).map(drop)).map(|never| match never {})
 }
 
 /// No address that other hosts could reach.

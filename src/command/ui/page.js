@@ -1,7 +1,7 @@
 "use strict";
 // Everything on the page is put there as text: names and reasons come from other hosts.
 const $ = (id) => document.getElementById(id);
-const SHOWN = 200;
+const SHOWN = 200, FIRST = 10;
 let status = null;
 
 function make(tag, text, name) {
@@ -105,15 +105,20 @@ function peers(s) {
   $("more").textContent = all.length > SHOWN ? all.length - SHOWN + " more" : "";
 }
 
+function problem(found) {
+  const item = make("li", found.what);
+  if (found.since) item.append(make("span", " since " + found.since.replace("T", " ").slice(0, 19), "since"));
+  if (found.fix) item.append(make("span", "→ " + found.fix, "fix"));
+  return item;
+}
+
 function problems(s) {
-  const all = s.problems || [];
+  const all = s.problems || [], rest = all.slice(FIRST, SHOWN);
   $("problems-box").hidden = all.length === 0;
-  fill("problems", all.slice(0, SHOWN).map((problem) => {
-    const item = make("li", problem.what);
-    if (problem.since) item.append(make("span", " since " + problem.since.replace("T", " ").slice(0, 19), "since"));
-    if (problem.fix) item.append(make("span", "→ " + problem.fix, "fix"));
-    return item;
-  }));
+  fill("problems", all.slice(0, FIRST).map(problem));
+  $("problems-more").hidden = rest.length === 0;
+  $("problems-more").querySelector("summary").textContent = all.length - FIRST + " more";
+  fill("problems-rest", rest.map(problem));
 }
 
 function changes(s) {
@@ -134,7 +139,7 @@ function show() {
   document.title = s.node.name + " – humanz";
   const count = (s.problems || []).length;
   const well = s.ready && count === 0;
-  $("state").textContent = !s.ready ? "not ready: no pod can start" : well ? "all is well" : count + (count === 1 ? " problem" : " problems");
+  $("state").textContent = !s.ready ? "not ready: no pod can start" : well ? "this host is well" : count + (count === 1 ? " problem" : " problems");
   $("state").className = well ? "good" : "bad";
   for (const part of [host, addresses, matrix, peers, problems, changes, loops]) part(s);
 }

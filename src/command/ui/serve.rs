@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -30,17 +30,26 @@ pub enum PageAddress {
     Socket(PathBuf),
 }
 
-/// Who connects to what, as the page has it; else why that is not known.
-pub type FindFlows = Arc<dyn Fn() -> Result<Value, String> + Send + Sync>;
+/// JSON for the page; else why that is not known.
+pub type FindValue = Arc<dyn Fn() -> Result<Value, String> + Send + Sync>;
 
-/// Serves the page at `place`; `ready` is called once clients can connect. `agent`: its socket.
+/// Where the page's data comes from.
+pub struct PageSources {
+    /// The agent's socket.
+    pub agent: PathBuf,
+    /// Who connects to what.
+    pub flows: FindValue,
+    /// The pods of this host.
+    pub pods: FindValue,
+}
+
+/// Serves the page at `place`; `ready` is called once clients can connect.
 ///
 /// # Errors
 /// The place cannot be had, or `ready` failed.
 pub fn serve(
     place: &PageAddress,
-    agent: PathBuf,
-    flows: FindFlows,
+    sources: PageSources,
     ready: impl FnOnce() -> Result<(), Exit>,
 ) -> Result<Infallible, Exit> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
@@ -56,7 +65,7 @@ pub fn serve(
                 ready()?;
                 let accept = async || Ok(listener.accept().await?.0);
                 let respond = async move |stream: &mut TcpStream, request, _: &ClientConnection| {
-                    let response = answer(&request, true, &agent, &flows).await;
+                    let response = answer(&request, true, &sources).await;
                     http_server::write(stream, &request, &response).await
                 };
                 Ok(http_server::serve(accept, respond).await)
@@ -70,7 +79,7 @@ pub fn serve(
                 let accept = async || Ok(listener.accept().await?.0);
                 let respond =
                     async move |stream: &mut UnixStream, request, _: &ClientConnection| {
-                        let response = answer(&request, false, &agent, &flows).await;
+                        let response = answer(&request, false, &sources).await;
                         http_server::write(stream, &request, &response).await
                     };
                 Ok(http_server::serve(accept, respond).await)
@@ -80,7 +89,7 @@ pub fn serve(
 }
 
 /// The response. `named`: the request must call this host by a name of its own.
-async fn answer(request: &HttpRequest, named: bool, agent: &Path, flows: &FindFlows) -> Response {
+async fn answer(request: &HttpRequest, named: bool, sources: &PageSources) -> Response {
     if named && !request.is_for_loopback() {
         return Response::text(403, "open this page by 127.0.0.1, [::1] or localhost");
     }
@@ -89,14 +98,17 @@ async fn answer(request: &HttpRequest, named: bool, agent: &Path, flows: &FindFl
         "/" => part("text/html; charset=utf-8", include_str!("page.html")),
         "/page.js" => part("text/javascript; charset=utf-8", include_str!("page.js")),
         "/matrix.js" => part("text/javascript; charset=utf-8", include_str!("matrix.js")),
+        "/map.js" => part("text/javascript; charset=utf-8", include_str!("map.js")),
+        "/pods.js" => part("text/javascript; charset=utf-8", include_str!("pods.js")),
         "/flows.js" => part("text/javascript; charset=utf-8", include_str!("flows.js")),
         "/page.css" => part("text/css; charset=utf-8", include_str!("page.css")),
-        "/v1/flows" => {
-            let flows = Arc::clone(flows);
-            found(spawn_blocking(move || flows()).await)
+        path @ ("/v1/flows" | "/v1/pods") => {
+            let source = if path == "/v1/pods" { &sources.pods } else { &sources.flows };
+            let source = Arc::clone(source);
+            found(spawn_blocking(move || source()).await)
         }
         path @ ("/v1/status" | "/v1/matrix") => {
-            let (agent, path) = (agent.to_owned(), path.to_owned());
+            let (agent, path) = (sources.agent.clone(), path.to_owned());
             found(spawn_blocking(move || agent_socket::get(&agent, &path)).await)
         }
         _ => Response::text(404, "there is only /"),
@@ -120,8 +132,12 @@ mod tests {
         let (path, host) = (path.to_owned(), host.map(str::to_owned));
         let request = HttpRequest { path, host, head_only: false };
         let runtime = runtime::Builder::new_current_thread().build().unwrap();
-        let flows: FindFlows = Arc::new(|| Err("FLOWS is off".to_owned()));
-        runtime.block_on(answer(&request, true, Path::new("/nonexistent"), &flows))
+        let sources = PageSources {
+            agent: "/nonexistent".into(),
+            flows: Arc::new(|| Err("FLOWS is off".to_owned())),
+            pods: Arc::new(|| Err("the stores cannot be read".to_owned())),
+        };
+        runtime.block_on(answer(&request, true, &sources))
     }
 
     #[test]
@@ -138,6 +154,7 @@ mod tests {
         assert_eq!(response.status, 502);
         assert!(text.contains("no agent serves this host"), "{text}");
         assert_eq!(asked("/v1/flows", Some("localhost")).status, 502);
+        assert_eq!(asked("/v1/pods", Some("localhost")).status, 502);
         assert_eq!(asked("/v1/changes", Some("localhost")).status, 404);
     }
 
@@ -147,6 +164,8 @@ mod tests {
             include_str!("page.html"),
             include_str!("page.js"),
             include_str!("matrix.js"),
+            include_str!("map.js"),
+            include_str!("pods.js"),
             include_str!("flows.js"),
             include_str!("page.css"),
         ] {
