@@ -95,7 +95,7 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz packaging/architecture.md \
 		packaging/coexistence.md packaging/migration.md packaging/operations.md \
 		packaging/policy.md packaging/tenants.md packaging/trust.md
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz/doc packaging/doc/overview.svg
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz/doc packaging/doc/overview.svg packaging/doc/page.png
 	install -D -m 0644 LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE
 	install -D -m 0644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/humanz
 	install -D -m 0644 packaging/monitoring/alerts.yml $(DESTDIR)$(PREFIX)/share/humanz/alerts.yml

@@ -301,6 +301,7 @@ fn everything_is_installed_below_the_folder_asked_for() {
         "/usr/share/doc/humanz/architecture.md",
         "/usr/share/doc/humanz/coexistence.md",
         "/usr/share/doc/humanz/doc/overview.svg",
+        "/usr/share/doc/humanz/doc/page.png",
         "/usr/share/doc/humanz/migration.md",
         "/usr/share/doc/humanz/operations.md",
         "/usr/share/doc/humanz/policy.md",
