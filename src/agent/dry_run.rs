@@ -149,6 +149,7 @@ fn claim(
         vacated: Default::default(),
         without_record: BTreeSet::new(),
         leaves_claims: false,
+        leaves_key_unclaimed: false,
         ticket: None,
         has_raced: false,
         instance: String::new(),

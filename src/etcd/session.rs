@@ -216,7 +216,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     new_store_id,
                 }))
             }
-            Command::ReadHosts => Event::FoundHosts(self.etcd.read_hosts().await?),
+            Command::ReadHosts => Event::FoundHosts(Box::new(self.etcd.read_hosts().await?)),
             Command::Commit { what, transaction } => {
                 Event::Committed(self.etcd.commit(what, &transaction).await?)
             }

@@ -16,6 +16,7 @@ use crate::lease::claim::owners::{owner, recorded, taken};
 use crate::lease::error::LeaseError;
 use crate::lease::growth;
 use crate::lease::identity::{Claimant, Lease, node_record};
+use crate::lease::key_owners;
 use crate::lease::records::{Alive, Key};
 use crate::lease::right::right;
 use crate::lease::snapshot::Snapshot;
@@ -41,6 +42,8 @@ pub enum Step {
     Grow(Transaction),
     /// Put the alive key before anything else: of two machines with one name only one can.
     PutAlive,
+    /// Claim the WireGuard key before the record publishes it.
+    ClaimKey(Transaction),
     AllocateTicket,
     Refused(LeaseError),
 }
@@ -79,10 +82,11 @@ fn step(found: &Snapshot, own: &Claimant) -> Result<Step, LeaseError> {
         };
         lease.subnets.set(family, Some(subnet));
     }
-    Ok(match write(found, own, &lease) {
-        Some(_) if !is_alive => Step::PutAlive,
-        Some(transaction) => Step::Write { transaction, lease, fresh },
-        None => Step::Held(lease),
+    Ok(match (key_owners::claim(found, own), write(found, own, &lease)) {
+        (None, None) => Step::Held(lease),
+        _ if !is_alive => Step::PutAlive,
+        (Some(transaction), _) => Step::ClaimKey(transaction),
+        (None, Some(transaction)) => Step::Write { transaction, lease, fresh },
     })
 }
 

@@ -71,6 +71,8 @@ pub struct Claimant {
     pub without_record: BTreeSet<NodeName>,
     /// Surplus claims in its name stay: another host wrote them, and this one may not delete them.
     pub leaves_claims: bool,
+    /// It may not claim the WireGuard key that it publishes.
+    pub leaves_key_unclaimed: bool,
     /// A number that no other host has, once allocated.
     pub ticket: Option<i64>,
     /// Another host was first with a key that this one compared.

@@ -13,6 +13,7 @@ pub mod error;
 pub mod etcd_error;
 pub mod growth;
 pub mod identity;
+pub mod key_owners;
 pub mod known_config;
 pub mod node_error;
 pub mod peers;

@@ -1,11 +1,12 @@
 //! Pure. The other hosts of the network, with invalid and conflicting data left out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
 use crate::lease::choose;
+use crate::lease::key_owners;
 use crate::lease::records::{Backend, NodeName, NodeRecord, Tunnel, WireguardEnd};
 use crate::lease::right::{Evidence, Right};
 use crate::lease::snapshot::{Snapshot, Stored};
@@ -75,10 +76,17 @@ pub enum PeerFault {
         /// The agent of `other` runs.
         alive: bool,
     },
-    #[error(
-        "host {host}: its WireGuard key is ignored: it is that of host {owner}, whose record is older"
-    )]
-    SharedKey { host: NodeName, owner: NodeName },
+    #[error("host {host}: its WireGuard key is ignored: it is that of host {owner}, which had it first{}",
+        if *alive { "" } else { " and whose agent does not run" })]
+    SharedKey {
+        host: NodeName,
+        owner: NodeName,
+        /// The agent of `owner` runs.
+        alive: bool,
+    },
+    /// Of this host. Those of other hosts may be of versions that know no claims.
+    #[error("host {own}: its WireGuard key is not claimed in etcd: another host could take it")]
+    UnclaimedKey { own: NodeName },
     #[error(
         "the claim of subnet {subnet} says {claimant} since revision {modified}, but host \
         {owner} has had the subnet since revision {since}; the claim is ignored"
@@ -132,11 +140,13 @@ impl PeerFault {
                     }
                 },
             ),
-            PeerFault::SharedKey { host, .. } => (
-                Object::Host(host.clone()),
+            PeerFault::SharedKey { host, owner, alive } => {
+                (Object::Host(host.clone()), own_key(host, owner, *alive))
+            }
+            PeerFault::UnclaimedKey { own } => (
+                Object::Host(own.clone()),
                 format!(
-                    "if {host} was copied from the other: remove wireguard.key from STATE_DIR there and \
-                     restart its agent, which makes a key of its own"
+                    "give it the permission to write its claim: humanz-agent nodes roles --apply {own}"
                 ),
             ),
             PeerFault::Claim { subnet, owner, .. } => (
@@ -147,7 +157,25 @@ impl PeerFault {
                 ),
             ),
         };
-        Problem::new(ProblemKind::OtherHost, subject, self.to_string()).with_fix(fix)
+        let kind = match self {
+            PeerFault::UnclaimedKey { .. } => ProblemKind::EtcdRecord,
+            _ => ProblemKind::OtherHost,
+        };
+        Problem::new(kind, subject, self.to_string()).with_fix(fix)
+    }
+}
+
+/// How `host` gets another key than that of `owner`.
+fn own_key(host: &NodeName, owner: &NodeName, alive: bool) -> String {
+    let anew = format!(
+        "if {host} was copied from it, {host} needs a key of its own: there, rm STATE_DIR/wireguard.key, \
+         ip link del humanz-wg, and restart humanz-agent"
+    );
+    match alive {
+        true => anew,
+        false => {
+            format!("if {owner} is permanently gone: humanz-agent nodes rm {owner}; {anew}")
+        }
     }
 }
 
@@ -232,29 +260,42 @@ fn shared_addresses(by_name: &BTreeMap<NodeName, Peer>, found: &Snapshot) -> Vec
     faults
 }
 
-/// Takes keys from all hosts but the one whose record is the oldest: a key that is two hosts' would lead the
-/// packets for one to the other.
+/// Takes keys from all hosts but their owners: a key that is two hosts' would lead the packets for one to the
+/// other.
 fn shared_keys(
     by_name: &mut BTreeMap<NodeName, Peer>,
     own: &NodeName,
     found: &Snapshot,
 ) -> Vec<PeerFault> {
-    let created = |host: &NodeName| found.nodes.get(host).map_or(i64::MAX, |node| node.created);
-    let own_key = found.nodes.get(own).and_then(|node| node.value.wireguard);
+    let owners = key_owners::owners(found);
     let of_peers = by_name.iter().filter_map(|(host, peer)| Some((host, peer.wireguard?)));
-    let claims = of_peers.chain(own_key.map(|key| (own, key)));
-    let mut claims: Vec<(PublicKey, i64, NodeName)> =
-        claims.map(|(host, end)| (end.public_key, created(host), host.clone())).collect();
-    claims.sort_unstable();
+    let of_own = found.nodes.get(own).and_then(|node| Some((own, node.value.wireguard?)));
+    let published = of_peers.chain(of_own).map(|(host, end)| (host, end.public_key));
+    let claimed = found.wireguard_keys.iter().map(|(host, claim)| (host, claim.value));
+    let uses: BTreeSet<(PublicKey, NodeName)> = published
+        .chain(claimed)
+        .filter(|(host, key)| owners.get(key) != Some(host))
+        .map(|(host, key)| (key, host.clone()))
+        .collect();
     let mut faults = Vec::new();
-    for claims in claims.chunk_by(|one, other| one.0 == other.0) {
-        let (_, _, owner) = &claims[0];
-        for (_, _, host) in &claims[1..] {
-            // This host cannot send to its own key.
-            let refused = if host == own { owner } else { host };
-            by_name.entry(refused.clone()).and_modify(|peer| peer.wireguard = None);
-            faults.push(PeerFault::SharedKey { host: host.clone(), owner: owner.clone() });
+    for (key, host) in uses {
+        let Some(owner) = owners.get(&key).map(|owner| (*owner).clone()) else { continue };
+        // This host cannot send to its own key.
+        let refused = if host == *own { &owner } else { &host };
+        if let Some(peer) = by_name.get_mut(refused)
+            && peer.wireguard.is_some_and(|end| end.public_key == key)
+        {
+            peer.wireguard = None;
         }
+        let alive = found.alive.contains_key(&owner);
+        faults.push(PeerFault::SharedKey { host, owner, alive });
+    }
+    let is_claimed = |end: WireguardEnd| {
+        let claim = found.wireguard_keys.get(own);
+        claim.is_some_and(|claim| claim.value == end.public_key)
+    };
+    if of_own.is_some_and(|(_, end)| !is_claimed(end)) {
+        faults.push(PeerFault::UnclaimedKey { own: own.clone() });
     }
     faults
 }

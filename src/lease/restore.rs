@@ -11,6 +11,7 @@ use ipnetwork::IpNetwork;
 use crate::lease::choose;
 use crate::lease::claim::owners::unclaimed;
 use crate::lease::identity::Network;
+use crate::lease::key_owners;
 use crate::lease::records::{Ancestor, ClusterConfig, Key, NodeName, Roots};
 use crate::lease::restore::removed::{Rollback, ownership};
 use crate::lease::snapshot::{Snapshot, Stored};
@@ -267,6 +268,8 @@ const BATCH_BYTES: usize = 512 * 1024;
 #[derive(Default)]
 struct Remains {
     subnets: Vec<IpNetwork>,
+    /// It claimed a WireGuard key that was no other host's.
+    owns_key: bool,
 }
 
 /// Every host that has a key or a claim.
@@ -280,6 +283,10 @@ fn remains(known: &Snapshot) -> BTreeMap<&NodeName, Remains> {
         if !remains.subnets.contains(subnet) {
             remains.subnets.push(*subnet);
         }
+    }
+    // A claim that comes later than the owner's would be as old as that.
+    for host in key_owners::claimants(known) {
+        hosts.entry(host).and_modify(|remains| remains.owns_key = true);
     }
     hosts
 }
@@ -352,7 +359,8 @@ impl Loss<'_> {
         let Loss { found, network: Network { roots, .. }, .. } = self;
         let mut transaction = Transaction::default();
         let claims = remains.subnets.iter().map(|subnet| Key::Claim(*subnet));
-        let own = [Key::Host(host.clone()), Key::Node(host.clone())].into_iter().chain(claims);
+        let own = [Key::Host, Key::Node, Key::WireguardKey].map(|key| key(host.clone()));
+        let own = own.into_iter().chain(claims);
         let own: Vec<Key> = own.collect();
         for key in &own {
             found.unchanged(&mut transaction, roots, key);
@@ -371,12 +379,14 @@ impl Loss<'_> {
     }
 }
 
-/// The keys of a host in `known`: host key, record, claims.
+/// The keys of a host in `known`: host key, record, claims, claim of its WireGuard key.
 fn keys_of(known: &Snapshot, host: &NodeName, remains: &Remains) -> Vec<Key> {
     let key = known.hosts.contains_key(host).then(|| Key::Host(host.clone()));
     let node = known.nodes.contains_key(host).then(|| Key::Node(host.clone()));
     let claims = remains.subnets.iter().filter(|subnet| known.claims.contains_key(subnet));
-    key.into_iter().chain(node).chain(claims.map(|subnet| Key::Claim(*subnet))).collect()
+    let claims = claims.map(|subnet| Key::Claim(*subnet));
+    let wireguard = remains.owns_key.then(|| Key::WireguardKey(host.clone()));
+    key.into_iter().chain(node).chain(claims).chain(wireguard).collect()
 }
 
 /// The value of one of the [`keys_of`] a host.
@@ -385,6 +395,7 @@ fn value(known: &Snapshot, key: &Key) -> String {
         Key::Host(host) => known.hosts[host].value.to_string(),
         Key::Node(host) => known.nodes[host].value.to_json(),
         Key::Claim(subnet) => known.claims[subnet].value.to_string(),
+        Key::WireguardKey(host) => known.wireguard_keys[host].value.to_string(),
         Key::Config | Key::Alive(_) | Key::Contender(_) => String::new(),
     }
 }

@@ -74,7 +74,8 @@ pub fn of_host(roots: &Roots, name: &NodeName, subnets: &[IpNetwork]) -> HostRol
         range(RangeAccess::ReadWrite, roots.announcements_range()),
         range(RangeAccess::Write, roots.blocks_of(name)),
     ];
-    let own = [Key::Host, Key::Node, Key::Alive, Key::Contender].map(|key| key(name.clone()));
+    let own = [Key::Host, Key::Node, Key::Alive, Key::Contender, Key::WireguardKey];
+    let own = own.map(|key| key(name.clone()));
     let own = own.into_iter().chain(subnets.iter().map(|subnet| Key::Claim(*subnet)));
     let own = own.map(|key| roots.key(&key)).chain([roots.report(name)]);
     let write = own.map(|key| Permission { access: RangeAccess::Write, key, is_prefix: false });
@@ -253,6 +254,7 @@ mod tests {
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/nodes/h9",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/alive/h9",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/contenders/h9",
+                "etcdctl role grant-permission humanz-h9 write /humanz/v1/wireguard/h9",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/subnets/4/10.244.9.0-24",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/subnets/6/fd10:244:0:9::-64",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1-probes/h9",

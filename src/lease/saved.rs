@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::lease::identity::{Identity, Lease};
 use crate::lease::records::{ClusterConfig, NodeName, NodeRecord};
 use crate::lease::snapshot::{EtcdCluster, Snapshot, Stored};
-use crate::net::{PerFamily, hash};
+use crate::net::{PerFamily, PublicKey, hash};
 
 /// The last known good state.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +46,8 @@ struct StateFile<'a> {
     hosts: Vec<StoredEntry<Cow<'a, NodeName>, IpNetwork>>,
     nodes: Vec<StoredEntry<Cow<'a, NodeName>, Cow<'a, NodeRecord>>>,
     claims: Vec<StoredEntry<IpNetwork, Cow<'a, NodeName>>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    wireguard_keys: Vec<StoredEntry<Cow<'a, NodeName>, PublicKey>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     resolved: Cow<'a, Resolved>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -100,6 +102,7 @@ impl Saved {
         let hosts = snapshot.hosts.iter();
         let nodes = snapshot.nodes.iter();
         let claims = snapshot.claims.iter();
+        let wireguard_keys = snapshot.wireguard_keys.iter();
         StateFile {
             host: Borrowed(&self.host),
             machine_id: Borrowed(&self.machine_id),
@@ -111,6 +114,9 @@ impl Saved {
                 .map(|(host, at)| entry(Borrowed(host), Borrowed(&*at.value), at))
                 .collect(),
             claims: claims.map(|(subnet, at)| entry(*subnet, Borrowed(&at.value), at)).collect(),
+            wireguard_keys: wireguard_keys
+                .map(|(host, at)| entry(Borrowed(host), at.value, at))
+                .collect(),
             resolved: Borrowed(&self.resolved),
             without_record: Borrowed(&*snapshot.without_record),
             cluster: snapshot.cluster,
@@ -138,12 +144,17 @@ impl StateFile<'_> {
         let claims = self.claims.into_iter().map(|(subnet, host, created, modified)| {
             (subnet, Stored { value: host.into_owned(), created, modified })
         });
+        let wireguard_keys =
+            self.wireguard_keys.into_iter().map(|(host, value, created, modified)| {
+                (host.into_owned(), Stored { value, created, modified })
+            });
         let snapshot = Snapshot {
             revision: self.revision,
             config,
             hosts: Arc::new(hosts.collect()),
             nodes: Arc::new(nodes.collect()),
             claims: Arc::new(claims.collect()),
+            wireguard_keys: Arc::new(wireguard_keys.collect()),
             without_record: Arc::new(self.without_record.into_owned()),
             cluster: self.cluster,
             ..Snapshot::default()
@@ -180,6 +191,7 @@ pub mod tests {
             ("/h/h2", "10.0.2.0/24", 3, 5),
             ("/z/nodes/h2", node, 4, 4),
             ("/z/subnets/4/10.0.2.0-24", "h2", 4, 4),
+            ("/z/wireguard/h2", "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=", 4, 4),
         ] {
             let raw = Raw { key: key.as_bytes(), value: value.as_bytes(), created, modified };
             snapshot.put(&roots, raw);

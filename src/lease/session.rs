@@ -72,6 +72,7 @@ impl SessionMachine {
             vacated: Default::default(),
             without_record: without_record.cloned().unwrap_or_default(),
             leaves_claims: false,
+            leaves_key_unclaimed: false,
             ticket: None,
             has_raced: false,
             instance,
@@ -153,6 +154,9 @@ impl SessionMachine {
                 self.warnings.push(format!("claims in the name of this host stay: {why}"));
                 self.claim(found)
             }
+            (State::ClaimingKey(found, _), Err(EtcdError::Denied(why))) => {
+                self.leave_key_unclaimed(found, why)
+            }
             (State::PuttingAlive(found, ..) | State::Asking(found), Err(EtcdError::NoLease(_))) => {
                 Ok(self.await_lease(found))
             }
@@ -168,7 +172,7 @@ impl SessionMachine {
                 Ok(Command::ReadHosts)
             }
             (State::Probation(found, lease), Ok(Event::FoundHosts(now))) => {
-                Ok(self.proved(found, lease, now))
+                Ok(self.proved(found, lease, *now))
             }
             (State::Reading, Ok(Event::Found(found))) => self.consider(*found),
             (State::AwaitingLease(found), Ok(Event::LeaseKept(etcd_lease))) => {

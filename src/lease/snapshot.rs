@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::records::{
     Alive, ClusterConfig, Contender, Key, NodeName, NodeRecord, RecordError, Roots, claim_value,
-    host_value,
+    host_value, wireguard_value,
 };
 use crate::lease::transaction::{Transaction, Write};
 use crate::net::problem::capped;
 use crate::net::shown::shown;
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::{Object, Problem, ProblemKind, PublicKey};
 
 /// Malformed keys that are kept; further ones are ignored without a fault.
 const MOST_FAULTS: usize = 1000;
@@ -39,6 +39,8 @@ pub struct Snapshot {
     pub alive: Arc<BTreeMap<NodeName, Stored<Arc<Alive>>>>,
     /// Agents that found the names of their hosts in use.
     pub contenders: Arc<BTreeMap<NodeName, Stored<Arc<Contender>>>>,
+    /// The WireGuard key that each host claims.
+    pub wireguard_keys: Arc<BTreeMap<NodeName, Stored<PublicKey>>>,
     /// Keys without a valid record, by key.
     pub faults: Arc<BTreeMap<Box<str>, IgnoredKey>>,
     /// Hosts whose node record went while their subnet stayed: those do not run the Python agent.
@@ -196,6 +198,7 @@ impl Snapshot {
             Key::Claim(subnet) => self.claims.get(subnet).map(Stored::revisions),
             Key::Alive(name) => self.alive.get(name).map(Stored::revisions),
             Key::Contender(name) => self.contenders.get(name).map(Stored::revisions),
+            Key::WireguardKey(name) => self.wireguard_keys.get(name).map(Stored::revisions),
         };
         let fault = || self.faults.get(roots.key(key).as_str());
         valid.or_else(|| fault().map(|fault| (fault.created, fault.modified))).unwrap_or_default()
@@ -224,6 +227,16 @@ impl Snapshot {
                 let stored = raw.stored(Arc::new(Contender::parse(raw.value)?));
                 Arc::make_mut(&mut self.contenders).insert(name.clone(), stored);
             }
+            Key::WireguardKey(name) => {
+                let mut stored = raw.stored(wireguard_value(raw.value)?);
+                let claims = Arc::make_mut(&mut self.wireguard_keys);
+                // One that is remembered from before a loss of data, and is back.
+                if claims.get(name).is_some_and(|old| old.created == 0 && old.value == stored.value)
+                {
+                    stored.created = 0;
+                }
+                claims.insert(name.clone(), stored);
+            }
         }
         Ok(())
     }
@@ -236,6 +249,7 @@ impl Snapshot {
             Key::Claim(subnet) => discard(&mut self.claims, subnet),
             Key::Alive(name) => discard(&mut self.alive, name),
             Key::Contender(name) => discard(&mut self.contenders, name),
+            Key::WireguardKey(name) => discard(&mut self.wireguard_keys, name),
         }
     }
 }

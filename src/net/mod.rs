@@ -22,4 +22,4 @@ pub use object::Object;
 pub use port::{HostPort, PortForward, PortMapping, Protocol, ReservedPort};
 pub use problem::{Problem, ProblemKind, Severity};
 pub use range::AddressRange;
-pub use wireguard_key::{PrivateKey, PublicKey};
+pub use wireguard_key::{KeyError, PrivateKey, PublicKey};

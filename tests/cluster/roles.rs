@@ -183,6 +183,8 @@ fn writes_no_key_of_others(login: Login) {
         "/humanz/hosts/h33",
         "/humanz/v1/nodes/evil",
         "/humanz/v1/alive/evil",
+        "/humanz/v1/wireguard/evil",
+        "/humanz/v1/wireguard/h1",
         "/humanz/v1/subnets/4/10.244.99.0-24",
         "/humanz/v1/subnets/4/10.244.0.0-17",
         "/humanz/v1-probes/h1",
@@ -291,6 +293,7 @@ fn harm_its_own_pods_alone(login: Login) {
         (&claim, "h1".into(), "the claim of subnet 10.244.3.0/24 says h1"),
         (&claim, "h2".into(), "the claim of subnet 10.244.3.0/24 says h2"),
         ("/humanz/v1/alive/h3", "garbage".into(), "/humanz/v1/alive/h3"),
+        ("/humanz/v1/wireguard/h3", "garbage".into(), "/humanz/v1/wireguard/h3"),
         ("/humanz/v1-probes/h3", "garbage".into(), ""),
     ];
     for (key, value, named) in &attacks {

@@ -245,13 +245,15 @@ fn a_missing_or_doubled_key_closes_the_way_and_names_the_hosts() {
     all.restart(2);
     all.pods[0].until_ok(&format!("ping -n -c 1 -W 1 {}", all.pods[1].v4()), SOON);
 
+    // The older host is stolen, and claims and publishes the key of the newer one.
     let older = created(&all.cluster, "h2") < created(&all.cluster, "h3");
-    let (owner, taker) = if older { (2, 3) } else { (3, 2) };
+    let (owner, taker) = if older { (3, 2) } else { (2, 3) };
     all.agents[taker - 1].kill();
     let taken = device(all.host(owner)).public_key.unwrap();
     rewrite(&all.cluster, &format!("h{taker}"), |record| {
         record["wireguard"]["publicKey"] = taken.to_string().into();
     });
+    all.cluster.etcd.put(&format!("/humanz/v1/wireguard/h{taker}"), taken.to_string());
     let fault = format!("host h{taker}: its WireGuard key is ignored: it is that of host h{owner}");
     for host in [all.host(1), all.host(owner)] {
         local::status_when(host, "both hosts are named", |status| {

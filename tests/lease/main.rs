@@ -17,6 +17,7 @@ mod disputed;
 mod growth;
 mod host;
 mod hostile;
+mod keys;
 mod loss;
 mod outage;
 mod python;

@@ -2,13 +2,14 @@
 //! killed.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU16;
 use std::time::UNIX_EPOCH;
 
-use humanz::lease::records::{Backend, NodeName, Roots};
+use humanz::lease::records::{Backend, NodeName, Roots, WireguardEnd};
 use humanz::lease::session::SessionMachine;
 use humanz::lease::{HostAttributes, Identity, Network, Saved};
-use humanz::net::PerFamily;
 use humanz::net::subnet::{self, Pool};
+use humanz::net::{PerFamily, PublicKey};
 use ipnetwork::IpNetwork;
 
 use super::flaw::Flaw;
@@ -151,13 +152,22 @@ impl Host {
         saved.map(|saved| saved.lease.subnets).unwrap_or_default()
     }
 
+    /// Every second machine encrypts, with a key of its own.
+    pub fn wireguard(&self) -> Option<WireguardEnd> {
+        let mut bytes = [1; 32];
+        let id = self.machine_id().into_bytes();
+        bytes.iter_mut().zip(id).for_each(|(to, from)| *to = from);
+        let end = WireguardEnd { public_key: PublicKey(bytes), port: NonZeroU16::MIN };
+        self.identity().is_multiple_of(2).then_some(end)
+    }
+
     pub fn attributes(&self) -> HostAttributes {
         let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, self.address));
         HostAttributes {
             addresses: PerFamily { v4: Some(address), v6: None },
             backend: Backend::Direct,
             tunnel: None,
-            wireguard: None,
+            wireguard: self.wireguard(),
             mtu: 1500,
         }
     }

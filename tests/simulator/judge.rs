@@ -215,6 +215,11 @@ impl World {
         if found.claims.get(&subnet).is_none_or(|claim| claim.value != name) {
             return Some(format!("it has no claim on {subnet}"));
         }
+        let key = self.hosts[host].wireguard().map(|end| end.public_key);
+        let claimed = found.wireguard_keys.get(&name).map(|claim| claim.value);
+        if key.is_some() && claimed != key {
+            return Some("it has no claim on its WireGuard key".to_owned());
+        }
         let address = self.hosts[host].attributes().addresses;
         if found.nodes.get(&name).is_none_or(|node| node.value.addresses != address) {
             return Some("its record is not true".to_owned());
@@ -229,6 +234,7 @@ impl World {
             true => without_remembered(known),
             false => Snapshot::clone(known),
         };
+        let in_etcd = without_memory_of_keys(in_etcd, found);
         if !read(&in_etcd).says_the_same(&read(found)) {
             return Some("it does not know what etcd holds".to_owned());
         }
@@ -238,6 +244,10 @@ impl World {
             let theirs = self.hosts[*other].uses;
             let peer = peers.by_name.get(&self.hosts[*other].name(self.flaw));
             let knows = peer.is_some_and(|peer| peer.subnets.v4 == theirs);
+            let key = self.hosts[*other].wireguard();
+            if knows && peer.is_some_and(|peer| peer.wireguard != key) {
+                return Some(format!("it does not know the WireGuard key of h{other}"));
+            }
             (!knows).then(|| format!("it does not know that h{other} has {theirs:?}"))
         })
     }
@@ -250,4 +260,15 @@ fn without_remembered(known: &Snapshot) -> Snapshot {
     Arc::make_mut(&mut rest.nodes).retain(|_, stored| stored.created > 0);
     Arc::make_mut(&mut rest.claims).retain(|_, stored| stored.created > 0);
     rest
+}
+
+/// `known`, with the age in `found` of claims that are older for those who remember a loss of data.
+fn without_memory_of_keys(mut known: Snapshot, found: &Snapshot) -> Snapshot {
+    let claims = Arc::make_mut(&mut known.wireguard_keys);
+    claims.retain(|_, claim| claim.modified > 0);
+    for (host, claim) in claims.iter_mut().filter(|(_, claim)| claim.created == 0) {
+        let age = found.wireguard_keys.get(host).map(|found| found.created);
+        claim.created = age.unwrap_or_default();
+    }
+    known
 }

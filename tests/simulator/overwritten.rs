@@ -54,7 +54,7 @@ impl World {
         self.notify_watches();
     }
 
-    /// The stolen host writes the subnet of `host` into its own keys, and its name into the claim; then it
+    /// The stolen host writes the subnet and the WireGuard key of `host` into its own keys, and its name into the claim; then it
     /// overwrites one key of the host after the other, each of which is put back: the values of all of them
     /// are later than its own.
     pub fn steal(&mut self, host: usize) {
@@ -62,8 +62,14 @@ impl World {
         let stolen: NodeName = STOLEN.parse().expect("a name");
         let claim = self.store.roots.key(&Key::Claim(subnet));
         let own = self.store.roots.key(&Key::Host(stolen.clone()));
-        let node = self.store.roots.key(&Key::Node(stolen));
-        self.write_foreign(&node, &record("m-stolen", subnet).to_json());
+        let node = self.store.roots.key(&Key::Node(stolen.clone()));
+        let mut copied = record("m-stolen", subnet);
+        copied.wireguard = self.hosts[host].wireguard();
+        if let Some(end) = copied.wireguard {
+            let key = self.store.roots.key(&Key::WireguardKey(stolen));
+            self.write_foreign(&key, &end.public_key.to_string());
+        }
+        self.write_foreign(&node, &copied.to_json());
         self.write_foreign(&own, &subnet.to_string());
         self.write_foreign(&claim, STOLEN);
         self.notify_watches();

@@ -32,7 +32,11 @@ impl World {
         match self.store.roots.parse(key.as_bytes()) {
             Ok(Some(Key::Claim(subnet))) => self.hosts[host].reserved == Some(subnet),
             Ok(Some(
-                Key::Host(name) | Key::Node(name) | Key::Alive(name) | Key::Contender(name),
+                Key::Host(name)
+                | Key::Node(name)
+                | Key::Alive(name)
+                | Key::Contender(name)
+                | Key::WireguardKey(name),
             )) => name == own,
             _ => true,
         }

@@ -187,7 +187,8 @@ fn keys(known: &Snapshot) -> impl Iterator<Item = Key> {
     let hosts = names(known.hosts.keys().collect(), Key::Host);
     let nodes = names(known.nodes.keys().collect(), Key::Node);
     let alive = names(known.alive.keys().collect(), Key::Alive);
+    let wireguard = names(known.wireguard_keys.keys().collect(), Key::WireguardKey);
     let contenders = names(known.contenders.keys().collect(), Key::Contender);
     let claims: Vec<_> = known.claims.keys().copied().map(Key::Claim).collect();
-    hosts.into_iter().chain(nodes).chain(alive).chain(contenders).chain(claims)
+    hosts.into_iter().chain(nodes).chain(alive).chain(contenders).chain(wireguard).chain(claims)
 }

@@ -730,7 +730,7 @@ impl World {
                 call.found.snapshot = as_read(self.flaw, self.store.read());
                 Ok(Event::Found(Box::new(call.found)))
             }
-            Command::ReadHosts => Ok(Event::FoundHosts(self.store.read())),
+            Command::ReadHosts => Ok(Event::FoundHosts(Box::new(self.store.read()))),
             Command::AllocateTicket => {
                 let number = self.store.count();
                 if self.flaw == Flaw::PutThenGet && call.answered {

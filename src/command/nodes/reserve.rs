@@ -129,6 +129,7 @@ fn claimant(network: Network, host: &NodeName, wanted: &PerFamily<IpNetwork>) ->
         vacated: *wanted,
         without_record: BTreeSet::new(),
         leaves_claims: false,
+        leaves_key_unclaimed: false,
         ticket: None,
         has_raced: false,
         instance: String::new(),

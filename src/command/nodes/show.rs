@@ -9,6 +9,7 @@ use crate::command::nodes::node::{NodeState, name, names, object, subnets, unkno
 use crate::command::table::{Style, Tone, facts};
 use crate::inspect::cluster::{self, ClusterView};
 use crate::lease::claim::leave;
+use crate::lease::key_owners;
 use crate::lease::records::{NodeName, Roots, Tunnel, WireguardEnd};
 use crate::settings::exit::Exit;
 
@@ -43,7 +44,8 @@ pub fn run(call: &mut Call<'_>, options: &ShowNode) -> Result<Outcome, Exit> {
     let found = cluster.snapshot.nodes.get(&host).map(|node| &node.value);
     node["boot_id"] = found.map(|node| &*node.boot_id).into();
     node["tunnel"] = found.and_then(|node| node.tunnel).map(tunnel).into();
-    node["wireguard"] = found.and_then(|node| node.wireguard).map(wireguard).into();
+    let end = found.and_then(|node| node.wireguard);
+    node["wireguard"] = end.map(|end| wireguard(end, is_claimed(&cluster, &host, end))).into();
     node["keys"] =
         keys.iter().map(|(key, revision)| json!({ "key": key, "revision": revision })).collect();
     let value = json!({ "node": node, "origin": json::origin(&cluster) });
@@ -58,8 +60,15 @@ fn tunnel(Tunnel { mac, vni, port }: Tunnel) -> Value {
     json!({ "mac": mac.to_string(), "vni": vni, "port": port })
 }
 
-fn wireguard(WireguardEnd { public_key, port }: WireguardEnd) -> Value {
-    json!({ "public_key": public_key.to_string(), "port": port })
+fn wireguard(WireguardEnd { public_key, port }: WireguardEnd, is_claimed: bool) -> Value {
+    json!({ "public_key": public_key.to_string(), "port": port, "claimed": is_claimed })
+}
+
+/// The host has claimed the key that it publishes, and no other host had it before.
+fn is_claimed(cluster: &ClusterView, host: &NodeName, end: WireguardEnd) -> bool {
+    let found = &cluster.snapshot;
+    found.wireguard_keys.get(host).is_some_and(|claim| claim.value == end.public_key)
+        && key_owners::owners(found).get(&end.public_key) == Some(&host)
 }
 
 /// The host's keys, and the revisions at which they were written.
@@ -94,7 +103,13 @@ fn text(cluster: &ClusterView, host: &NodeName, keys: &[(String, i64)], style: S
             ("addresses", addresses.join("\n")),
             ("backend", of_node(&|node| node.backend.to_string())),
             ("tunnel", of_node(&|node| node.tunnel.map(tunnel_text).unwrap_or_default())),
-            ("encryption", of_node(&|node| node.wireguard.map(wireguard_text).unwrap_or_default())),
+            (
+                "encryption",
+                of_node(&|node| {
+                    let text = |end| wireguard_text(end, is_claimed(cluster, host, end));
+                    node.wireguard.map(text).unwrap_or_default()
+                }),
+            ),
             ("mtu", of_node(&|node| node.mtu.to_string())),
             ("version", of_node(&|node| node.version.to_string())),
             ("machine id", of_node(&|node| node.machine_id.to_string())),
@@ -105,8 +120,9 @@ fn text(cluster: &ClusterView, host: &NodeName, keys: &[(String, i64)], style: S
     )
 }
 
-fn wireguard_text(WireguardEnd { public_key, port }: WireguardEnd) -> String {
-    format!("WireGuard {public_key}, UDP port {port}")
+fn wireguard_text(WireguardEnd { public_key, port }: WireguardEnd, is_claimed: bool) -> String {
+    let claim = if is_claimed { "" } else { ", a key that is not claimed" };
+    format!("WireGuard {public_key}, UDP port {port}{claim}")
 }
 
 fn tunnel_text(Tunnel { mac, vni, port }: Tunnel) -> String {

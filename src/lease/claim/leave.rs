@@ -18,7 +18,7 @@ pub enum NotOurs {
     Python { host: NodeName },
 }
 
-/// The keys of this host in `found`: claims, host key, node record, alive key.
+/// The keys of this host in `found`: claims, host key, node record, alive key, claim of its WireGuard key.
 ///
 /// # Errors
 /// [`NotOurs`].
@@ -44,6 +44,7 @@ pub fn all(found: &Snapshot, host: &NodeName) -> Vec<Key> {
         (found.hosts.contains_key(host), Key::Host(host.clone())),
         (found.nodes.contains_key(host), Key::Node(host.clone())),
         (found.alive.contains_key(host), Key::Alive(host.clone())),
+        (found.wireguard_keys.contains_key(host), Key::WireguardKey(host.clone())),
     ];
     claims.chain(others.into_iter().filter(|(exists, _)| *exists).map(|(_, key)| key)).collect()
 }
@@ -140,8 +141,11 @@ mod tests {
     #[test]
     fn all_keys_of_this_machine_are_deleted_and_no_others() {
         let node = node("m1");
-        let pairs = [HOST, CLAIM, OTHER, ("/humanz/v1/nodes/h1", &node)];
-        check(&pairs, Ok(&[CLAIM.0, HOST.0, "/humanz/v1/nodes/h1"]));
+        let wireguard = |host| (host, "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=");
+        let (own, other) = ("/humanz/v1/wireguard/h1", "/humanz/v1/wireguard/h2");
+        let node = ("/humanz/v1/nodes/h1", &*node);
+        let pairs = [HOST, CLAIM, OTHER, node, wireguard(own), wireguard(other)];
+        check(&pairs, Ok(&[CLAIM.0, HOST.0, node.0, own]));
     }
 
     #[test]

@@ -274,13 +274,18 @@ fn with_key(subnet: &str, key: u8) -> String {
 /// The keys that h1 takes for those of others, and the faults, where these hosts have the keys 1, 2 … and h1 has
 /// `own`. The first host's record is the oldest.
 fn check_keys(hosts: &[(&str, u8)], keys: &[(&str, u8)], faults: &[&str]) {
-    let records: Vec<[(String, String); 2]> = hosts
+    let records: Vec<[(String, String); 3]> = hosts
         .iter()
         .zip(1..)
         .map(|((host, key), number)| {
             let subnet = format!("10.0.{number}.0/24");
             let record = with_key(&subnet, *key);
-            [(format!("/h/{host}"), subnet), (format!("/z/nodes/{host}"), record)]
+            let claim = PublicKey([*key; 32]).to_string();
+            [
+                (format!("/h/{host}"), subnet),
+                (format!("/z/wireguard/{host}"), claim),
+                (format!("/z/nodes/{host}"), record),
+            ]
         })
         .collect();
     let flat = records.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
@@ -304,11 +309,13 @@ fn each_host_has_a_key_of_its_own() {
 }
 
 #[test]
-fn a_second_claim_to_a_key_is_refused_with_both_names_and_the_older_record_has_it() {
+fn a_second_claim_to_a_key_is_refused_with_both_names() {
     check_keys(
         &[("h1", 1), ("z", 2), ("a", 2)],
         &[("z", 2)],
-        &["host a: its WireGuard key is ignored: it is that of host z, whose record is older"],
+        &[
+            "host a: its WireGuard key is ignored: it is that of host z, which had it first and whose agent does not run",
+        ],
     );
 }
 
@@ -316,7 +323,7 @@ fn a_second_claim_to_a_key_is_refused_with_both_names_and_the_older_record_has_i
 fn this_hosts_key_is_no_other_hosts() {
     let fault = |host: &str, owner: &str| {
         format!(
-            "host {host}: its WireGuard key is ignored: it is that of host {owner}, whose record is older"
+            "host {host}: its WireGuard key is ignored: it is that of host {owner}, which had it first and whose agent does not run"
         )
     };
     check_keys(&[("h1", 1), ("h2", 1), ("h3", 3)], &[("h3", 3)], &[&fault("h2", "h1")]);

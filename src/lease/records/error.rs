@@ -1,5 +1,6 @@
 //! Pure. Why a key or value in etcd is not valid.
 
+use crate::net::KeyError;
 use crate::net::node_name::NodeNameError;
 use crate::net::subnet::SubnetError;
 
@@ -20,6 +21,8 @@ pub enum RecordError {
     Schema { found: u32, known: u32 },
     #[error(transparent)]
     Subnet(#[from] SubnetError),
+    #[error(transparent)]
+    WireguardKey(#[from] KeyError),
     #[error(transparent)]
     Name(#[from] NodeNameError),
     #[error("key is not of the form {0}")]

@@ -18,7 +18,7 @@ pub use error::RecordError;
 pub use node::{Backend, NodeRecord, Tunnel, Vxlan, WireguardEnd};
 pub use reachability::{PathFault, PathState, ReachabilityReport};
 pub use roots::{Key, Roots};
-pub use value::{claim_value, host_value};
+pub use value::{claim_value, host_value, wireguard_value};
 
 macro_rules! json_records {
     ($($record:ty),+) => {$(

@@ -31,6 +31,8 @@ pub enum Key {
     Alive(NodeName),
     /// An agent that finds the name of its host in use.
     Contender(NodeName),
+    /// The WireGuard key that a host claims.
+    WireguardKey(NodeName),
 }
 
 impl Roots {
@@ -134,6 +136,7 @@ impl Roots {
             Key::Node(name) => format!("{humanz}/nodes/{name}"),
             Key::Alive(name) => format!("{humanz}/alive/{name}"),
             Key::Contender(name) => format!("{humanz}/contenders/{name}"),
+            Key::WireguardKey(name) => format!("{humanz}/wireguard/{name}"),
             Key::Claim(claimed) => {
                 let family = digit(subnet::family(*claimed));
                 format!("{humanz}/subnets/{family}/{}-{}", claimed.ip(), claimed.prefix())
@@ -156,6 +159,7 @@ impl Roots {
             ("nodes", Some(name)) => Some(Key::Node(name.parse()?)),
             ("alive", Some(name)) => Some(Key::Alive(name.parse()?)),
             ("contenders", Some(name)) => Some(Key::Contender(name.parse()?)),
+            ("wireguard", Some(name)) => Some(Key::WireguardKey(name.parse()?)),
             ("subnets", Some(claim)) => Some(Key::Claim(parse_claim(claim)?)),
             _ => None,
         })
@@ -213,7 +217,8 @@ mod tests {
             (Key::Config, "/humanz/v1/config"),
             (Key::Node(name.clone()), "/humanz/v1/nodes/h1"),
             (Key::Alive(name.clone()), "/humanz/v1/alive/h1"),
-            (Key::Contender(name), "/humanz/v1/contenders/h1"),
+            (Key::Contender(name.clone()), "/humanz/v1/contenders/h1"),
+            (Key::WireguardKey(name), "/humanz/v1/wireguard/h1"),
             (claim("10.244.3.0/24"), "/humanz/v1/subnets/4/10.244.3.0-24"),
             (claim("fd00:0:0:3::/64"), "/humanz/v1/subnets/6/fd00:0:0:3::-64"),
         ] {

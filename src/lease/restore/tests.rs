@@ -131,18 +131,50 @@ fn every_host_is_put_back_whole_if_it_and_its_subnet_are_free() {
         [
             (
                 text(&["/h/h1=10.0.1.0/24", "/z/subnets/4/10.0.1.0-24=h1"]),
-                text(&["/h/h1@0", "/z/nodes/h1@0", "/z/subnets/4/10.0.1.0-24@0"])
+                text(&[
+                    "/h/h1@0",
+                    "/z/nodes/h1@0",
+                    "/z/wireguard/h1@0",
+                    "/z/subnets/4/10.0.1.0-24@0"
+                ])
             ),
             (
                 text(&["/h/h2=10.0.2.0/24", "/z/subnets/4/10.0.2.0-24=h2"]),
-                text(&["/h/h2@0", "/z/nodes/h2@0", "/z/subnets/4/10.0.2.0-24@0"])
+                text(&[
+                    "/h/h2@0",
+                    "/z/nodes/h2@0",
+                    "/z/wireguard/h2@0",
+                    "/z/subnets/4/10.0.2.0-24@0"
+                ])
             ),
             (
                 text(&["/h/py=10.0.3.0/24"]),
-                text(&["/h/py@0", "/z/nodes/py@0", "/z/subnets/4/10.0.3.0-24@0"])
+                text(&[
+                    "/h/py@0",
+                    "/z/nodes/py@0",
+                    "/z/wireguard/py@0",
+                    "/z/subnets/4/10.0.3.0-24@0"
+                ])
             ),
         ]
     );
+}
+
+#[test]
+fn the_claim_of_a_wireguard_key_is_put_back_for_its_owner_alone() {
+    let key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
+    let mut known = store(Some(&config("a")), &HOSTS, 50);
+    for (host, revision) in [("h2", 9), ("h1", 12), ("of a host that is gone", 3)] {
+        let name = format!("/z/wireguard/{host}");
+        let (created, modified) = (revision, revision);
+        known.put(&roots(), Raw { key: name.as_bytes(), value: key.as_bytes(), created, modified });
+    }
+    let puts = put_back(&known, &store(None, &[], 1)).into_iter().flat_map(|(puts, _)| puts);
+    let claims: Vec<String> = puts.filter(|put| put.contains("wireguard")).collect();
+    assert_eq!(claims, [format!("/z/wireguard/h2={key}")]);
+    let found = store(None, &[("/z/wireguard/h2", key)], 1);
+    let claims = put_back(&known, &found).into_iter().flat_map(|(puts, _)| puts);
+    assert!(claims.into_iter().all(|put| !put.contains("wireguard")), "it is there");
 }
 
 #[test]
@@ -150,7 +182,8 @@ fn what_is_left_of_a_host_stays_and_the_rest_is_put_back() {
     let known = store(Some(&config("a")), &HOSTS, 50);
     let found = store(None, &[HOSTS[0], HOSTS[2], HOSTS[3], HOSTS[4]], 9);
     let text = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-    let conditions = ["/h/h2@0", "/z/nodes/h2@0", "/z/subnets/4/10.0.2.0-24@1"];
+    let conditions =
+        ["/h/h2@0", "/z/nodes/h2@0", "/z/wireguard/h2@0", "/z/subnets/4/10.0.2.0-24@1"];
     assert_eq!(put_back(&known, &found), [(text(&["/h/h2=10.0.2.0/24"]), text(&conditions))]);
 }
 

@@ -47,6 +47,10 @@ impl SessionMachine {
                 self.state = State::Allocating(found);
                 Command::AllocateTicket
             }
+            Step::ClaimKey(transaction) => {
+                let claiming = |transaction| State::ClaimingKey(found, transaction);
+                self.commit("claim this host's WireGuard key", transaction, claiming)
+            }
             Step::Write { transaction, lease, fresh } => {
                 if fresh {
                     self.chosen = Some(lease);
@@ -95,6 +99,20 @@ impl SessionMachine {
         self.claim(found)
     }
 
+    /// This host may not claim its WireGuard key: it publishes the key without.
+    pub(super) fn leave_key_unclaimed(
+        &mut self,
+        found: Snapshot,
+        why: String,
+    ) -> Result<Command, SessionExit> {
+        self.own.leaves_key_unclaimed = true;
+        if self.cannot_claim_key.as_ref() != Some(&why) {
+            self.warnings.push(format!("the WireGuard key of this host is not claimed: {why}"));
+            self.cannot_claim_key = Some(why);
+        }
+        self.claim(found)
+    }
+
     /// A transaction was committed.
     pub(super) fn committed(
         &mut self,
@@ -104,7 +122,7 @@ impl SessionMachine {
         self.progress.revision = revision;
         let (mut found, transaction) = match state {
             State::Configuring(found, transaction) => (found, transaction),
-            State::Claiming(found, transaction) => {
+            State::Claiming(found, transaction) | State::ClaimingKey(found, transaction) => {
                 self.warn_of_repair(&found, &transaction);
                 (found, transaction)
             }

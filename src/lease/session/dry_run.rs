@@ -52,10 +52,10 @@ pub fn dry_run_claim(found: &Snapshot, own: Claimant) -> Result<ClaimPreview, Le
                 etcd_lease: ETCD_LEASE,
                 new_store_id: String::new(),
             })),
-            Command::ReadHosts => Event::FoundHosts(store.clone()),
+            Command::ReadHosts => Event::FoundHosts(Box::new(store.clone())),
             Command::Commit { transaction, .. } => {
                 chosen |= machine.chosen.is_some();
-                repaired |= matches!(machine.state, State::Claiming(..));
+                repaired |= matches!(machine.state, State::Claiming(..) | State::ClaimingKey(..));
                 let revision = store.revision + 1;
                 store.written(&configured.roots, &transaction, revision);
                 store.revision = revision;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use crate::lease::claim::{self, python};
 use crate::lease::etcd_error::EtcdError;
 use crate::lease::identity::Lease;
+use crate::lease::key_owners;
 use crate::lease::records::{Key, NodeName};
+use crate::lease::restore::{self, Continuity};
 use crate::lease::session::machine::{SessionMachine, State};
 use crate::lease::session::messages::{Command, Event, Pause, SessionExit, Settled};
 use crate::lease::snapshot::Snapshot;
@@ -108,6 +110,16 @@ impl SessionMachine {
             None => found,
         };
         complete.without_record = Arc::new(self.own.without_record.clone());
+        if let Some(known) = &self.last_known {
+            match restore::continuity(known, &complete) {
+                Continuity::Same => key_owners::remember(&mut complete, known),
+                Continuity::Rebuilt | Continuity::Lost => {
+                    let mut known = Snapshot::clone(known);
+                    key_owners::outlive_loss(&mut known);
+                    key_owners::remember(&mut complete, &known);
+                }
+            }
+        }
         let snapshot = Arc::new(complete);
         self.last_known = Some(Arc::clone(&snapshot));
         self.own.keep = lease.subnets;

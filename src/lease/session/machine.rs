@@ -28,6 +28,8 @@ pub struct SessionMachine {
     pub(super) asked: Option<LivenessCheck>,
     /// This host may not put the contender key.
     pub(super) cannot_ask: bool,
+    /// Why this host may not claim its WireGuard key, as logged.
+    pub(super) cannot_claim_key: Option<String>,
     /// etcd was restored from an older snapshot.
     pub(super) went_back: Option<WentBack>,
     /// The etcd lease that is kept alive.
@@ -103,6 +105,7 @@ pub(super) enum State {
     Answering(Snapshot, Transaction),
     Allocating(Snapshot),
     Claiming(Snapshot, Transaction),
+    ClaimingKey(Snapshot, Transaction),
     /// Putting the alive key when all else is done: nothing depends on it.
     Completing(Snapshot, Lease, Option<Transaction>),
 }
@@ -123,6 +126,7 @@ impl SessionMachine {
             superseded: None,
             asked: None,
             cannot_ask: false,
+            cannot_claim_key: None,
             went_back: None,
             etcd_lease: None,
             alive_lease: None,

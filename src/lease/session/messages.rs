@@ -62,7 +62,7 @@ pub enum Pause {
 pub enum Event {
     Found(Box<Found>),
     /// Nothing but host keys.
-    FoundHosts(Snapshot),
+    FoundHosts(Box<Snapshot>),
     /// The revision of the transaction; `None` if a condition did not hold.
     Committed(Option<i64>),
     TicketAllocated(i64),

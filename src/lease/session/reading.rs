@@ -32,6 +32,8 @@ impl SessionMachine {
         self.own.vacated = vacated;
         self.own.network = self.network(configured, &found);
         self.own.attributes = attributes;
+        // The permission may have come.
+        self.own.leaves_key_unclaimed = false;
         self.etcd_lease = etcd_lease;
         self.new_store_id = new_store_id;
         if let Some(known) = self.last_known.clone()

@@ -55,6 +55,9 @@ fn shown(found: &Snapshot, text: &str, key: &Key) -> String {
         Key::Host(name) => found.hosts.get(name).map(|stored| stored.value.to_string()),
         Key::Claim(subnet) => found.claims.get(subnet).map(|stored| stored.value.to_string()),
         Key::Node(name) => found.nodes.get(name).map(|stored| quoted(&stored.value.to_json())),
+        Key::WireguardKey(name) => {
+            found.wireguard_keys.get(name).map(|stored| stored.value.to_string())
+        }
         Key::Config | Key::Alive(_) | Key::Contender(_) => None,
     };
     let fault = || found.faults.get(text).map(|fault| quoted(&fault.what.to_string()));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::lease::etcd_error::EtcdError;
+use crate::lease::key_owners;
 use crate::lease::restore::Restoration;
 use crate::lease::restore::absent::Absent;
 use crate::lease::session::machine::{SessionMachine, State};
@@ -58,7 +59,8 @@ impl SessionMachine {
             self.absent = Some(Absent::new(Snapshot::clone(&restoration.known), old));
         }
         // Without the settings it is no loss of data any more.
-        let known = Snapshot { config: None, ..Snapshot::clone(&restoration.known) };
+        let mut known = Snapshot { config: None, ..Snapshot::clone(&restoration.known) };
+        key_owners::outlive_loss(&mut known);
         self.last_known = Some(Arc::new(known));
         self.read()
     }

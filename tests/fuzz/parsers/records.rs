@@ -71,6 +71,7 @@ fn own() -> Claimant {
         vacated: PerFamily::default(),
         without_record: BTreeSet::new(),
         leaves_claims: false,
+        leaves_key_unclaimed: false,
         ticket: Some(1),
         has_raced: false,
         instance: "i1".to_owned(),
