@@ -106,11 +106,9 @@ impl Pods {
                 if pod.uid.as_deref().is_some_and(is_other) {
                     return None;
                 }
-                let mut endpoint = Endpoint { addresses, ..(*described).clone() };
-                known.assign(&mut endpoint);
-                return placed(pod, endpoint);
+                return placed(pod, Endpoint { addresses, ..(*described).clone() });
             }
-            let cluster = known.standalone.as_ref().filter(|cluster| cluster.trusts_runtimes())?;
+            let cluster = known.standalone.as_ref()?;
             let words = |words: &BTreeMap<String, String>| -> Labels {
                 words
                     .iter()
@@ -118,7 +116,7 @@ impl Pods {
                     .collect()
             };
             let (annotations, labels) = (words(&pod.annotations), words(&pod.labels));
-            let endpoint =
+            let (endpoint, _) =
                 cluster.standalone((namespace, name), &annotations, labels, host.clone());
             placed(pod, Endpoint { addresses, ..endpoint })
         };

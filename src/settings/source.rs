@@ -24,8 +24,7 @@ impl Parser<'_> {
         }
     }
 
-    /// How to reach the API.
-    pub(super) fn kubernetes(&mut self) -> Option<KubeSettings> {
+    fn kubernetes(&mut self) -> Option<KubeSettings> {
         let kubeconfig = self.optional("KUBECONFIG", values::absolute);
         let api = self.optional("KUBE_API", Server::parse);
         Some(KubeSettings { kubeconfig: kubeconfig?, api: api? })

@@ -12,6 +12,7 @@
 mod asked;
 mod call;
 mod dataplane;
+mod encryption;
 mod fill;
 mod flows;
 mod guard;
@@ -44,7 +45,7 @@ use workspace::Workspace;
 type Part = (&'static str, &'static str, fn(&mut Workspace, &mut Table));
 
 /// The part "agent" is all those whose names begin with "agent-".
-const PARTS: [Part; 15] = [
+const PARTS: [Part; 16] = [
     ("add", "ADD, CHECK and DEL, one at a time", single::measure),
     ("guard", "what the guard at a pod's port costs", guard::measure),
     ("asked", "pods that ask for a host port and for limits", asked::measure),
@@ -52,6 +53,7 @@ const PARTS: [Part; 15] = [
     ("ipam", "with 250 and with 60,000 addresses taken", fill::measure),
     ("still", "STATUS, VERSION, the executable", still::measure),
     ("dataplane", "what passes between pods", dataplane::measure),
+    ("encryption", "WireGuard: packets between pods, 1,000 peers", encryption::measure),
     ("repair", "what somebody replaces or sets down", repair::measure),
     ("policy", "policies: their load, changes, packets, pods that start", policy::measure),
     ("policy-hosts", "policies on 50 hosts with one etcd", policy_hosts::measure),

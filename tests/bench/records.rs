@@ -1,11 +1,13 @@
 //! Hosts that exist in etcd only: the keys that their agents would have written.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU16;
 use std::ops::Range;
 use std::time::Instant;
 
 use etcd_client::{Client, Txn, TxnOp};
-use humanz::lease::records::{Backend, Key, NodeRecord, Roots, Tunnel, Vxlan};
+use humanz::lease::records::{Backend, Key, NodeRecord, Roots, Tunnel, Vxlan, WireguardEnd};
+use humanz::net::PublicKey;
 use ipnetwork::{IpNetwork, Ipv4Network};
 
 use crate::support::store::Store;
@@ -16,9 +18,17 @@ const OPERATIONS: usize = 128;
 /// Writes hosts `numbers`, below 15,000, each whole in one transaction; gives the moment just
 /// before the last request left.
 pub fn join(etcd: &Store, numbers: Range<u32>) -> Instant {
-    let operations: Vec<Vec<TxnOp>> = numbers.map(|number| record(number).into()).collect();
+    write(etcd, numbers.map(|number| keys(number, None)).collect())
+}
+
+/// The same with hosts that encrypt.
+pub fn join_encrypted(etcd: &Store, numbers: Range<u32>) -> Instant {
+    write(etcd, numbers.map(|number| keys(number, Some(end(number)))).collect())
+}
+
+fn write(etcd: &Store, hosts: Vec<Vec<TxnOp>>) -> Instant {
     let batches: Vec<Vec<TxnOp>> =
-        operations.chunks(OPERATIONS / 3).map(|hosts| hosts.concat()).collect();
+        hosts.chunks(OPERATIONS / 4).map(|hosts| hosts.concat()).collect();
     let write = async {
         let mut client = Client::connect([Store::url()], None).await?;
         // A connection is made by the first request on it.
@@ -44,11 +54,19 @@ pub fn subnet(number: u32) -> IpNetwork {
 }
 
 /// The host's own address: in 10.99.0.0/16.
-fn address(number: u32) -> IpAddr {
+pub fn address(number: u32) -> IpAddr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 99, 0, 0)) + number).into()
 }
 
-fn record(number: u32) -> [TxnOp; 3] {
+/// Its end of encrypted tunnels.
+pub fn end(number: u32) -> WireguardEnd {
+    let mut bytes = [9; 32];
+    bytes[..4].copy_from_slice(&number.to_le_bytes());
+    let port = NonZeroU16::new(10401).expect("a port");
+    WireguardEnd { public_key: PublicKey(bytes), port }
+}
+
+fn keys(number: u32, wireguard: Option<WireguardEnd>) -> Vec<TxnOp> {
     let name = format!("peer{number}");
     let machine_id = format!("{number:032x}");
     let mut node = NodeRecord::new(&machine_id, &machine_id, env!("CARGO_PKG_VERSION"));
@@ -56,6 +74,7 @@ fn record(number: u32) -> [TxnOp; 3] {
     node.addresses.v4 = Some(address(number));
     node.mtu = 1500;
     node.backend = Backend::Auto;
+    node.wireguard = wireguard;
     node.tunnel = Tunnel::of(&node.subnets, Vxlan { vni: 104, port: 10400 });
     let parsed = || name.parse().expect("a host name");
     let roots = Roots {
@@ -63,10 +82,12 @@ fn record(number: u32) -> [TxnOp; 3] {
         counter: "/humanz/counter".to_owned(),
         humanz: "/humanz/v1".to_owned(),
     };
-    [
+    let claim = wireguard.map(|end| (Key::WireguardKey(parsed()), end.public_key.to_string()));
+    let all = [
         (Key::Host(parsed()), subnet(number).to_string()),
         (Key::Claim(subnet(number)), name.clone()),
         (Key::Node(parsed()), node.to_json()),
-    ]
-    .map(|(key, value)| TxnOp::put(roots.key(&key), value, None))
+    ];
+    let all = claim.into_iter().chain(all);
+    all.map(|(key, value)| TxnOp::put(roots.key(&key), value, None)).collect()
 }

@@ -29,7 +29,6 @@ fn cluster() -> Endpoints {
                 host: "h1".parse().unwrap(),
                 group: None,
                 network: None,
-                annotations: Default::default(),
             });
         }
     }

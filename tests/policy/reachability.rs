@@ -44,7 +44,6 @@ pub fn cluster() -> Endpoints {
                 host: format!("h{host}").parse().unwrap(),
                 group: None,
                 network: None,
-                annotations: Labels::new(),
             });
         }
     }

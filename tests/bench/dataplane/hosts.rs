@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use humanz::net::PrivateKey;
+
 use crate::support::cni::{Attachment, Network, PLUGINS};
 use crate::support::node::{Node, Place};
 use crate::support::pod::make_netns;
@@ -32,6 +34,7 @@ pub struct Pair {
 pub enum Backend {
     Direct,
     Vxlan,
+    Wireguard,
 }
 
 /// The features of a manually made network besides a bridge.
@@ -44,11 +47,12 @@ pub struct ByHand {
 impl Pair {
     /// With an agent on each host.
     pub fn of_humanz(hosts: [&Node; 2], backend: Backend) -> Self {
-        let backend = match backend {
-            Backend::Direct => "direct",
-            Backend::Vxlan => "vxlan",
+        let variable = match backend {
+            Backend::Direct => ("BACKEND", "direct"),
+            Backend::Vxlan => ("BACKEND", "vxlan"),
+            Backend::Wireguard => ("ENCRYPTION", "wireguard"),
         };
-        let agents = hosts.map(|host| Agent::start(host, &[("BACKEND", backend)]));
+        let agents = hosts.map(|host| Agent::start(host, &[variable]));
         for agent in &agents {
             agent.wait_ready();
         }
@@ -71,6 +75,7 @@ impl Pair {
                     host.run(&format!("ip route add {subnet} via {}", other.v4())).ok();
                 }
                 Backend::Vxlan => tunnel(host, other, subnet),
+                Backend::Wireguard => encrypt(host, other, subnet),
             }
         }
         if wish.masquerade {
@@ -123,10 +128,43 @@ fn tunnel(host: &Node, other: &Node, subnet: &str) {
     .ok();
 }
 
+/// A WireGuard device with the other host as its peer.
+fn encrypt(host: &Node, other: &Node, subnet: &str) {
+    let secret = |host: &Node| PrivateKey::of_random([host.v4().octets()[3]; 32]).secret_text();
+    let pipe = |secret: &str| format!("echo {secret} | wg pubkey");
+    let public = host.shell(&pipe(&secret(other))).ok();
+    let settings = format!(
+        "[Interface]\nPrivateKey = {}\nListenPort = 10401\n[Peer]\nPublicKey = {}\nEndpoint = {}:10401\nAllowedIPs = {subnet}\n",
+        secret(host),
+        public.trim(),
+        other.v4()
+    );
+    host.write("/etc/wg0.conf", &settings);
+    host.shell(&format!(
+        "ip link add wg0 mtu {} type wireguard
+         wg setconf wg0 /etc/wg0.conf
+         ip link set wg0 up
+         ip route add {subnet} dev wg0",
+        Backend::Wireguard.mtu()
+    ))
+    .ok();
+}
+
+impl Backend {
+    /// Of pods, in bytes.
+    fn mtu(self) -> u32 {
+        match self {
+            Backend::Direct => 1500,
+            Backend::Vxlan => 1450,
+            Backend::Wireguard => 1440,
+        }
+    }
+}
+
 fn reference(subnet: &str, wish: ByHand) -> Network {
     let bridge = json!({
         "type": "bridge", "bridge": "bench0", "isDefaultGateway": true, "hairpinMode": true,
-        "mtu": if wish.backend == Backend::Vxlan { 1450 } else { 1500 },
+        "mtu": wish.backend.mtu(),
         "ipam": {"type": "host-local", "ranges": [[{ "subnet": subnet }]]}
     });
     let mut plugins = vec![bridge];

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{FIGURES, Figure, Path, SAME, TURNS};
+use super::{FIGURES, Figure, Path, SAME, SHORT};
 use crate::support::cni::{Attachment, Network, PLUGINS};
 use crate::support::node::{Node, Place};
 use crate::support::pod::make_netns;
@@ -55,12 +55,14 @@ pub fn measure(table: &mut Table) {
         subjects.iter().map(|subject| Path::new(&subject.from, subject.to.v4(), 0)).collect();
     for figure in &FIGURES {
         let mut taken = vec![Vec::new(); paths.len()];
-        for turn in 0..TURNS {
+        for turn in 0..SHORT.count {
             let mut order: Vec<_> = paths.iter().zip(&mut taken).collect();
             if turn % 2 == 1 {
                 order.reverse();
             }
-            order.into_iter().for_each(|(path, values)| values.push((figure.take)(path)));
+            order
+                .into_iter()
+                .for_each(|(path, values)| values.push((figure.take)(path, SHORT.each)));
         }
         for (other, values) in subjects.iter().zip(&taken).skip(1) {
             let own = (&subjects[other.with], &taken[other.with][..]);
