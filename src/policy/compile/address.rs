@@ -17,6 +17,11 @@ pub fn places(address: IpAddr) -> Vec<(Set, Element)> {
 }
 
 /// The maps to programs, to a pod and from it; pods without rules; each pod with itself. Without elements.
+///
+/// An element that leads to a program makes the kernel walk through all programs: 0.9 ms with 250. Numbers of
+/// programs here, and a map from these to the programs, would save that (measured on Linux 6.18: 0.95 → 0.02 ms
+/// a pod). But nft(8) 1.0.6 aborts where it lists a rule that looks up what another lookup found, and with it
+/// every listing of the host's rules.
 pub fn sets(family: Family) -> [Set; 4] {
     let kind = Type::address(family);
     let set = |name, shape| Set { name: numbered(name, family), shape, elements: [].into() };
