@@ -33,9 +33,10 @@ const PACKET_PATH: [&str; 11] =
 /// routes that a plan leaves out (8), a pod's link that is made while the agent works on its policies (43), hosts
 /// that keep their subnets before those that an older snapshot of etcd brings back (226), several interfaces of
 /// a pod (282), owners of addresses that are changed in place (1), the mark that policies use (2), an
-/// answer of the agent that it has overtaken, or that a pod's profile comes with (20), and owners of WireGuard keys by
-/// claims that come before records and outlive a loss of data (217).
-const PACKET_PATH_LINES: usize = 35_929;
+/// answer of the agent that it has overtaken, or that a pod's profile comes with (20), probes that have
+/// ended (11), owners of WireGuard keys by claims that come before records and outlive a loss of data (217), and
+/// look-ups of names that have not ended (25).
+const PACKET_PATH_LINES: usize = 35_966;
 
 /// Clock, environment, files, sockets, streams and log.
 const WORLD: &[&str] = &[

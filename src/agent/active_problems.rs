@@ -45,6 +45,8 @@ pub enum ProblemSource {
     QuarantinedPods,
     /// Routes to other hosts.
     PeerRoutes,
+    /// The thread that asks other hosts.
+    Probes,
     /// Addresses for pods.
     PoolUse,
     /// Everything else on the host.

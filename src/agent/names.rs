@@ -123,13 +123,12 @@ impl Resolver {
             Err(_) => (due.wait * 2).min(REFRESH),
         };
         due.at = Instant::now() + due.wait;
-        match answer {
-            Err(error) => log::debug!("host name {name}: {error}; again in {:?}", due.wait),
-            Ok(addresses) if self.table.get(&name) == Some(&addresses) => {}
-            Ok(addresses) => {
-                self.table.insert(name, addresses);
-                publish(self.table.clone());
-            }
+        let addresses = answer.unwrap_or_else(|error| {
+            log::debug!("host name {name}: {error}; again in {:?}", due.wait);
+            self.table.get(&name).copied().unwrap_or_default()
+        });
+        if self.table.insert(name, addresses) != Some(addresses) {
+            publish(self.table.clone());
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::reachability::paths;
 use crate::agent::shared_state::SharedState;
 use crate::checks::probe::{ProbeStats, Schedule};
@@ -15,6 +16,7 @@ use crate::lease::Peers;
 use crate::lease::publish::{self, Publisher};
 use crate::lease::records::ReachabilityReport;
 use crate::net::subnet::gateway;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::echo::{self, Echo};
 use crate::os::echoes::{EchoOutcome, Echoes};
@@ -49,15 +51,24 @@ pub fn spawn(shared: &Arc<SharedState>) -> std::io::Result<()> {
     let beat = shared.expect("probe", LIMIT);
     let shared = Arc::clone(shared);
     let work = move || {
-        let ended = match Rtnl::open() {
-            Ok(rtnl) => Prober::new(shared, rtnl).serve(&beat).to_string(),
+        let why = match Rtnl::open() {
+            Ok(rtnl) => Prober::new(Arc::clone(&shared), rtnl).serve(&beat).to_string(),
             Err(error) => error.to_string(),
         };
-        log::warn!("other hosts are no longer probed: {ended}");
+        end(&shared, &why);
         beat.retire();
     };
     thread::Builder::new().name("probe".into()).spawn(work)?;
     Ok(())
+}
+
+/// What was seen of other hosts is no longer known.
+fn end(shared: &SharedState, why: &str) {
+    shared.probes.lock().clear();
+    let what = format!("other hosts are not probed: whether they are reached is not known: {why}");
+    let ended = Problem::new(ProblemKind::ProbesEnded, Object::named("probes"), what)
+        .with_fix("give the agent CAP_NET_RAW (as its unit and manifests do) and restart it");
+    shared.problems.set(ProblemSource::Probes, Some(ended));
 }
 
 struct Prober {

@@ -276,7 +276,7 @@ impl Registry {
     ) {
         let Registry::Leased(leased) = self else { return };
         let mut resolved = resolved.clone();
-        resolved.retain(|host, _| snapshot.hosts.contains_key(host));
+        resolved.retain(|host, found| !found.is_empty() && snapshot.hosts.contains_key(host));
         leased.unsaved = Some(Saved {
             host: leased.identity.name.clone(),
             machine_id: leased.identity.machine_id.clone(),

@@ -156,7 +156,7 @@ pub struct FirewallStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PolicyStatus {
-    /// `POLICY=on`.
+    /// `POLICY=on` or `POLICY=kubernetes`.
     pub on: bool,
     /// Some source has said which policies there are; before that nothing is enforced anew.
     pub known: bool,

@@ -22,27 +22,41 @@ const BATCH: Duration = Duration::from_millis(20);
 /// Before another attempt to read the group: another program may have it.
 const RETRY: u32 = 5;
 
+/// Attempts in [`SECOND`]s before a fault is shown: a process that is being started (between fork and exec) holds
+/// sockets open that this one has closed, the former reader's too.
+const ATTEMPTS: u32 = 3;
+
 /// Counts until `stop`.
 pub fn record(store: &Arc<FlowStore>, views: &Views, stop: &AtomicBool) {
     let _turn = store.turn(FlowSource::Denials);
+    let mut failed = 0;
     while !stop.load(Ordering::Relaxed) {
-        if let Err(error) = hear(store, views, stop) {
-            let why = format!(
-                "denied packets are not heard of: netlink group {LOG_GROUP} cannot be read, \
-                 which has one reader at a time: {error}"
-            );
-            store.set_fault(FlowSource::Denials, Some(why));
-            for _ in 0..RETRY {
-                if !stop.load(Ordering::Relaxed) {
-                    thread::sleep(SECOND);
-                }
+        let opened = PacketLog::open(LOG_GROUP).inspect(|_| failed = 0);
+        let Err(error) = opened.and_then(|log| hear(log, store, views, stop)) else { return };
+        failed += 1;
+        if failed < ATTEMPTS {
+            thread::sleep(SECOND);
+            continue;
+        }
+        let why = format!(
+            "denied packets are not heard of: netlink group {LOG_GROUP} cannot be read, \
+             which has one reader at a time: {error}"
+        );
+        store.set_fault(FlowSource::Denials, Some(why));
+        for _ in 0..RETRY {
+            if !stop.load(Ordering::Relaxed) {
+                thread::sleep(SECOND);
             }
         }
     }
 }
 
-fn hear(store: &FlowStore, views: &Views, stop: &AtomicBool) -> Result<(), NetlinkError> {
-    let mut log = PacketLog::open(LOG_GROUP)?;
+fn hear(
+    mut log: PacketLog,
+    store: &FlowStore,
+    views: &Views,
+    stop: &AtomicBool,
+) -> Result<(), NetlinkError> {
     store.set_fault(FlowSource::Denials, None);
     let lookup = NetlinkSocket::open(NetlinkProtocol::Netfilter)?;
     let mut names = PodNames::default();

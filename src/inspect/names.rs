@@ -35,7 +35,7 @@ pub fn resolve_all(peers: &Peers, settings: &Settings) -> Resolved {
     while let Ok((name, answer)) =
         answers.recv_timeout(until.saturating_duration_since(Instant::now()))
     {
-        resolved.extend(answer.ok().map(|addresses| (name, addresses)));
+        resolved.insert(name, answer.unwrap_or_default());
     }
     resolved
 }

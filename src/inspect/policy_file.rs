@@ -42,6 +42,7 @@ pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
         standalone: Some(read.cluster),
         networks: read.networks,
         profiles: read.profiles,
+        ..PolicySnapshot::default()
     };
     update(Some(snapshot), read.problems)
 }

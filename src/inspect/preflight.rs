@@ -27,14 +27,15 @@ pub fn check_for_dry_run(settings: &HostSettings) -> Vec<Problem> {
     faults
 }
 
-/// Certificates, key and password that cannot be used.
+/// Certificates, key, password and kubeconfig that cannot be used.
 fn unusable_files(settings: &HostSettings) -> Vec<Problem> {
-    let server = match &settings.source {
-        Some(Source::Etcd { server, .. }) => server,
-        Some(Source::Kubernetes(api)) => return unknown_api(api).into_iter().collect(),
-        Some(Source::Static(_)) | None => return Vec::new(),
+    let mut faults = match &settings.source {
+        Some(Source::Etcd { server, .. }) => etcd::check_files(server).0,
+        Some(Source::Kubernetes(api)) => unknown_api(api).into_iter().collect(),
+        Some(Source::Static(_)) | None => Vec::new(),
     };
-    etcd::check_files(server).0
+    faults.extend(settings.policy_api.as_ref().and_then(unknown_api));
+    faults
 }
 
 fn unknown_api(api: &KubeSettings) -> Option<Problem> {

@@ -25,7 +25,8 @@ pub struct Saved {
     pub resolved: Resolved,
 }
 
-/// Addresses that the names of hosts resolve to.
+/// Addresses that the names of hosts resolve to: none where a name does not; a name that is missing has not been
+/// looked up yet.
 pub type Resolved = BTreeMap<NodeName, PerFamily<IpAddr>>;
 
 /// Version of the file.

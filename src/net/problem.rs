@@ -142,6 +142,7 @@ kinds! {
     HostMtu: Error, "host-mtu";
     HostUnanswered: Error, "host-unanswered";
     HostsSilent: Note, "hosts-silent";
+    ProbesEnded: Warning, "probes-ended";
     // Addresses of pods.
     PoolFull: Error, "pool-full";
     PoolLow: Warning, "pool-low";

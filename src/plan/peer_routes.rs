@@ -96,7 +96,8 @@ impl PeerRoutes {
 
     /// The subnets of hosts whose names are not resolved (yet): routes found earlier stay valid.
     pub fn unresolved(&self) -> BTreeSet<IpNetwork> {
-        let unknown = |way: &&UnreachableSubnet| way.reason == UnreachableReason::Unresolved;
+        use UnreachableReason::{LookUpPending, Unresolved};
+        let unknown = |way: &&UnreachableSubnet| matches!(way.reason, LookUpPending | Unresolved);
         self.unreachable.iter().filter(unknown).map(|way| way.subnet).collect()
     }
 }
@@ -145,7 +146,9 @@ pub struct UnreachableSubnet {
 pub enum UnreachableReason {
     /// The host has no address of the subnet's family.
     NoAddress,
-    /// The host published no address, and its name has not been resolved (yet).
+    /// The host published no address, and the first look-up of its name has not ended.
+    LookUpPending,
+    /// The host published no address, and its name does not resolve.
     Unresolved,
     /// The address is behind a router, and this host has no tunnels.
     NotOnLink(IpAddr),
@@ -172,6 +175,11 @@ impl UnreachableReason {
 }
 
 impl UnreachableSubnet {
+    /// Whether it is reached is known in a moment.
+    pub fn is_pending(&self) -> bool {
+        self.reason == UnreachableReason::LookUpPending
+    }
+
     pub fn problem(&self) -> Problem {
         use UnreachableReason as Reason;
         let UnreachableSubnet { host, subnet, reason } = self;
@@ -180,8 +188,12 @@ impl UnreachableSubnet {
                 let family = Family::of(subnet.ip());
                 (format!("the host has no {family} address"), "set NODE_IP there".to_owned())
             }
+            Reason::LookUpPending => (
+                format!("it published no address and the name {host} is being looked up"),
+                "wait for the name servers of /etc/resolv.conf".to_owned(),
+            ),
             Reason::Unresolved => (
-                format!("it published no address and the name {host} does not resolve (yet)"),
+                format!("it published no address and the name {host} does not resolve"),
                 "add it to DNS or /etc/hosts".to_owned(),
             ),
             Reason::NotOnLink(address) => (
@@ -241,8 +253,7 @@ pub fn peer_routes(
     }
     let mut direct = Vec::with_capacity(peers.len());
     for ((host, peer), tunnel) in peers.iter().zip(usable) {
-        let by_name = peer.python.then(|| resolved.get(host));
-        let addresses = by_name.unwrap_or(Some(&peer.addresses));
+        let addresses = addresses(host, peer, resolved);
         if here.encryption != LocalEncryption::Off || peer.wireguard.is_some() {
             match encrypted(peer, addresses, here) {
                 Encrypted::Yes(encrypted) => {
@@ -268,7 +279,7 @@ pub fn peer_routes(
                 Ok(way) => matches!(way, PeerRoute::Tunnel(..)),
                 Err(reason) => reason.is_far(),
             };
-            let address = addresses.and_then(|addresses| addresses.get(family));
+            let address = addresses.ok().and_then(|addresses| addresses.get(family));
             peer_routes.tunnel_only_nodes.extend(address.filter(|_| tunnel_only));
             match way {
                 Ok(PeerRoute::Direct(hop)) => direct.push((subnet, hop)),
@@ -288,13 +299,26 @@ pub fn peer_routes(
     peer_routes
 }
 
+/// The node addresses of a host. A name without any has been looked up in vain.
+fn addresses<'a>(
+    host: &NodeName,
+    peer: &'a Peer,
+    resolved: &'a Resolved,
+) -> Result<&'a PerFamily<IpAddr>, UnreachableReason> {
+    if !peer.python {
+        return Ok(&peer.addresses);
+    }
+    let addresses = resolved.get(host).ok_or(UnreachableReason::LookUpPending)?;
+    if addresses.is_empty() { Err(UnreachableReason::Unresolved) } else { Ok(addresses) }
+}
+
 impl PeerRoutes {
     /// No pod subnet of the host is reached, for one reason.
     fn cut_off(
         &mut self,
         host: &NodeName,
         peer: &Peer,
-        addresses: Option<&PerFamily<IpAddr>>,
+        addresses: Result<&PerFamily<IpAddr>, UnreachableReason>,
         reason: UnreachableReason,
     ) {
         self.tunnel_only_nodes.extend(addresses.into_iter().flat_map(|all| all.iter().copied()));
@@ -316,13 +340,20 @@ enum Encrypted {
 
 /// Whether packets to the host are encrypted: if both hosts can. By IPv4, whatever the pods have, if both have
 /// it: a host has one key, and a key is reached at one address.
-fn encrypted(peer: &Peer, addresses: Option<&PerFamily<IpAddr>>, here: &LocalHost) -> Encrypted {
+fn encrypted(
+    peer: &Peer,
+    addresses: Result<&PerFamily<IpAddr>, UnreachableReason>,
+    here: &LocalHost,
+) -> Encrypted {
     let end = match (here.encryption, peer.wireguard) {
         (LocalEncryption::Off, _) | (LocalEncryption::Preferred, None) => return Encrypted::Clear,
         (LocalEncryption::Strict, None) => return Encrypted::No(UnreachableReason::NoKey),
         (_, Some(end)) => end,
     };
-    let Some(addresses) = addresses else { return Encrypted::No(UnreachableReason::Unresolved) };
+    let addresses = match addresses {
+        Ok(addresses) => addresses,
+        Err(reason) => return Encrypted::No(reason),
+    };
     match underlay(Family::V4, addresses, here) {
         Ok(address) => Encrypted::Yes(EncryptedPeer {
             key: end.public_key,
@@ -337,8 +368,7 @@ fn encrypted(peer: &Peer, addresses: Option<&PerFamily<IpAddr>>, here: &LocalHos
 }
 
 struct RemoteHost<'a> {
-    /// `None`: not resolved.
-    addresses: Option<&'a PerFamily<IpAddr>>,
+    addresses: Result<&'a PerFamily<IpAddr>, UnreachableReason>,
     backend: &'a records::Backend,
     tunnel: Option<Tunnel>,
 }
@@ -355,7 +385,7 @@ fn way(
     there: &RemoteHost<'_>,
     here: &LocalHost,
 ) -> Result<PeerRoute, UnreachableReason> {
-    let addresses = there.addresses.ok_or(UnreachableReason::Unresolved)?;
+    let addresses = there.addresses?;
     let direct = next_hop(family, addresses, here);
     let Some(tunnel) = there.tunnel else { return direct.map(PeerRoute::Direct) };
     let rather_direct =

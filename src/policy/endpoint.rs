@@ -31,6 +31,10 @@ pub struct Endpoint {
     pub group: Option<Scoped>,
     /// Its network, if that is known.
     pub network: Option<Scoped>,
+    /// Annotations by which it asks for a group and a network, where another source than its own has the rules
+    /// for that.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub annotations: Labels,
 }
 
 /// A namespace, or a tenant's stand-in for one.

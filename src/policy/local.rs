@@ -106,9 +106,11 @@ impl Pods {
                 if pod.uid.as_deref().is_some_and(is_other) {
                     return None;
                 }
-                return placed(pod, Endpoint { addresses, ..(*described).clone() });
+                let mut endpoint = Endpoint { addresses, ..(*described).clone() };
+                known.assign(&mut endpoint);
+                return placed(pod, endpoint);
             }
-            let cluster = known.standalone.as_ref()?;
+            let cluster = known.standalone.as_ref().filter(|cluster| cluster.trusts_runtimes())?;
             let words = |words: &BTreeMap<String, String>| -> Labels {
                 words
                     .iter()
@@ -116,7 +118,7 @@ impl Pods {
                     .collect()
             };
             let (annotations, labels) = (words(&pod.annotations), words(&pod.labels));
-            let (endpoint, _) =
+            let endpoint =
                 cluster.standalone((namespace, name), &annotations, labels, host.clone());
             placed(pod, Endpoint { addresses, ..endpoint })
         };

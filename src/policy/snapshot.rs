@@ -14,6 +14,7 @@ use crate::net::Problem;
 use crate::net::subnet::gateway;
 use crate::policy::endpoint::Endpoint;
 use crate::policy::isolation;
+use crate::policy::labels::Labels;
 use crate::policy::members::{self, FoundMembers, Members};
 use crate::policy::network::Networks;
 use crate::policy::profile::Profiles;
@@ -45,9 +46,13 @@ pub struct PolicySnapshot {
     #[serde(with = "pairs")]
     pub members: Members,
     /// What is known of namespaces, where runtimes describe pods that no source knows (hosts without
-    /// Kubernetes); `None`: such a pod stays in quarantine.
+    /// Kubernetes) or where their rules are another source's; `None`: a pod that is not in `pods` stays in
+    /// quarantine.
     #[serde(default)]
     pub standalone: Option<Cluster>,
+    /// Labels of this host's node, where hosts publish themselves.
+    #[serde(default)]
+    pub node: Labels,
     #[serde(default)]
     pub networks: Networks,
     #[serde(default)]
@@ -87,8 +92,9 @@ impl PolicySnapshot {
         let profiles = said.fold(Profiles::default(), Profiles::and);
         let (mut pods, mut members) = (BTreeMap::new(), Members::new());
         let mut rules: Vec<&Rules> = Vec::new();
-        let mut standalone: Option<Cluster> = None;
+        let (mut standalone, mut node) = (None::<Cluster>, Labels::new());
         for one in all {
+            node.extend(one.node.clone());
             standalone = match (standalone, &one.standalone) {
                 (Some(cluster), Some(other)) => Some(cluster.and(other)),
                 (cluster, other) => cluster.or_else(|| other.clone()),
@@ -105,7 +111,19 @@ impl PolicySnapshot {
         let isolation = Rules::new(isolation::rules(&networks));
         rules.extend((!isolation.is_empty()).then_some(&isolation));
         let rules = Rules::merged(&rules);
-        PolicySnapshot { rules, pods, members, standalone, networks, profiles }
+        PolicySnapshot { rules, pods, members, standalone, node, networks, profiles }
+    }
+
+    /// Puts one of `pods` into its group and network, where their source has no rules for that; gives what is
+    /// wrong with what it asks for.
+    pub fn assign(&self, pod: &mut Endpoint) -> Option<Problem> {
+        let cluster = self.standalone.as_ref().filter(|cluster| !cluster.trusts_runtimes())?;
+        if pod.group.is_some() || pod.network.is_some() { None } else { cluster.assign(pod) }
+    }
+
+    /// What is wrong with what `pods` ask for.
+    pub fn refused(&self) -> impl Iterator<Item = Problem> {
+        self.pods.iter().filter_map(|pod| self.assign(&mut pod.clone()))
     }
 
     /// What is as in `before` becomes the same values.
@@ -179,7 +197,10 @@ mod pairs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::ask::LocalPod;
+    use crate::policy::local::Pods;
     use crate::policy::read::documents;
+    use crate::policy::read::membership::NamespaceRule;
 
     fn snapshot(text: &str) -> PolicySnapshot {
         let documents = documents::read(&documents::objects(text).unwrap(), true);
@@ -194,6 +215,7 @@ mod tests {
             standalone: Some(documents.cluster),
             networks: documents.networks,
             profiles: documents.profiles,
+            ..PolicySnapshot::default()
         }
     }
 
@@ -209,6 +231,40 @@ mod tests {
         "metadata": {"namespace": "shop", "name": "db"}, "spec": {"podSelector": {},
         "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}],
                      "ports": [{"port": 80, "endPort": 90}, {"port": "http"}]}]}}"#;
+
+    /// What the API says of the pod web, and etcd of its namespace.
+    fn beside_etcd(group: &str) -> PolicySnapshot {
+        let mut of_api = snapshot(&pod("web", "10.1.2.3"));
+        of_api.standalone = Some(Cluster::new(false));
+        of_api.pods[0].annotations = [("humanz.io/group".into(), group.into())].into();
+        let mut of_etcd =
+            PolicySnapshot { standalone: Some(Cluster::new(true)), ..Default::default() };
+        let rule = NamespaceRule::read(&serde_json::json!({"allow": ["ops"]})).unwrap();
+        of_etcd.standalone.as_mut().unwrap().rules.insert("shop".parse().unwrap(), rule);
+        PolicySnapshot::merged([&of_api, &of_etcd], Vec::new())
+    }
+
+    #[test]
+    fn a_pod_of_the_api_is_in_the_group_that_the_rule_in_etcd_allows() {
+        for (group, is_allowed) in [("ops", true), ("other", false)] {
+            let known = beside_etcd(group);
+            let mut pod = known.pods[0].clone();
+            let refused = known.assign(&mut pod);
+            assert_eq!(pod.group.is_some(), is_allowed, "{group}");
+            assert_eq!(refused, known.refused().next());
+            let why = refused.map(|problem| format!("{}: {}", problem.subject, problem.what));
+            let wanted =
+                "pod shop/web: group default/other is not allowed for pods of this namespace";
+            assert_eq!(why.as_deref(), (!is_allowed).then_some(wanted));
+        }
+        // What the API does not know is not as its runtime describes it.
+        let mut pods = Pods::default();
+        pods.add(LocalPod::in_shop("c1", "web", "10.1.2.3"));
+        pods.add(LocalPod::in_shop("c2", "late", "10.1.2.4"));
+        let found = pods.endpoints(&beside_etcd("ops"), &"n1".parse().unwrap());
+        assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), ["shop/web"]);
+        assert!(found[0].group.is_some());
+    }
 
     #[test]
     fn a_snapshot_is_read_back_as_it_was_written() {

@@ -15,6 +15,9 @@ use crate::policy::rule::{Origin, PolicyPeer, PolicyVerdict, Rules};
 use crate::policy::selector::Selector;
 use crate::policy::snapshot::{PolicySnapshot, Provider, SourceUpdate};
 
+/// Pods that are reported for what they ask for and may not have.
+const REFUSED_LIMIT: usize = 100;
+
 /// What every source said last.
 #[derive(Debug, Default)]
 pub struct Policies {
@@ -222,7 +225,8 @@ impl Policies {
     /// What is wrong with their objects, and what holds up a change of them.
     pub fn problems(&self) -> impl Iterator<Item = Problem> {
         let said = self.problems.values().flatten().cloned();
-        said.chain(self.held_up()).chain(self.inside_settings())
+        let refused = self.merged.iter().flat_map(|known| known.refused());
+        said.chain(self.held_up()).chain(self.inside_settings()).chain(refused.take(REFUSED_LIMIT))
     }
 
     /// Networks that share addresses with that of the settings. Of other overlaps their source speaks.

@@ -38,8 +38,22 @@ pub const GUARDS: Choices<bool, 2> = Choices([("on", true), ("off", false)]);
 /// `POD_ROUTING`: whether the host routes between its own pods.
 pub const ROUTINGS: Choices<bool, 2> = Choices([("host", true), ("bridge", false)]);
 
+/// Whether policies are in force, and where they come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyChoice {
+    Off,
+    /// From what the settings have anyway: the source of subnets, and a file.
+    On,
+    /// From the Kubernetes API, whatever the source of subnets.
+    Kubernetes,
+}
+
 /// `POLICY`.
-pub const POLICIES: Choices<bool, 2> = Choices([("off", false), ("on", true)]);
+pub const POLICIES: Choices<PolicyChoice, 3> = Choices([
+    ("off", PolicyChoice::Off),
+    ("on", PolicyChoice::On),
+    ("kubernetes", PolicyChoice::Kubernetes),
+]);
 
 /// `FLOWS`: whether connections of pods are counted.
 pub const FLOWS: Choices<bool, 2> = Choices([("off", false), ("on", true)]);

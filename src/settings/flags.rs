@@ -121,7 +121,7 @@ settings! {
     "IPV6_SUBNET_LIMIT" ipv6_subnet_limit "" "the widest IPv6 pool to accept from the network (default: IPV6_SUBNET)"
     "SUBNET_SOURCE" subnet_source "etcd" "where this host's subnet comes from: etcd, kubernetes (podCIDRs of the nodes) or static" in SOURCES
     "SUBNET" subnet "" "with SUBNET_SOURCE=static: this host's subnet, IPv4 and/or IPv6 with a comma"
-    "KUBECONFIG" kubeconfig "" "with SUBNET_SOURCE=kubernetes: kubeconfig file (default: the service account of the pod)"
+    "KUBECONFIG" kubeconfig "" "with SUBNET_SOURCE=kubernetes or POLICY=kubernetes: kubeconfig file (default: the service account of the pod)"
     "KUBE_API" kube_api "" "URL of the Kubernetes API, if another than in KUBECONFIG or the service kubernetes"
     "BRIDGE_NAME" bridge_name "humanz0" "the bridge the pods are plugged into"
     "MTU" mtu "auto" "MTU of pods and bridge: auto (that of the way to the other hosts) or 576 to 65535"
@@ -138,7 +138,7 @@ settings! {
     "POD_GUARD" pod_guard "on" "let pods send under their own MAC and addresses only: on or off" in GUARDS
     "POD_ROUTING" pod_routing "host" "how pods of this host reach each other: host (routed, through its forward hook) or bridge" in ROUTINGS
     "ALLOWED_ADDRESSES" allowed_addresses "" "further subnets that pods may send from (VRRP, nested networks), and groups that they may send to, with commas"
-    "POLICY" policy "off" "enforce policies between pods: on or off" in POLICIES
+    "POLICY" policy "off" "enforce policies between pods: off, on, or kubernetes (with SUBNET_SOURCE=etcd: those of the Kubernetes API, beside those in etcd)" in POLICIES
     "POLICY_FILE" policy_file "" "with POLICY=on: file of policies, groups, namespaces and pods (YAML or JSON), read again when it changes"
     "POLICY_ON_AGENT_DOWN" policy_on_agent_down "quarantine" "a pod that starts while the agent is away: quarantine (no network until the agent is back), fail (the runtime tries again) or open (no policies until then)" in AGENT_DOWN
     "POLICY_MARK" policy_mark "0xffff0000" "with POLICY=on: the bits of a connection's mark that policies use, at least 16 beside each other"

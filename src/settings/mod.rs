@@ -153,6 +153,8 @@ pub struct EncryptionSettings {
 /// Policies, if they are on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySettings {
+    /// `POLICY=kubernetes`, where subnets come from etcd: policies, namespaces and this host's pods are there.
+    pub api: Option<KubeSettings>,
     pub file: Option<PathBuf>,
     pub on_agent_down: AgentDown,
     /// Of a connection's mark, those that say by which policies it was judged.
@@ -165,12 +167,13 @@ impl PolicySettings {
     /// Where policies come from on a host with this source of subnets.
     pub fn providers(&self, source: &Source) -> Vec<Provider> {
         let file = self.file.is_some().then_some(Provider::File);
+        let api = self.api.is_some().then_some(Provider::Kubernetes);
         let cluster: &[Provider] = match source {
             Source::Kubernetes(_) => &[Provider::Kubernetes],
             Source::Etcd { .. } => &[Provider::Etcd, Provider::Members],
             Source::Static(_) => &[],
         };
-        file.into_iter().chain(cluster.iter().copied()).collect()
+        file.into_iter().chain(api).chain(cluster.iter().copied()).collect()
     }
 }
 
@@ -202,6 +205,7 @@ pub struct HostSettings {
     pub bridge: Option<IfName>,
     /// The kernel must have WireGuard.
     pub encrypts: bool,
+    pub policy_api: Option<KubeSettings>,
 }
 
 /// `variable` is set to `value` (empty if it is not set): `why` that is invalid, and what would be valid.

@@ -9,11 +9,13 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 
 use crate::cni::config::GuardConf;
+use crate::kube::KubeSettings;
 use crate::lease::records::Vxlan;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, Object, PerFamily, Problem};
 use crate::settings::choices::{
-    AGENT_DOWN, BACKENDS, CNI_VERSIONS, ENCRYPTIONS, FLOWS, GUARDS, POLICIES, ROUTINGS,
+    AGENT_DOWN, BACKENDS, CNI_VERSIONS, ENCRYPTIONS, FLOWS, GUARDS, POLICIES, PolicyChoice,
+    ROUTINGS,
 };
 use crate::settings::flags::VARIABLES;
 use crate::settings::values;
@@ -111,8 +113,13 @@ impl Parser<'_> {
         let bridge = self.value("BRIDGE_NAME", values::interface);
         let encrypts = ENCRYPTIONS.read(&self.text("ENCRYPTION")) == Ok(true);
         let bridge_name = bridge.clone();
-        self.of_host =
-            HostSettings { source: source.clone(), pools, bridge: bridge_name, encrypts };
+        self.of_host = HostSettings {
+            source: source.clone(),
+            pools,
+            bridge: bridge_name,
+            encrypts,
+            policy_api: None,
+        };
         let mtu_bytes = self.value("MTU", |text| values::mtu(text, pools.v6.is_some()));
         let backend = self.value("BACKEND", |text| BACKENDS.read(text));
         let vxlan = self.vxlan();
@@ -177,29 +184,49 @@ impl Parser<'_> {
         guard: Option<&GuardConf>,
         flowtable: Option<bool>,
     ) -> Option<Option<PolicySettings>> {
-        let is_on = self.value("POLICY", |text| POLICIES.read(text));
+        let choice = self.value("POLICY", |text| POLICIES.read(text));
         let file = self.optional("POLICY_FILE", values::absolute);
         let on_agent_down = self.value("POLICY_ON_AGENT_DOWN", |text| AGENT_DOWN.read(text));
         let mark = self.value("POLICY_MARK", values::mark_bits);
         let flows = self.value("FLOWS", |text| FLOWS.read(text));
         let (file, on_agent_down) = (file?, on_agent_down?);
-        let settings = PolicySettings { file, on_agent_down, mark: mark?, flows: flows? };
-        if !is_on? {
+        let (mark, flows) = (mark?, flows?);
+        let choice = choice?;
+        if choice == PolicyChoice::Off {
             return Some(None);
         }
-        match (self.text("SUBNET_SOURCE").as_ref(), settings.file.is_some()) {
-            ("static", false) => {
+        let api = self.policy_api(choice, file.is_some())?;
+        self.of_host.policy_api.clone_from(&api);
+        self.past_policies(guard, flowtable);
+        Some(Some(PolicySettings { api, file, on_agent_down, mark, flows }))
+    }
+
+    /// The API that policies come from beside the source of subnets.
+    fn policy_api(&mut self, choice: PolicyChoice, has_file: bool) -> Option<Option<KubeSettings>> {
+        match (self.text("SUBNET_SOURCE").as_ref(), choice, has_file) {
+            ("etcd", PolicyChoice::Kubernetes, _) => return self.kubernetes().map(Some),
+            ("static", PolicyChoice::Kubernetes, _) => {
+                let why = "with SUBNET_SOURCE=static nothing says which pods other hosts have: set that to etcd \
+                           or kubernetes, or this to on, with a file of policies (POLICY_FILE)";
+                self.fault("POLICY", why);
+            }
+            ("static", _, false) => {
                 let why = "with SUBNET_SOURCE=static POLICY=on needs a file of policies: there is \
                            nothing else to take them from";
                 self.fault("POLICY_FILE", why);
             }
-            ("kubernetes", true) => {
+            ("kubernetes", _, true) => {
                 let why = "with SUBNET_SOURCE=kubernetes policies come from the API alone: create \
                            them there, and leave this empty";
                 self.fault("POLICY_FILE", why);
             }
             _ => {}
         }
+        Some(None)
+    }
+
+    /// Settings with which packets would pass by policies.
+    fn past_policies(&mut self, guard: Option<&GuardConf>, flowtable: Option<bool>) {
         if guard.is_some_and(|guard| !guard.is_on || !guard.routes) {
             let variable =
                 if self.text("POD_ROUTING") == "host" { "POD_GUARD" } else { "POD_ROUTING" };
@@ -218,7 +245,6 @@ impl Parser<'_> {
                        connections that pass by the forward chains";
             self.fault("FLOWTABLE", why);
         }
-        Some(Some(settings))
     }
 
     /// Only etcd has a place for the keys of hosts.

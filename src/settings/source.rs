@@ -24,7 +24,8 @@ impl Parser<'_> {
         }
     }
 
-    fn kubernetes(&mut self) -> Option<KubeSettings> {
+    /// How to reach the API.
+    pub(super) fn kubernetes(&mut self) -> Option<KubeSettings> {
         let kubeconfig = self.optional("KUBECONFIG", values::absolute);
         let api = self.optional("KUBE_API", Server::parse);
         Some(KubeSettings { kubeconfig: kubeconfig?, api: api? })

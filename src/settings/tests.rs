@@ -173,7 +173,7 @@ fn one_host_needs_no_etcd() {
 #[test]
 fn policies_come_from_one_place() {
     let on = |more: &[(&'static str, &str)]| {
-        let found = with(&[&[("POLICY", "on"), ("ETCD_HOST", "e")], more].concat());
+        let found = with(&[more, &[("POLICY", "on"), ("ETCD_HOST", "e")]].concat());
         found.map(|settings| settings.policy.unwrap().providers(&settings.source)).map_err(
             |faults| {
                 assert_eq!(faults.len(), 1, "{faults:?}");
@@ -188,6 +188,20 @@ fn policies_come_from_one_place() {
     let alone = on(&[("SUBNET_SOURCE", "static")]).unwrap_err();
     assert!(alone.starts_with("POLICY_FILE is not set: with SUBNET_SOURCE=static"), "{alone}");
     assert_eq!(on(&[("SUBNET_SOURCE", "static"), file]), Ok(vec![Provider::File]));
+
+    let beside = ("POLICY", "kubernetes");
+    let all = [Provider::Kubernetes, Provider::Etcd, Provider::Members];
+    assert_eq!(on(&[beside]), Ok(all.to_vec()));
+    assert_eq!(on(&[beside, file]), Ok([&[Provider::File][..], &all].concat()));
+    assert_eq!(on(&[beside, kubernetes]), Ok(vec![Provider::Kubernetes]));
+    let alone = on(&[beside, ("SUBNET_SOURCE", "static"), file]).unwrap_err();
+    assert!(
+        alone.starts_with("POLICY=kubernetes: with SUBNET_SOURCE=static nothing says"),
+        "{alone}"
+    );
+    let relative = on(&[beside, ("KUBECONFIG", "config")]).unwrap_err();
+    assert!(relative.starts_with("KUBECONFIG=config: "), "{relative}");
+    assert!(on(&[beside, ("POD_ROUTING", "bridge")]).unwrap_err().starts_with("POD_ROUTING="));
 }
 
 #[test]

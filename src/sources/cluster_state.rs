@@ -21,7 +21,7 @@ use crate::sources::item::{HostNode, Item};
 pub enum PodScope {
     /// Those of all hosts.
     All,
-    /// This host's; others publish the members of groups themselves.
+    /// This host's, as an object of `etcd` may put them into groups; hosts publish their members there.
     Own,
 }
 
@@ -29,6 +29,7 @@ pub enum PodScope {
 #[derive(Debug)]
 pub struct ClusterState {
     host: NodeName,
+    scope: PodScope,
     objects: BTreeMap<Resource, BTreeMap<ObjectKey, Item>>,
     /// Resources that have been listed, and those that are followed at all.
     listed: BTreeSet<Resource>,
@@ -44,9 +45,14 @@ const PROBLEMS_LIMIT: usize = 100;
 
 impl ClusterState {
     /// Nothing yet. `followed`: the resources of which something will be heard.
-    pub fn new(host: NodeName, followed: impl IntoIterator<Item = Resource>) -> ClusterState {
+    pub fn new(
+        host: NodeName,
+        scope: PodScope,
+        followed: impl IntoIterator<Item = Resource>,
+    ) -> ClusterState {
         ClusterState {
             host,
+            scope,
             objects: BTreeMap::new(),
             listed: BTreeSet::new(),
             followed: followed.into_iter().collect(),
@@ -89,6 +95,58 @@ impl ClusterState {
         let rules = self.rules().clone();
         problems.extend(self.faults());
         let cluster = self.cluster();
+        match self.scope {
+            PodScope::All => self.of_all_pods(rules, &cluster, problems),
+            PodScope::Own => self.of_own_pods(rules, cluster, problems),
+        }
+    }
+
+    /// Their addresses are not asked for: this host's own store has them, and other hosts publish theirs.
+    fn of_own_pods(
+        &self,
+        rules: Rules,
+        cluster: Cluster,
+        problems: &mut Vec<Problem>,
+    ) -> PolicySnapshot {
+        let is_own = |pod: &&Pod| {
+            let is_here = pod.is_endpoint && pod.host.as_ref() == Some(&self.host);
+            // Rules find it by its namespace's labels: it stays in quarantine until those are known.
+            is_here && cluster.has(&pod.namespace)
+        };
+        let own = self.pods().filter(is_own).map(|pod| {
+            let pod = Pod { addresses: Vec::new(), ..pod.clone() };
+            cluster.unassigned(pod, self.host.clone())
+        });
+        let pods: Vec<_> = own.collect();
+        let node = self.nodes().find(|node| node.node.name == self.host);
+        if node.is_none() {
+            problems.push(self.no_node());
+        }
+        // Its subnets are those of another source.
+        let own = node.map(|HostNode { node, subnets }| {
+            let mut node = node.clone();
+            node.addresses.retain(|address| !subnets.iter().any(|it| it.contains(*address)));
+            node
+        });
+        let members = find(&needed(rules.iter(), &pods), &ClusterPods::default(), own.iter());
+        let node = own.map(|node| node.labels).unwrap_or_default();
+        let standalone = Some(cluster);
+        PolicySnapshot { rules, pods, members, standalone, node, ..PolicySnapshot::default() }
+    }
+
+    fn no_node(&self) -> Problem {
+        let what = "the Kubernetes API has no node of this name: no pod of this host is found there, and new \
+                    ones stay in quarantine";
+        let fix = "set NODE_NAME to the node's name (kubectl get nodes)";
+        Problem::new(ProblemKind::Policy, Object::Host(self.host.clone()), what).with_fix(fix)
+    }
+
+    fn of_all_pods(
+        &self,
+        rules: Rules,
+        cluster: &Cluster,
+        problems: &mut Vec<Problem>,
+    ) -> PolicySnapshot {
         let nodes: BTreeMap<&NodeName, &HostNode> =
             self.nodes().map(|node| (&node.node.name, node)).collect();
         let (mut own, mut all, mut refused) = (Vec::new(), BTreeMap::new(), Vec::new());
@@ -228,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_peer_of_a_namespace_that_is_not_known_is_denied_and_never_allowed() {
-        let mut state = ClusterState::new("n1".parse().unwrap(), Resource::ALL);
+        let mut state = ClusterState::new("n1".parse().unwrap(), PodScope::All, Resource::ALL);
         for resource in Resource::ALL {
             assert!(state.take(resource, Heard::All(BTreeMap::new())));
         }
@@ -298,8 +356,55 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_publishes_its_own_pods_asks_the_api_for_nothing_else() {
+        let mut state = ClusterState::new("n1".parse().unwrap(), PodScope::Own, Resource::ALL);
+        for resource in Resource::ALL {
+            assert!(state.take(resource, Heard::All(BTreeMap::new())));
+        }
+        let pod = |name: &str, namespace: &str, node: &str| {
+            json!({"metadata": {"name": name, "namespace": namespace, "labels": {"app": "web"},
+                "annotations": {"humanz.io/group": "ops", "other": "x"}},
+                "spec": {"nodeName": node}, "status": {"podIPs": [{"ip": "10.1.9.9"}]}})
+        };
+        put(&mut state, Resource::Namespaces, "shop", &json!({"metadata": {"name": "shop"}}));
+        for (name, namespace, node) in
+            [("web", "shop", "n1"), ("far", "shop", "n2"), ("late", "unknown", "n1")]
+        {
+            put(&mut state, Resource::Pods, name, &pod(name, namespace, node));
+        }
+        let rule = |peer: Value| {
+            json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
+            "kind": "ClusterNetworkPolicy", "metadata": {"name": "p"},
+            "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+                "egress": [{"action": "Deny", "to": [peer]}]}})
+        };
+        let members = |state: &mut ClusterState, peer: Value| {
+            put(state, Resource::ClusterNetworkPolicies, "p", &rule(peer));
+            let snapshot = state.update().snapshot.unwrap();
+            let found = snapshot.members.values().flat_map(|found| &**found);
+            found.flat_map(|member| member.addresses.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(members(&mut state, json!({"namespaces": {}})), [] as [IpAddr; 0]);
+        let update = state.update();
+        let said = update.snapshot.unwrap();
+        assert_eq!(said.pods.iter().map(ToString::to_string).collect::<Vec<_>>(), ["shop/web"]);
+        assert_eq!((&said.pods[0].addresses, said.pods[0].annotations.len()), (&vec![], 1));
+        assert!(update.problems.iter().any(|it| it.what.contains("no node of this name")));
+
+        // Its podCIDR is nobody's here.
+        let node = json!({"metadata": {"name": "n1", "labels": {"zone": "a"}},
+            "spec": {"podCIDRs": ["172.30.1.0/24"]},
+            "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}});
+        put(&mut state, Resource::Nodes, "n1", &node);
+        let zone = json!({"nodes": {"matchLabels": {"zone": "a"}}});
+        assert_eq!(members(&mut state, zone), ["192.0.2.1".parse::<IpAddr>().unwrap()]);
+        assert_eq!(state.update().problems, []);
+        assert_eq!(state.update().snapshot.unwrap().node.len(), 1);
+    }
+
+    #[test]
     fn a_pod_of_a_namespace_that_is_not_known_is_in_quarantine() {
-        let mut state = ClusterState::new("n1".parse().unwrap(), Resource::ALL);
+        let mut state = ClusterState::new("n1".parse().unwrap(), PodScope::All, Resource::ALL);
         for resource in Resource::ALL {
             assert!(state.take(resource, Heard::All(BTreeMap::new())));
         }

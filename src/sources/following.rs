@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::kube::KubeSettings;
 use crate::net::node_name::NodeName;
 use crate::os::event_loop::EventLoop;
 use crate::policy::held::PodOwners;
 use crate::policy::members::peers;
 use crate::policy::{Members, Selector, SourceUpdate};
 use crate::sources::blocks::{BlockInputs, Blocks, BlocksStart, BlocksUpdate, blocks};
+use crate::sources::cluster_state::PodScope;
 use crate::sources::exchange::{Exchange, exchange};
 use crate::sources::exchanged::{ExchangeInputs, ExchangeStart, Exchanged};
 use crate::sources::inputs::{ExchangedFrom, hosts};
@@ -28,6 +30,8 @@ pub enum Followed {
         start: PoliciesStart,
         host: NodeName,
         state_dir: PathBuf,
+        /// Further policies, and this host's pods, are there.
+        api: Option<Box<KubeSettings>>,
     },
 }
 
@@ -41,7 +45,7 @@ pub struct Following {
 
 struct Running {
     of: Followed,
-    _source: EventLoop,
+    _sources: Vec<EventLoop>,
     exchange: Option<Exchange>,
     blocks: Option<Blocks>,
     /// What was exchanged last.
@@ -80,20 +84,27 @@ impl Following {
         }
         self.running = None;
         let Some(of) = wanted else { return };
-        let publish = Arc::clone(&self.publish);
-        let publish = move |update| publish(update);
-        let (source, exchange, blocks) = match of.clone() {
-            Followed::Kubernetes(start) => (kubernetes::spawn(start, publish), None, None),
-            Followed::Etcd { start, host, state_dir } => {
+        let (sources, exchange, blocks) = match of.clone() {
+            Followed::Kubernetes(start) => (self.api(start).map(|it| vec![it]), None, None),
+            Followed::Etcd { start, host, state_dir, api } => {
+                let own = |api| ApiStart { api, host: host.clone(), pods: PodScope::Own };
+                let api = api.map(|api| self.api(own(*api)));
                 let PoliciesStart { etcd, roots } = start.clone();
                 let members = Arc::clone(&self.publish_members);
                 let blocks = self.blocks(&start, &host, &state_dir);
                 let start_exchange = ExchangeStart { etcd, roots, host, kept: kept(), state_dir };
                 let exchange = exchange(start_exchange, move |exchanged| members(exchanged));
-                (policies(start, had_some, publish), Some(exchange), Some(blocks))
+                let publish = Arc::clone(&self.publish);
+                let etcd = policies(start, had_some, move |update| publish(update));
+                (api.into_iter().chain([etcd]).collect(), Some(exchange), Some(blocks))
             }
         };
-        self.running = running(of, source, exchange.transpose(), blocks.transpose());
+        self.running = running(of, sources, exchange.transpose(), blocks.transpose());
+    }
+
+    fn api(&self, start: ApiStart) -> io::Result<EventLoop> {
+        let publish = Arc::clone(&self.publish);
+        kubernetes::spawn(start, move |update| publish(update))
     }
 
     fn blocks(
@@ -163,14 +174,14 @@ impl Following {
 /// `None` if one of them could not be started: both are then, with the next look.
 fn running(
     of: Followed,
-    source: io::Result<EventLoop>,
+    sources: io::Result<Vec<EventLoop>>,
     exchange: io::Result<Option<Exchange>>,
     blocks: io::Result<Option<Blocks>>,
 ) -> Option<Running> {
-    match (source, exchange, blocks) {
-        (Ok(source), Ok(exchange), Ok(blocks)) => Some(Running {
+    match (sources, exchange, blocks) {
+        (Ok(sources), Ok(exchange), Ok(blocks)) => Some(Running {
             of,
-            _source: source,
+            _sources: sources,
             exchange,
             blocks,
             exchanged: None,
@@ -187,8 +198,6 @@ fn running(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::KubeSettings;
-    use crate::sources::PodScope;
 
     #[test]
     fn what_could_not_be_started_does_not_count_as_followed() {
@@ -197,8 +206,9 @@ mod tests {
         let of = || Followed::Kubernetes(start.clone());
         let failed = || io::Error::from(io::ErrorKind::WouldBlock);
         let source = || EventLoop::spawn("test", async |stopped| drop(stopped.await));
+        let sources = || Ok(vec![source().unwrap()]);
         assert!(running(of(), Err(failed()), Ok(None), Ok(None)).is_none());
-        assert!(running(of(), source(), Err(failed()), Ok(None)).is_none());
-        assert!(running(of(), source(), Ok(None), Ok(None)).is_some());
+        assert!(running(of(), sources(), Err(failed()), Ok(None)).is_none());
+        assert!(running(of(), sources(), Ok(None), Ok(None)).is_some());
     }
 }

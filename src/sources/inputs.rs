@@ -10,7 +10,7 @@ use crate::net::subnet;
 use crate::policy::held::PodOwners;
 use crate::policy::local::Pods;
 use crate::policy::sources::denied;
-use crate::policy::{Endpoints, Labels, Node, PolicySnapshot, Selector, members};
+use crate::policy::{Endpoints, Node, PolicySnapshot, Selector, members};
 use crate::sources::exchanged::ExchangeInputs;
 use crate::sources::find::needed;
 use crate::sources::shared::{HostAddresses, Hosts};
@@ -59,7 +59,7 @@ impl ExchangeInputs {
         });
         let node = Node {
             name: own.clone(),
-            labels: Labels::new(),
+            labels: known.node.clone(),
             addresses: addresses.unwrap_or_default(),
         };
         let found = members::find(&in_use, &Endpoints { pods: endpoints, nodes: vec![node] });
@@ -79,6 +79,7 @@ fn says_same(one: &Arc<PolicySnapshot>, other: &Arc<PolicySnapshot>) -> bool {
         || one.rules == other.rules
             && one.pods == other.pods
             && one.standalone == other.standalone
+            && one.node == other.node
             && one.networks == other.networks
 }
 

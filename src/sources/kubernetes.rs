@@ -73,7 +73,7 @@ fn begin(start: &ApiStart) -> (ClusterState, FollowedObjects<Item>) {
         _ => resource.query(),
     };
     let queries = Resource::ALL.map(|resource| (resource, query(resource)));
-    let state = ClusterState::new(start.host.clone(), Resource::ALL);
+    let state = ClusterState::new(start.host.clone(), start.pods, Resource::ALL);
     (state, follow(&start.api, queries.into(), Item::read))
 }
 

@@ -13,7 +13,7 @@ use crate::lease::snapshot::Raw;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::event_loop::{self, EventLoop};
 use crate::os::random;
-use crate::policy::{Members, PolicySnapshot, Provider, SourceUpdate};
+use crate::policy::{PolicySnapshot, Provider, SourceUpdate};
 use crate::sources::stored::{BYTES_LIMIT, OBJECTS_LIMIT, StoredPolicies};
 
 /// Longest wait before another attempt after the first failure; doubled for each further one …
@@ -140,11 +140,10 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
         let read = self.stored.read(&self.range);
         let snapshot = PolicySnapshot {
             rules: read.rules,
-            pods: Vec::new(),
-            members: Members::new(),
             standalone: Some(read.cluster),
             networks: read.networks,
             profiles: read.profiles,
+            ..PolicySnapshot::default()
         };
         self.had_some = !self.stored.is_empty();
         self.known = Some((snapshot, read.problems));

@@ -50,7 +50,9 @@ fn a_host_of_the_python_agent_gets_a_route_by_its_name() {
     let event = cluster.etcd.put("/humanz/hosts/py1", "10.244.98.0/24");
     let took = watch.after(event, &["10.244.98.0/24 via 192.0.2.77"]);
     println!("a Python host joins → route: {took:?}");
-    agent.wait_log(&["nowhere"]);
+    agent.wait_log(&["the name nowhere does not resolve"]);
+    // While its name was looked up nothing was wrong.
+    assert!(!agent.log().contains("pods of host py1"), "{}", agent.log());
     let event = cluster.etcd.delete("/humanz/hosts/py1");
     let took = watch.after(event, &["Deleted", "10.244.98.0/24"]);
     println!("a Python host leaves → route: {took:?}");

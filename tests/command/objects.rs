@@ -56,6 +56,16 @@ fn objects_are_made_changed_shown_and_removed_one_at_a_time() {
     let net = object(&typed(host, "net show blue/front --json"));
     let spec = json!({"subnets": ["10.32.0.0/16", "fd00:32::/64"], "shared": true});
     assert_eq!((&net["object"]["spec"], &net["usedBy"]), (&spec, &json!(["NamespaceRule shop"])));
+    let blocks =
+        "net set blue/front --block-v4 27 --block-v6 120 --pod-mtu 1400 --nat no --host-ports no";
+    done(host, blocks);
+    done(host, "net set blue/front --block-v6= --nat yes");
+    let net = object(&typed(host, "net show blue/front --json"));
+    let spec = json!({"subnets": ["10.32.0.0/16", "fd00:32::/64"], "shared": true, "blocks": {"v4": "27"},
+        "mtu": "1400", "nat": true, "hostPorts": false});
+    assert_eq!(net["object"]["spec"], spec);
+    let shown = done(host, "net show blue/front");
+    assert!(shown.contains("blocks") && shown.contains("v4 27"), "{shown}");
     done(host, "net set blue/front --profile gold");
     assert_eq!(done(host, "profile set blue/gold --dscp 34"), "~ NetProfile blue/gold\n");
     let gold = object(&typed(host, "profile inspect blue/gold --json"));
@@ -105,6 +115,9 @@ fn what_cannot_be_is_refused_with_its_reason_and_nothing_is_changed() {
         ("net create green/front", 1, &[nothing, "subnets"]),
         ("net set green/front --shared no", 1, &[nothing, "Network green/front is not there"]),
         ("net set blue/front --shared perhaps", 2, &["perhaps"]),
+        ("net set blue/front --pod-mtu 500", 1, &[nothing, "mtu: must be a number from 1280"]),
+        ("net set blue/front --block-v4 31", 1, &[nothing, "/30 or wider"]),
+        ("net set blue/front --block-v4 two", 1, &[nothing, "blocks.v4: must be a number"]),
         ("net set blue/front", 1, &[nothing, "what is to be set"]),
         ("net rm blue/front", 1, &[nothing, "NamespaceRule shop"]),
         ("net rm blue/frnt", 1, &[nothing, "blue/frnt is not there"]),

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::support::cluster::Cluster;
+use crate::support::disk::EXECUTABLE;
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 use crate::{object, run};
 
@@ -133,4 +134,31 @@ fn no_host_is_probed_when_probes_are_disabled() {
     assert_eq!(sent(&before), sent(&after));
     assert!(peer(h1, "h2")["probe"].is_null());
     agents.iter().for_each(Agent::stop);
+}
+
+/// Nothing of other hosts is said that is no longer looked for.
+#[test]
+fn an_agent_that_may_not_probe_says_so() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = &cluster.hosts[..] else { unreachable!() };
+    let _peer = Agent::start(h2, &[DUAL]);
+    const CONFINED: &str = "/opt/confined";
+    h1.write(
+        CONFINED,
+        &format!("#!/bin/sh\nexec setpriv --bounding-set=-net_raw {EXECUTABLE} \"$@\"\n"),
+    );
+    // An agent is called by this name.
+    h1.shell(&format!(
+        "chmod 755 {CONFINED}; mkdir /opt/later; ln -s {CONFINED} /opt/later/humanz-agent"
+    ))
+    .ok();
+    let agent = Agent::start_release(h1, "/opt/later/humanz-agent", &[DUAL]);
+    agent.wait_ready();
+    soon("h2 is known", || peer(h1, "h2")["reachable"] == true);
+    let said = run(h1, "status", &[DUAL]);
+    assert_eq!(said.status.code(), Some(1), "{said}");
+    for words in ["0 are reached, 1 not asked", "not probed", "-> give the agent CAP_NET_RAW"] {
+        assert!(said.stdout.contains(words), "{words:?} is not in: {said}");
+    }
+    assert!(peer(h1, "h2")["probe"].is_null());
 }

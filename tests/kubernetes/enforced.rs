@@ -29,14 +29,14 @@ fn attachment(name: &str) -> Attachment {
     Attachment { args, ..Attachment::new(name) }
 }
 
-fn connect(host: &Node, name: &str) -> Result<Pod, u64> {
+pub fn connect(host: &Node, name: &str) -> Result<Pod, u64> {
     make_netns(host, name);
     Pod::connect(host, &Network::of(host), attachment(name)).map_err(|error| error.code)
 }
 
 /// A pod as a cluster starts it: the API knows it and its host, then it is connected; its addresses
 /// follow, as far as `reported`.
-fn add(scene: &Scene, number: usize, name: &str, reported: bool) -> Pod {
+pub fn add(scene: &Scene, number: usize, name: &str, reported: bool) -> Pod {
     let host = scene.host(number);
     scene.api.put(pod(name, name, host.name(), &[]));
     let added = connect(host, name).unwrap();
@@ -47,7 +47,7 @@ fn add(scene: &Scene, number: usize, name: &str, reported: bool) -> Pod {
     added
 }
 
-fn label(scene: &Scene, name: &str, app: &str) {
+pub fn label(scene: &Scene, name: &str, app: &str) {
     let change = |pod: &mut Value| pod["metadata"]["labels"]["app"] = json!(app);
     scene.api.edit_of("Pod", &format!("shop/{name}"), change);
 }

@@ -1,4 +1,4 @@
-//! SUBNET_SOURCE=kubernetes: real agents, and an API server of the tests' own.
+//! SUBNET_SOURCE=kubernetes and POLICY=kubernetes: real agents, and an API server of the tests' own.
 #![allow(
     clippy::unwrap_used,
     clippy::let_underscore_must_use,
@@ -10,6 +10,7 @@ use humanz_test_support as support;
 
 mod access;
 mod api;
+mod beside_etcd;
 mod certificates;
 mod cnp;
 #[path = "../policy/conformance.rs"]

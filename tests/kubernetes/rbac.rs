@@ -1,4 +1,4 @@
-//! The role in packaging/daemonset-kubernetes.yaml, as an API server applies it.
+//! The roles in packaging, as an API server applies them.
 
 const MANIFEST: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/daemonset-kubernetes.yaml"));
@@ -13,9 +13,21 @@ pub struct Rule {
     verbs: Vec<String>,
 }
 
-/// The rules of the manifest.
+const BESIDE_ETCD: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/policy-role.yaml"));
+
+/// The rules of daemonset-kubernetes.yaml.
 pub fn role() -> Vec<Rule> {
-    let role = MANIFEST.split("\n---\n").find(|text| text.contains("\nkind: ClusterRole\n"));
+    read(MANIFEST)
+}
+
+/// Those for hosts that have their subnets from etcd.
+pub fn role_beside_etcd() -> Vec<Rule> {
+    read(BESIDE_ETCD)
+}
+
+fn read(manifest: &str) -> Vec<Rule> {
+    let role = manifest.split("\n---\n").find(|text| text.contains("\nkind: ClusterRole\n"));
     let mut rules = Vec::new();
     for line in role.unwrap().lines().map(|line| line.trim_start_matches([' ', '-'])) {
         let Some((field, list)) = line.split_once(": [") else { continue };

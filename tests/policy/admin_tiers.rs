@@ -35,6 +35,7 @@ fn houses() -> Endpoints {
                 host: format!("h{}", 1 + j).parse().unwrap(),
                 group: None,
                 network: None,
+                annotations: Default::default(),
             });
         }
     }

@@ -29,6 +29,7 @@ fn cluster() -> Endpoints {
                 host: "h1".parse().unwrap(),
                 group: None,
                 network: None,
+                annotations: Default::default(),
             });
         }
     }

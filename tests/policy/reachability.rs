@@ -44,6 +44,7 @@ pub fn cluster() -> Endpoints {
                 host: format!("h{host}").parse().unwrap(),
                 group: None,
                 network: None,
+                annotations: Labels::new(),
             });
         }
     }

@@ -34,6 +34,7 @@ pub fn world(pods: usize, policies: usize, rules: usize) -> World {
         host: HOSTS[host - 1].parse().unwrap(),
         group: None,
         network: None,
+        annotations: Default::default(),
     };
     let local = (0..pods).map(|number| pod(1, number, number % policies));
     let remote = (0..policies * 10).map(|number| pod(2, number, number % policies));

@@ -164,6 +164,7 @@ fn pod(random: &mut Random, namespaces: &[Arc<Namespace>], place: usize) -> Endp
         host: HOSTS[host].parse().unwrap(),
         group,
         network: None,
+        annotations: Labels::new(),
     }
 }
 

@@ -253,7 +253,8 @@ fn routes(
     applier: &mut Applier,
 ) -> (Vec<Problem>, Option<WireguardEnd>) {
     let Some(peers) = run.peers else { return (Vec::new(), None) };
-    let unreachable = peer_routes.unreachable.iter().map(UnreachableSubnet::problem);
+    let unreachable = peer_routes.unreachable.iter().filter(|subnet| !subnet.is_pending());
+    let unreachable = unreachable.map(UnreachableSubnet::problem);
     let tunnels = peer_routes.faults.iter().map(TunnelFault::problem);
     let clear = peer_routes.clear.iter().map(ClearPeer::problem);
     let clear =

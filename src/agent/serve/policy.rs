@@ -61,13 +61,13 @@ impl Agent {
             Source::Etcd { server, roots } => {
                 let start = PoliciesStart { etcd: server.clone(), roots: roots.clone() };
                 let (host, state_dir) = (self.name.clone(), self.settings.state_dir.clone());
-                Some(Followed::Etcd { start, host, state_dir })
+                let api = self.settings.policy.as_ref().and_then(|policy| policy.api.clone());
+                Some(Followed::Etcd { start, host, state_dir, api: api.map(Box::new) })
             }
             Source::Static(_) => None,
         };
-        let had_some = self.state.policies.has_some(Provider::Etcd);
         let policies = &self.state.policies;
-        self.policies.set(wanted, had_some, || policies.members());
+        self.policies.set(wanted, policies.has_some(Provider::Etcd), || policies.members());
     }
 
     /// Follows the settings in what sources there are, and where pods of no tenant's network have addresses.

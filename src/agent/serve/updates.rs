@@ -138,7 +138,7 @@ impl Agent {
     pub(super) fn has_all_addresses(&self) -> bool {
         let peers = self.state.peers.iter().flat_map(|peers| &peers.by_name);
         let mut python = peers.filter(|(_, peer)| peer.python);
-        python.all(|(name, _)| self.state.resolved.contains_key(name))
+        python.all(|(name, _)| self.state.resolved.get(name).is_some_and(|it| !it.is_empty()))
     }
 
     /// Serves what the host knew last if nobody has answered in time.

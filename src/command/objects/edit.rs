@@ -10,7 +10,7 @@ use crate::sources::{Change, StoredName};
 /// Objects in etcd by their names.
 pub type StoredObjects = BTreeMap<StoredName, Value>;
 
-/// Fields of `spec`: a value, or `None` to take it out.
+/// Fields of `spec`, `blocks.v4` for one inside of another: a value, or `None` to take it out.
 pub type SpecFields = Vec<(&'static str, Option<Value>)>;
 
 /// `yes` or `no`.
@@ -97,15 +97,27 @@ pub fn change(name: &StoredName, object: Value) -> Change {
 }
 
 fn put(object: &mut Value, fields: &SpecFields) {
-    if !object["spec"].is_object() {
-        object["spec"] = json!({});
-    }
-    let Some(spec) = object["spec"].as_object_mut() else { return };
     for (field, value) in fields {
-        match value {
-            Some(value) => drop(spec.insert((*field).to_owned(), value.clone())),
-            None => drop(spec.remove(*field)),
+        put_at(&mut object["spec"], field, value.as_ref());
+    }
+}
+
+/// Puts a field, or takes it out, and with the last one what it was inside of.
+fn put_at(object: &mut Value, field: &str, value: Option<&Value>) {
+    if !object.is_object() {
+        *object = json!({});
+    }
+    let Some(fields) = object.as_object_mut() else { return };
+    match (field.split_once('.'), value) {
+        (Some((outer, field)), _) => {
+            let inner = fields.entry(outer).or_insert(Value::Null);
+            put_at(inner, field, value);
+            if inner.as_object().is_some_and(serde_json::Map::is_empty) {
+                fields.remove(outer);
+            }
         }
+        (None, Some(value)) => drop(fields.insert(field.to_owned(), value.clone())),
+        (None, None) => drop(fields.remove(field)),
     }
 }
 
@@ -135,5 +147,18 @@ mod tests {
         fields.extend(flag("shared", Some(YesNo(true))));
         let after = changed(&there, &name, &fields).unwrap().put.remove(&name).unwrap();
         assert_eq!(after["spec"], json!({"default": "deny", "shared": true}));
+    }
+
+    #[test]
+    fn a_field_inside_of_another_changes_alone_and_the_last_one_takes_that_out() {
+        let mut object = json!({"spec": {"blocks": "text"}});
+        let typed = |field, typed: &str| text(field, Some(&typed.to_owned()));
+        put(&mut object, &typed("blocks.v4", "27"));
+        put(&mut object, &typed("blocks.v6", "120"));
+        assert_eq!(object, json!({"spec": {"blocks": {"v4": "27", "v6": "120"}}}));
+        put(&mut object, &typed("blocks.v4", ""));
+        assert_eq!(object, json!({"spec": {"blocks": {"v6": "120"}}}));
+        put(&mut object, &typed("blocks.v6", ""));
+        assert_eq!(object, json!({"spec": {}}));
     }
 }

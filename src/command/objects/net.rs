@@ -58,6 +58,21 @@ pub struct NetCreate {
     /// whether all tenants reach it: yes or no
     #[argh(option)]
     shared: Option<YesNo>,
+    /// prefix length of the IPv4 blocks that hosts take of it; empty: 26
+    #[argh(option)]
+    block_v4: Option<String>,
+    /// prefix length of the IPv6 blocks that hosts take of it; empty: 122
+    #[argh(option)]
+    block_v6: Option<String>,
+    /// bytes of a packet of its pods, from 1280; empty: as the bridge
+    #[argh(option)]
+    pod_mtu: Option<String>,
+    /// whether its pods reach what is outside the cluster by the address of the node: yes or no
+    #[argh(option)]
+    nat: Option<YesNo>,
+    /// whether its pods may have host ports: yes or no
+    #[argh(option)]
+    host_ports: Option<YesNo>,
     /// the profile (NetProfile) of its pods whose group has none: name or tenant/name; empty: none
     #[argh(option)]
     profile: Option<String>,
@@ -88,6 +103,21 @@ pub struct NetSet {
     /// whether all tenants reach it: yes or no
     #[argh(option)]
     shared: Option<YesNo>,
+    /// prefix length of the IPv4 blocks that hosts take of it; empty: 26
+    #[argh(option)]
+    block_v4: Option<String>,
+    /// prefix length of the IPv6 blocks that hosts take of it; empty: 122
+    #[argh(option)]
+    block_v6: Option<String>,
+    /// bytes of a packet of its pods, from 1280; empty: as the bridge
+    #[argh(option)]
+    pod_mtu: Option<String>,
+    /// whether its pods reach what is outside the cluster by the address of the node: yes or no
+    #[argh(option)]
+    nat: Option<YesNo>,
+    /// whether its pods may have host ports: yes or no
+    #[argh(option)]
+    host_ports: Option<YesNo>,
     /// the profile (NetProfile) of its pods whose group has none: name or tenant/name; empty: none
     #[argh(option)]
     profile: Option<String>,
@@ -102,11 +132,17 @@ pub struct NetSet {
 pub fn run(call: &mut Call<'_>, options: &NetCommand) -> Result<Outcome, Exit> {
     match &options.verb {
         NetVerb::Create(options) => {
-            let fields = fields(&options.cidr, options.shared, options.profile.as_ref());
+            let NetCreate { block_v4, block_v6, pod_mtu, profile, .. } = options;
+            let texts = [block_v4, block_v6, pod_mtu, profile];
+            let flags = [options.nat, options.shared, options.host_ports];
+            let fields = fields(&options.cidr, texts, flags);
             KIND.create(call, &options.name, &fields, (options.dry_run, options.json))
         }
         NetVerb::Set(options) => {
-            let fields = fields(&options.cidr, options.shared, options.profile.as_ref());
+            let NetSet { block_v4, block_v6, pod_mtu, profile, .. } = options;
+            let texts = [block_v4, block_v6, pod_mtu, profile];
+            let flags = [options.nat, options.shared, options.host_ports];
+            let fields = fields(&options.cidr, texts, flags);
             KIND.set(call, &options.name, &fields, (options.dry_run, options.json))
         }
         NetVerb::Remove(options) => KIND.remove(call, options),
@@ -115,7 +151,12 @@ pub fn run(call: &mut Call<'_>, options: &NetCommand) -> Result<Outcome, Exit> {
     }
 }
 
-fn fields(cidrs: &[String], shared: Option<YesNo>, profile: Option<&String>) -> SpecFields {
-    let subnets = edit::list("subnets", cidrs);
-    [subnets, edit::flag("shared", shared), edit::text("profile", profile)].concat()
+const TEXTS: [&str; 4] = ["blocks.v4", "blocks.v6", "mtu", "profile"];
+const FLAGS: [&str; 3] = ["nat", "shared", "hostPorts"];
+
+fn fields(cidrs: &[String], texts: [&Option<String>; 4], flags: [Option<YesNo>; 3]) -> SpecFields {
+    let texts = TEXTS.into_iter().zip(texts);
+    let texts = texts.flat_map(|(field, typed)| edit::text(field, typed.as_ref()));
+    let flags = FLAGS.into_iter().zip(flags).flat_map(|(field, typed)| edit::flag(field, typed));
+    edit::list("subnets", cidrs).into_iter().chain(texts).chain(flags).collect()
 }

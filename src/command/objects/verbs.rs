@@ -153,6 +153,10 @@ fn shown(value: &serde_json::Value) -> String {
         Value::Bool(is) => if *is { "yes" } else { "no" }.to_owned(),
         Value::String(text) => text.clone(),
         Value::Array(all) => all.iter().map(shown).collect::<Vec<_>>().join(" "),
+        Value::Object(all) => {
+            let all = all.iter().map(|(field, value)| format!("{field} {}", shown(value)));
+            all.collect::<Vec<_>>().join(" ")
+        }
         other => other.to_string(),
     }
 }

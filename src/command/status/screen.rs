@@ -227,7 +227,7 @@ fn hosts(status: &Status) -> String {
     let reached = peers.iter().filter(|peer| is_reached(peer)).count();
     let unknown = match peers.iter().filter(|peer| peer.reachable && !is_reached(peer)).count() {
         0 => String::new(),
-        unknown => format!(", {unknown} not asked yet"),
+        unknown => format!(", {unknown} not asked"),
     };
     let silent = peers.iter().filter(|peer| !peer.alive).count();
     let stale = if is_stale(status) { ", as far as was known last" } else { "" };
@@ -258,7 +258,7 @@ fn peers(status: &Status) -> Table {
         let (state, tone) = match (peer.reachable, peer.alive) {
             (true, alive) if alive || is_stale(status) => match is_reached(peer) {
                 true => ("reached", Tone::Good),
-                false => ("not asked yet", Tone::Odd),
+                false => ("not asked", Tone::Odd),
             },
             (true, _) => ("silent", Tone::Odd),
             (false, _) => ("unreachable", Tone::Bad),
@@ -333,7 +333,7 @@ mod tests {
         };
         let shown = read(json!({ "peers": (0..40).map(peer).collect::<Vec<_>>() }));
         let text = screen(&shown, Style::default());
-        let line = "40 others, 38 are reached (asked by this host, not by its pods), 1 not asked yet, \
+        let line = "40 others, 38 are reached (asked by this host, not by its pods), 1 not asked, \
                     every agent runs";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("h7") && !text.contains("h8"), "{text}");
@@ -360,10 +360,7 @@ mod tests {
         let peers = json!([{ "name": "h2", "alive": false, "reachable": true }]);
         let value = json!({ "etcd": null, "kubernetes": { "error": "refused" }, "peers": peers });
         check(value.clone(), "kubernetes  no answer: refused");
-        check(
-            value,
-            "hosts       1 other, 0 are reached, 1 not asked yet, as far as was known last",
-        );
+        check(value, "hosts       1 other, 0 are reached, 1 not asked, as far as was known last");
     }
 
     #[test]

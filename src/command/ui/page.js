@@ -99,7 +99,7 @@ function peers(s) {
   all.sort((a, b) => a.reachable - b.reachable || a.alive - b.alive || a.name.localeCompare(b.name));
   fill("peers", all.slice(0, SHOWN).map((peer) => row(
     peer.name, list(peer.addresses), list(peer.subnets),
-    peer.reachable ? list([...new Set(peer.via), ...(peer.probe?.seconds == null ? ["not asked yet"] : [])]) : make("td", peer.fault, "bad"),
+    peer.reachable ? list([...new Set(peer.via), ...(peer.probe?.seconds == null ? ["not asked"] : [])]) : make("td", peer.fault, "bad"),
     make("td", peer.alive ? "runs" : "silent", peer.alive ? "good" : "bad"),
   )));
   $("more").textContent = all.length > SHOWN ? all.length - SHOWN + " more" : "";

@@ -57,7 +57,9 @@ fn check(host: &Host, peer: Peer, expected: &[&str]) {
 fn check_resolved(host: &Host, peer: Peer, resolved: &[&str], expected: &[&str]) {
     let name: NodeName = "h2".parse().unwrap();
     let peers = BTreeMap::from([(name.clone(), peer)]);
-    let resolved = resolved.iter().map(|text| (name.clone(), per_family(&[text]))).collect();
+    // An empty text: it does not resolve.
+    let addresses = |text: &str| per_family(Some(text).filter(|it| !it.is_empty()).as_slice());
+    let resolved = resolved.iter().map(|text| (name.clone(), addresses(text))).collect();
     let connected =
         |prefix: &str, device| Connected { prefix: prefix.parse().unwrap(), device, up: host.up };
     let connected =
@@ -125,7 +127,8 @@ fn a_host_without_a_tunnel_is_reached_directly_or_reported() {
         let far = Peer { tunnel: None, ..peer(V4, &["198.51.100.2"]) };
         check(&host, far, &["198.51.100.2 is not on a segment of this host, and the host has no"]);
         check_resolved(&host, python(), &["192.0.2.7"], &["direct 192.0.2.7 dev 2"]);
-        check(&host, python(), &["the name h2 does not resolve"]);
+        check(&host, python(), &["the name h2 is being looked up"]);
+        check_resolved(&host, python(), &[""], &["the name h2 does not resolve"]);
     }
 }
 

@@ -27,11 +27,13 @@ pub struct Cluster {
     /// Namespaces of which something was not understood: their pods stay in quarantine.
     #[serde(default)]
     closed: BTreeSet<ObjectName>,
+    /// Only the host's administrator starts pods: they are as their runtimes describe them, and may choose
+    /// their group where their namespace has no rule.
     free: bool,
 }
 
 impl Cluster {
-    /// `free`: pods may choose their group where their namespace has no rule.
+    /// `free`: on hosts without Kubernetes.
     pub fn new(free: bool) -> Cluster {
         Cluster { free, ..Cluster::default() }
     }
@@ -60,6 +62,11 @@ impl Cluster {
 
     pub fn is_closed(&self, namespace: &ObjectName) -> bool {
         self.closed.contains(namespace)
+    }
+
+    /// Pods that no source knows are as their runtimes describe them.
+    pub fn trusts_runtimes(&self) -> bool {
+        self.free
     }
 
     /// Takes the labels of a namespace.
@@ -91,9 +98,15 @@ impl Cluster {
 
     /// `pod` on `host`, and what is wrong with what it claims.
     pub fn endpoint(&self, pod: Pod, host: NodeName) -> (Endpoint, Vec<Problem>) {
-        let (member, problems) =
-            self.membership(&pod.name, &pod.namespace, &pod.annotations, &pod.labels);
-        let endpoint = Endpoint {
+        let mut endpoint = self.unassigned(pod, host);
+        let problem = self.assign(&mut endpoint);
+        endpoint.annotations = Labels::new();
+        (endpoint, problem.into_iter().collect())
+    }
+
+    /// `pod` on `host` before anything says in which group and network it is.
+    pub fn unassigned(&self, pod: Pod, host: NodeName) -> Endpoint {
+        Endpoint {
             namespace: self.namespace_of(&pod.namespace),
             name: pod.name,
             uid: pod.uid,
@@ -101,22 +114,40 @@ impl Cluster {
             addresses: pod.addresses,
             ports: pod.ports,
             host,
-            group: member.group,
-            network: member.network,
-        };
-        (endpoint, problems)
+            group: None,
+            network: None,
+            annotations: pod.annotations,
+        }
     }
 
-    /// A pod that only its runtime describes, without addresses, and what is wrong with it.
+    /// Puts a pod into the group and network that the rule of its namespace gives it, or that it asks for and may
+    /// have; gives what is wrong with what it asks for.
+    pub fn assign(&self, pod: &mut Endpoint) -> Option<Problem> {
+        let namespace = pod.namespace.name();
+        let found = self.membership(&pod.name, namespace, &pod.annotations, &pod.labels);
+        match found {
+            Ok(Membership { group, network }) => {
+                (pod.group, pod.network) = (group, network);
+                None
+            }
+            Err(refusal) => {
+                let subject = Object::named(format!("pod {pod}"));
+                Some(Problem::new(ProblemKind::Policy, subject, refusal.to_string()))
+            }
+        }
+    }
+
+    /// A pod that only its runtime describes, without addresses.
     pub fn standalone(
         &self,
         (namespace, name): (ObjectName, ObjectName),
         annotations: &Labels,
         labels: Labels,
         host: NodeName,
-    ) -> (Endpoint, Vec<Problem>) {
-        let (member, problems) = self.membership(&name, &namespace, annotations, &labels);
-        let endpoint = Endpoint {
+    ) -> Endpoint {
+        let found = self.membership(&name, &namespace, annotations, &labels);
+        let Membership { group, network } = found.unwrap_or_default();
+        Endpoint {
             namespace: self.namespace_of(&namespace),
             name,
             uid: None,
@@ -124,10 +155,10 @@ impl Cluster {
             addresses: Vec::new(),
             ports: Vec::new(),
             host,
-            group: member.group,
-            network: member.network,
-        };
-        (endpoint, problems)
+            group,
+            network,
+            annotations: Labels::new(),
+        }
     }
 
     /// The interfaces of a pod, each with its network.
@@ -163,25 +194,15 @@ impl Cluster {
         namespace: &ObjectName,
         annotations: &Labels,
         labels: &Labels,
-    ) -> (Membership, Vec<Problem>) {
-        let configured = Membership::default();
-        let rule = self.rules.get(namespace);
-        let claims = Claims {
+    ) -> Result<Membership, Refusal> {
+        assign(&Claims {
             name,
             annotations,
             labels,
-            namespace: rule,
-            configured: &configured,
+            namespace: self.rules.get(namespace),
+            configured: &Membership::default(),
             free: self.free,
-        };
-        match assign(&claims) {
-            Ok(membership) => (membership, Vec::new()),
-            Err(refusal) => {
-                let subject = Object::named(format!("pod {namespace}/{name}"));
-                let problem = Problem::new(ProblemKind::Policy, subject, refusal.to_string());
-                (configured, vec![problem])
-            }
-        }
+        })
     }
 }
 
