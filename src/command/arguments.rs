@@ -52,8 +52,8 @@ pub fn normal(words: Vec<String>) -> Vec<String> {
 }
 
 /// Subcommands that have `ls`; a pod or host may be called list.
-const LISTS: [&str; 9] =
-    ["endpoint", "group", "ipam", "net", "nodes", "ns", "policy", "profile", "tenant"];
+const LISTS: [&str; 10] =
+    ["endpoint", "group", "ipam", "net", "nodes", "ns", "pin", "policy", "profile", "tenant"];
 
 /// Whether this option of the agent is followed by a value; `None` if it is none of the agent's
 /// settings.

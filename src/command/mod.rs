@@ -84,6 +84,8 @@ pub enum Subcommand {
     Profile(objects::ProfileCommand),
     /// What namespaces belong to.
     Namespace(objects::NamespaceCommand),
+    /// Fixed addresses of pods.
+    Pin(objects::PinCommand),
     /// Pods with their groups and profiles.
     Endpoint(endpoint::EndpointCommand),
     /// Where packets are lost.
@@ -168,6 +170,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Subcommand::Net(options) => objects::net(call, &options),
         Subcommand::Group(options) => objects::group(call, &options),
         Subcommand::Profile(options) => objects::profile(call, &options),
+        Subcommand::Pin(options) => objects::pin(call, &options),
         Subcommand::Namespace(options) => objects::namespace(call, &options),
         Subcommand::Connectivity(options) => connectivity::run(call, &options),
         Subcommand::Endpoint(options) => endpoint::run(call, &options),

@@ -160,7 +160,8 @@ impl OwnedBlocks {
     }
 
     /// A block of `pool` that no host has: the first from slot `start` on, wrapping once. Hosts that start at
-    /// different slots seldom want the same one. `but`: blocks that are asked for at this moment.
+    /// different slots seldom want the same one. `but`: addresses that are no part of it, as of
+    /// blocks that are asked for at this moment.
     pub fn free(&self, pool: &Pool, start: u32, but: &[IpNetwork]) -> Option<IpNetwork> {
         let held = self.owners.by_first.values().map(|(block, _)| *block);
         let mut taken: Vec<_> =

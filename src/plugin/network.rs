@@ -20,12 +20,12 @@ use crate::inspect::local_socket;
 use crate::net::IfName;
 use crate::net::subnet::{contains, family};
 use crate::plugin::{claim, store};
-use crate::policy::Scoped;
 use crate::policy::ask;
 use crate::policy::local::names;
 use crate::policy::network_plan::{
     self, BlockAnswer, BlockQuestion, ChosenInterface, NetworkError, NetworkPlan, NetworkPlans,
 };
+use crate::policy::{PinnedAddress, PodName, Scoped};
 
 /// How often another block is tried: each time because other pods were faster.
 const TRIES: usize = 5;
@@ -42,6 +42,8 @@ pub struct PlacedInterface<'a> {
     pub add: Cow<'a, Add>,
     /// `None`: that of the configuration.
     pub network: Option<(Scoped, NetworkPlan)>,
+    /// The pod, if it has fixed addresses here.
+    pinned: Option<PodName>,
 }
 
 /// Why an interface could not be attached.
@@ -65,16 +67,17 @@ impl<'a> PlacedAdd<'a> {
 
     fn placed(mut self, add: &'a Add) -> Result<PlacedAdd<'a>, CniError> {
         let mut chosen = chosen(add)?;
-        let lacking: Vec<Scoped> = chosen.iter().filter_map(ChosenNetwork::lacking).collect();
-        for name in &lacking {
-            ask_for_block(&add.conf, name, BTreeSet::new())?;
+        let lacking: Vec<BlockQuestion> = chosen.iter().filter_map(|it| it.lacks.clone()).collect();
+        for question in &lacking {
+            ask_for_block(&add.conf, question)?;
         }
         if !lacking.is_empty() {
             chosen = self::chosen(add)?;
         }
         let further: Vec<IfName> =
             chosen.iter().skip(1).map(|it| it.attachment.ifname.clone()).collect();
-        for (place, ChosenNetwork { attachment, network }) in chosen.into_iter().enumerate() {
+        for (place, chosen) in chosen.into_iter().enumerate() {
+            let ChosenNetwork { attachment, network, pinned, pod, .. } = chosen;
             let mut add = Cow::Borrowed(add);
             if place > 0 {
                 add = Cow::Owned(alone(&add, attachment));
@@ -82,9 +85,9 @@ impl<'a> PlacedAdd<'a> {
                 add.to_mut().further.clone_from(&further);
             }
             if let Some((name, plan)) = &network {
-                add = Cow::Owned(served(&add, name, plan, place > 0)?);
+                add = Cow::Owned(served(&add, name, plan, &pinned, place > 0)?);
             }
-            self.interfaces.push(PlacedInterface { add, network });
+            self.interfaces.push(PlacedInterface { add, network, pinned: pod });
         }
         Ok(self)
     }
@@ -106,7 +109,13 @@ impl<'a> PlacedAdd<'a> {
             return Err(error);
         }
         if !withdrawn {
-            ask_for_block(&add.conf, name, full(&failed.add.conf, plan)?)?;
+            let full = full(&failed.add.conf)?;
+            if failed.pinned.is_some() && !full.iter().any(|block| plan.blocks.contains(block)) {
+                let why = "its fixed address is still in use on this host";
+                return Err(CniError::try_again(format!("network {name}: {why}: {error}")));
+            }
+            let (network, pinned) = (name.clone(), failed.pinned.clone());
+            ask_for_block(&add.conf, &BlockQuestion { network, full, pinned })?;
         }
         self.interfaces.clear();
         self.placed(add)
@@ -118,14 +127,12 @@ struct ChosenNetwork {
     attachment: Attachment,
     /// `None`: that of the configuration.
     network: Option<(Scoped, NetworkPlan)>,
-}
-
-impl ChosenNetwork {
-    /// Its network, if this host has no block of that.
-    fn lacking(&self) -> Option<Scoped> {
-        let (name, plan) = self.network.as_ref()?;
-        plan.lacking(&BTreeSet::new()).next().map(|_| name.clone())
-    }
+    /// Its fixed addresses, one of each family at most.
+    pinned: Vec<PinnedAddress>,
+    /// The pod, if it has such ones.
+    pod: Option<PodName>,
+    /// What this host has not yet for it.
+    lacks: Option<BlockQuestion>,
 }
 
 impl PlacedInterface<'_> {
@@ -141,11 +148,17 @@ impl PlacedInterface<'_> {
     }
 }
 
+impl ChosenNetwork {
+    fn of_configuration(attachment: Attachment) -> ChosenNetwork {
+        ChosenNetwork { attachment, network: None, pinned: Vec::new(), pod: None, lacks: None }
+    }
+}
+
 /// The interfaces of the pod, that of the runtime first.
 fn chosen(add: &Add) -> Result<Vec<ChosenNetwork>, CniError> {
     let one = || {
         let attachment = add.attachment.clone();
-        Ok(vec![ChosenNetwork { attachment, network: None }])
+        Ok(vec![ChosenNetwork::of_configuration(attachment)])
     };
     if !add.conf.delegated {
         return one();
@@ -162,11 +175,19 @@ fn chosen(add: &Add) -> Result<Vec<ChosenNetwork>, CniError> {
                        (humanz-agent ns set NAMESPACE --allow NETWORK)";
             CniError::config(format!("network of the pod: {error}")).with_details(fix.to_owned())
         }
+        NetworkError::PinnedElsewhere(ref pod, ..) => {
+            let fix = format!(
+                "put it into that network (humanz-agent ns set {} --network NETWORK), or humanz-agent pin rm {pod}",
+                pod.namespace
+            );
+            CniError::config(format!("network of the pod: {error}")).with_details(fix)
+        }
         _ => CniError::try_again(format!("network of the pod: {error}")),
     })?;
     let own = &add.attachment.ifname;
     let mut found = Vec::new();
-    for (place, ChosenInterface { ifname, network }) in chosen.into_iter().enumerate() {
+    for (place, chosen) in chosen.into_iter().enumerate() {
+        let ChosenInterface { ifname, network, pinned } = chosen;
         let ifname = ifname.unwrap_or_else(|| own.clone());
         if (ifname == *own) != (place == 0) {
             return Err(CniError::config(format!(
@@ -176,7 +197,15 @@ fn chosen(add: &Add) -> Result<Vec<ChosenNetwork>, CniError> {
         }
         let attachment = Attachment { ifname, ..add.attachment.clone() };
         let network = network.map(|(name, plan)| (name.clone(), plan.clone()));
-        found.push(ChosenNetwork { attachment, network });
+        let pod = PodName { namespace: names.0.clone(), name: names.1.clone() };
+        let pod = Some(pod).filter(|_| !pinned.is_empty());
+        let lacks = network.as_ref().and_then(|(name, _)| {
+            let lacking = plans.lacking(name, &BTreeSet::new(), pod.as_ref())?.first();
+            let (network, pinned) = (name.clone(), pod.clone());
+            lacking.map(|_| BlockQuestion { network, full: BTreeSet::new(), pinned })
+        });
+        let pinned = pinned.into_iter().cloned().collect();
+        found.push(ChosenNetwork { attachment, network, pinned, pod, lacks });
     }
     Ok(found)
 }
@@ -209,7 +238,13 @@ fn read(conf: &NetConf) -> Result<Option<NetworkPlans>, CniError> {
 }
 
 /// `add` with the ranges and the settings of the network. The way to the rest of a further one is that interface.
-fn served(add: &Add, name: &Scoped, plan: &NetworkPlan, is_further: bool) -> Result<Add, CniError> {
+fn served(
+    add: &Add,
+    name: &Scoped,
+    plan: &NetworkPlan,
+    pinned: &[PinnedAddress],
+    is_further: bool,
+) -> Result<Add, CniError> {
     let mut served = add.clone();
     if !plan.host_ports && !add.conf.runtime.port_mappings.is_empty() {
         return Err(CniError::config(format!(
@@ -223,6 +258,10 @@ fn served(add: &Add, name: &Scoped, plan: &NetworkPlan, is_further: bool) -> Res
         gateway: None,
     };
     let set = |pool: &IpNetwork| {
+        if let Some(it) = pinned.iter().find(|it| pool.contains(it.address)) {
+            let only = Some(it.address);
+            return vec![RangeConf { range_start: only, range_end: only, ..range(&it.block()) }];
+        }
         let blocks = plan.blocks.iter().filter(|block| contains(*pool, **block));
         blocks.map(range).collect::<Vec<_>>()
     };
@@ -243,38 +282,41 @@ fn served(add: &Add, name: &Scoped, plan: &NetworkPlan, is_further: bool) -> Res
     Ok(served)
 }
 
-/// The blocks of the network without a free address.
-fn full(conf: &NetConf, plan: &NetworkPlan) -> Result<BTreeSet<IpNetwork>, CniError> {
+/// The blocks in this configuration without a free address.
+fn full(conf: &NetConf) -> Result<BTreeSet<IpNetwork>, CniError> {
     let store = store::open(conf)?;
     let mut full = BTreeSet::new();
     for ranges in claim::sets(conf)?.iter().flat_map(|set| set.ranges()) {
         let set = crate::ipam::RangeSet::new(vec![*ranges])
             .map_err(|error| CniError::config(error.to_string()))?;
         if !store.has_free(&[set])? {
-            full.extend(plan.blocks.iter().filter(|block| **block == ranges.subnet()));
+            full.insert(ranges.subnet());
         }
     }
     Ok(full)
 }
 
-/// Has the agent lease a block of the network beside those that are `full`.
-fn ask_for_block(conf: &NetConf, name: &Scoped, full: BTreeSet<IpNetwork>) -> Result<(), CniError> {
-    let question = BlockQuestion { network: name.clone(), full };
-    let mut line = serde_json::to_vec(&question).expect("names and subnets are always JSON");
+/// Has the agent lease what the question is about.
+fn ask_for_block(conf: &NetConf, question: &BlockQuestion) -> Result<(), CniError> {
+    let BlockQuestion { network: name, pinned, .. } = question;
+    let what = match pinned {
+        Some(pod) => format!("not all addresses that pod {pod} has in it"),
+        None => "no free address of it".to_owned(),
+    };
+    let mut line = serde_json::to_vec(question).expect("names and subnets are always JSON");
     line.push(b'\n');
     let socket = ask::socket(&conf.data_dir);
     let answer = local_socket::ask(&socket, &line, ask::LIMIT, network_plan::DEADLINE);
     let answer = answer.map_err(|error| {
         CniError::try_again(format!(
-            "network {name}: this host has no free address of it, and the agent, which gets blocks, does \
-             not answer: {}: {error}; is humanz-agent running on this host? ({LOOK})",
+            "network {name}: this host has {what}, and the agent, which gets blocks, does not answer: {}: {error}; is humanz-agent running on this host? ({LOOK})",
             socket.display()
         ))
     })?;
     match serde_json::from_slice::<BlockAnswer>(&answer) {
         Ok(BlockAnswer { ready: true, .. }) => Ok(()),
         Ok(BlockAnswer { why, .. }) => {
-            Err(CniError::try_again(format!("network {name}: no free address: {why}")))
+            Err(CniError::try_again(format!("network {name}: this host has {what}: {why}")))
         }
         Err(error) => {
             Err(CniError::try_again(format!("network {name}: the agent's answer: {error}")))

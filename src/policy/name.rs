@@ -27,6 +27,14 @@ pub struct Scoped {
     pub name: ObjectName,
 }
 
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PodName {
+    pub namespace: ObjectName,
+    pub name: ObjectName,
+}
+
 impl ObjectName {
     /// The longest name, in bytes.
     pub const MAX_BYTES: usize = 253;
@@ -73,6 +81,13 @@ impl Borrow<str> for ObjectName {
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
+    }
+}
+
+impl fmt::Display for PodName {
+    /// `namespace/name`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::net::subnet::{self, Pool, PoolError, contains};
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
-use crate::policy::name::Scoped;
+use crate::policy::name::{PodName, Scoped};
 
 /// The tenant of what has none, and the name of the network of the settings.
 pub const DEFAULT: &str = "default";
@@ -25,6 +25,9 @@ const MARGIN_LIMIT: u8 = 24;
 pub struct TenantNetwork {
     /// None in either family: this is the network of the settings.
     pub pools: PerFamily<NetworkPool>,
+    /// Parts of the pools whose addresses pods have by name alone ([`crate::policy::pin`]).
+    #[serde(default)]
+    pub pins: PerFamily<IpNetwork>,
     /// Bytes; `None`: as the bridge.
     pub mtu: Option<u16>,
     /// Pods reach what is outside the cluster by the node's address.
@@ -53,6 +56,9 @@ pub struct Networks {
     /// Those whose objects are not understood.
     #[serde(default)]
     unread: BTreeSet<Scoped>,
+    /// Fixed addresses of pods; none: they are not understood.
+    #[serde(with = "by_name", default)]
+    pins: BTreeMap<PodName, Vec<IpAddr>>,
 }
 
 /// A pool in which another network has addresses.
@@ -112,6 +118,9 @@ impl Networks {
     /// More are not read: every network has rules about all others.
     pub const LIMIT: usize = 256;
 
+    /// More pods with fixed addresses are not read: every plugin reads all of them.
+    pub const PINS_LIMIT: usize = 4096;
+
     /// The network of the settings.
     pub fn default_name() -> Scoped {
         let name = || DEFAULT.parse().expect("a name");
@@ -158,6 +167,20 @@ impl Networks {
         self.by_name.iter().filter(move |(_, network)| is_apart(network))
     }
 
+    /// The pod has these addresses wherever it runs; false if there are too many such pods.
+    pub fn pin(&mut self, pod: PodName, addresses: Vec<IpAddr>) -> bool {
+        let has_room = self.pins.len() < Networks::PINS_LIMIT || self.pins.contains_key(&pod);
+        if has_room {
+            self.pins.insert(pod, addresses);
+        }
+        has_room
+    }
+
+    /// Pods that have fixed addresses, and those that are said of them.
+    pub fn pins(&self) -> impl Iterator<Item = (&PodName, &Vec<IpAddr>)> {
+        self.pins.iter()
+    }
+
     /// There is the network of the settings alone, and nothing is said of it.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
@@ -168,6 +191,11 @@ impl Networks {
         for (name, network) in &other.by_name {
             if !self.by_name.contains_key(name) {
                 self.insert(name.clone(), network.clone());
+            }
+        }
+        for (pod, addresses) in &other.pins {
+            if !self.pins.contains_key(pod) {
+                self.pin(pod.clone(), addresses.clone());
             }
         }
         self
@@ -224,18 +252,22 @@ impl Networks {
 mod by_name {
     use std::collections::BTreeMap;
 
-    use serde::{Deserialize, Deserializer, Serializer};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use super::{Scoped, TenantNetwork};
-
-    type ByName = BTreeMap<Scoped, TenantNetwork>;
-
-    pub fn serialize<S: Serializer>(all: &ByName, to: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<K: Serialize, V: Serialize, S: Serializer>(
+        all: &BTreeMap<K, V>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         to.collect_seq(all)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ByName, D::Error> {
-        Ok(Vec::<(Scoped, TenantNetwork)>::deserialize(from)?.into_iter().collect())
+    pub fn deserialize<'de, K, V, D>(from: D) -> Result<BTreeMap<K, V>, D::Error>
+    where
+        K: Deserialize<'de> + Ord,
+        V: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        Ok(Vec::<(K, V)>::deserialize(from)?.into_iter().collect())
     }
 }
 
@@ -279,7 +311,15 @@ mod tests {
             let pool = NetworkPool::new(net(pool), *block).unwrap();
             by_family.set(subnet::family(pool.network()), Some(pool));
         }
-        TenantNetwork { pools: by_family, mtu: None, nat: true, shared: false, host_ports: true }
+        let pins = PerFamily::default();
+        TenantNetwork {
+            pools: by_family,
+            pins,
+            mtu: None,
+            nat: true,
+            shared: false,
+            host_ports: true,
+        }
     }
 
     fn networks(all: &[(&str, &[(&str, u8)])]) -> Networks {

@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::net::subnet::{contains, family};
 use crate::net::{Family, IfName};
 use crate::policy::labels::Labels;
-use crate::policy::name::{ObjectName, Scoped};
+use crate::policy::name::{ObjectName, PodName, Scoped};
 use crate::policy::network::Networks;
+use crate::policy::pin::{PinFault, PinnedAddress};
 use crate::policy::read::cluster::Cluster;
 use crate::policy::read::interfaces::AskedInterface;
 use crate::policy::read::membership::Refusal;
@@ -34,6 +35,8 @@ pub struct NetworkPlans {
     /// The name of the CNI network that they are for.
     pub cni_network: String,
     networks: Vec<(Scoped, NetworkPlan)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pins: Vec<(PodName, PinPlan)>,
     /// Rules of namespaces, without labels; `None`: the agent has not heard yet which networks there are.
     cluster: Option<Cluster>,
 }
@@ -53,6 +56,17 @@ pub struct NetworkPlan {
     pub refused: Option<String>,
 }
 
+/// A pod with fixed addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PinPlan {
+    pub addresses: Vec<PinnedAddress>,
+    /// The addresses that this host has for it, in place.
+    pub here: Vec<IpAddr>,
+    /// Why the pod does not start.
+    pub refused: Option<String>,
+}
+
 /// An interface of a new pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChosenInterface<'a> {
@@ -60,6 +74,25 @@ pub struct ChosenInterface<'a> {
     pub ifname: Option<IfName>,
     /// `None`: that of the settings.
     pub network: Option<(&'a Scoped, &'a NetworkPlan)>,
+    /// Its fixed addresses, one of each family at most.
+    pub pinned: Vec<&'a PinnedAddress>,
+}
+
+/// What a host has to get so that a pod can start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lacking {
+    /// A block of each of these pools.
+    pub pools: Vec<IpNetwork>,
+    /// Fixed addresses of the pod.
+    pub pinned: Vec<IpAddr>,
+}
+
+impl Lacking {
+    /// One of them, if it is anything: `block of 10.32.0.0/16`.
+    pub fn first(&self) -> Option<String> {
+        let pinned = self.pinned.iter().map(|address| format!("address {address}"));
+        pinned.chain(self.pools.iter().map(|pool| format!("block of {pool}"))).next()
+    }
 }
 
 /// A plugin that lacks addresses of a network.
@@ -69,6 +102,9 @@ pub struct BlockQuestion {
     pub network: Scoped,
     /// The blocks that it knows and that have no free address.
     pub full: BTreeSet<IpNetwork>,
+    /// The pod, if it has fixed addresses in the network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<PodName>,
 }
 
 /// What the agent answers.
@@ -93,6 +129,10 @@ pub enum NetworkError {
     Unknown(Scoped),
     #[error("network {0}: {1}")]
     Unusable(Scoped, String),
+    #[error("pin of pod {0}: {1}")]
+    Pin(PodName, String),
+    #[error("pod {0} has the address {1} in network {2}, which is none of its networks")]
+    PinnedElsewhere(PodName, IpAddr, Scoped),
 }
 
 impl NetworkPlans {
@@ -109,6 +149,8 @@ impl NetworkPlans {
             return None;
         }
         let overlaps = networks.overlaps();
+        let ranges: Vec<IpNetwork> = networks.pin_ranges().map(|(_, range)| range).collect();
+        let is_pin = |block: &IpNetwork| ranges.iter().any(|range| contains(*range, *block));
         let plan = |(name, network): (&Scoped, &crate::policy::network::TenantNetwork)| {
             let pools: Vec<IpNetwork> = network.networks().collect();
             let is_part = |block: &&IpNetwork| pools.iter().any(|pool| contains(*pool, **block));
@@ -122,7 +164,7 @@ impl NetworkPlans {
                 })
             });
             let plan = NetworkPlan {
-                blocks: blocks.iter().filter(is_part).copied().collect(),
+                blocks: blocks.iter().filter(is_part).filter(|it| !is_pin(it)).copied().collect(),
                 pools,
                 mtu: network.mtu,
                 host_ports: network.host_ports,
@@ -131,10 +173,11 @@ impl NetworkPlans {
             (name.clone(), plan)
         };
         let named = networks.iter().filter(|(_, network)| !network.pools.is_empty());
+        let pins = pin_plans(networks, blocks);
         let networks: Vec<_> = named.map(plan).collect();
         let cluster = cluster.map(Cluster::without_labels).unwrap_or_default();
         let cluster = Some(cluster);
-        Some(NetworkPlans { cni_network: cni_network.to_owned(), networks, cluster })
+        Some(NetworkPlans { cni_network: cni_network.to_owned(), networks, pins, cluster })
     }
 
     /// No pod starts: nobody knows which network it is in.
@@ -160,12 +203,58 @@ impl NetworkPlans {
             words.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
         };
         let asked = cluster.interfaces(name, namespace, &words(annotations), &words(labels))?;
+        let pod = PodName { namespace: namespace.clone(), name: name.clone() };
+        let mut pinned = self.pinned(&pod)?;
         let chosen = asked.into_iter().map(|AskedInterface { ifname, network }| {
             let is_own = |network: &Scoped| *network != Networks::default_name();
             let network = network.filter(is_own).map(|network| self.usable(network)).transpose()?;
-            Ok(ChosenInterface { ifname, network })
+            let is_here =
+                |it: &&PinnedAddress| network.is_some_and(|(name, _)| it.network == *name);
+            let (here, others) = std::mem::take(&mut pinned).into_iter().partition(is_here);
+            pinned = others;
+            Ok(ChosenInterface { ifname, network, pinned: here })
         });
-        chosen.collect()
+        let chosen = chosen.collect::<Result<Vec<_>, NetworkError>>()?;
+        match pinned.first() {
+            Some(PinnedAddress { network, address }) => {
+                Err(NetworkError::PinnedElsewhere(pod, *address, network.clone()))
+            }
+            None => Ok(chosen),
+        }
+    }
+
+    /// The fixed addresses of the pod, if it has some.
+    fn pinned(&self, pod: &PodName) -> Result<Vec<&PinnedAddress>, NetworkError> {
+        match self.pin(pod) {
+            None => Ok(Vec::new()),
+            Some(PinPlan { refused: Some(why), .. }) => {
+                Err(NetworkError::Pin(pod.clone(), why.clone()))
+            }
+            Some(pin) => Ok(pin.addresses.iter().collect()),
+        }
+    }
+
+    pub fn pin(&self, pod: &PodName) -> Option<&PinPlan> {
+        self.pins.iter().find(|(known, _)| known == pod).map(|(_, pin)| pin)
+    }
+
+    /// What this host lacks of the network for a pod that has the fixed addresses of `pod`, where the blocks `full`
+    /// have no free address. `None`: the network is not known.
+    pub fn lacking(
+        &self,
+        network: &Scoped,
+        full: &BTreeSet<IpNetwork>,
+        pod: Option<&PodName>,
+    ) -> Option<Lacking> {
+        let (_, plan) = self.get(network)?;
+        let pin = pod.and_then(|pod| self.pin(pod));
+        let addresses = pin.iter().flat_map(|pin| &pin.addresses);
+        let pinned: Vec<IpAddr> =
+            addresses.filter(|it| it.network == *network).map(|it| it.address).collect();
+        let is_open = |pool: &IpNetwork| !pinned.iter().any(|address| pool.contains(*address));
+        let pools = plan.lacking(full).filter(is_open).collect();
+        let is_away = |address: &IpAddr| !pin.is_some_and(|pin| pin.here.contains(address));
+        Some(Lacking { pools, pinned: pinned.iter().copied().filter(is_away).collect() })
     }
 
     fn usable(&self, chosen: Scoped) -> Result<(&Scoped, &NetworkPlan), NetworkError> {
@@ -190,13 +279,36 @@ impl NetworkPlans {
 
     /// All blocks, in which pods may start.
     pub fn blocks(&self) -> impl Iterator<Item = IpNetwork> {
-        self.networks.iter().flat_map(|(_, plan)| plan.blocks.iter().copied())
+        let pins = self.pins.iter().flat_map(|(_, pin)| pin.blocks());
+        self.networks.iter().flat_map(|(_, plan)| plan.blocks.iter().copied()).chain(pins)
     }
+}
+
+impl PinPlan {
+    /// Those that this host has.
+    fn blocks(&self) -> impl Iterator<Item = IpNetwork> {
+        let here = self.addresses.iter().filter(|it| self.here.contains(&it.address));
+        here.map(PinnedAddress::block)
+    }
+}
+
+/// The pods with fixed addresses of a host with these `blocks`.
+fn pin_plans(networks: &Networks, blocks: &BTreeSet<IpNetwork>) -> Vec<(PodName, PinPlan)> {
+    let plan = |(pod, placed): (&PodName, Result<Vec<PinnedAddress>, PinFault>)| {
+        let (addresses, refused) = match placed {
+            Ok(addresses) => (addresses, None),
+            Err(fault) => (Vec::new(), Some(fault.to_string())),
+        };
+        let here = addresses.iter().filter(|it| blocks.contains(&it.block()));
+        let here = here.map(|it| it.address).collect();
+        (pod.clone(), PinPlan { addresses, here, refused })
+    };
+    networks.placed_pins().into_iter().map(plan).collect()
 }
 
 impl NetworkPlan {
     /// The pools without a block that is not `full`.
-    pub fn lacking(&self, full: &BTreeSet<IpNetwork>) -> impl Iterator<Item = IpNetwork> {
+    fn lacking(&self, full: &BTreeSet<IpNetwork>) -> impl Iterator<Item = IpNetwork> {
         let has_room = |pool: &IpNetwork| {
             let mut blocks = self.blocks.iter().filter(|block| contains(*pool, **block));
             blocks.any(|block| !full.contains(block))

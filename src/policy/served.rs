@@ -15,6 +15,8 @@ pub struct ServedNetworks {
     pub blocks: Vec<IpNetwork>,
     /// Of all networks but that of the settings.
     pub pools: Vec<IpNetwork>,
+    /// Parts of the pools whose blocks are of one pod each.
+    pub pin_ranges: Vec<IpNetwork>,
     /// Blocks whose pods reach the outside by their own addresses.
     unmasqueraded: BTreeSet<IpNetwork>,
     /// etcd has said in this life who has which block: what nobody has may be removed.
@@ -30,6 +32,7 @@ impl ServedNetworks {
     /// A host with the blocks `own`, as far as they are parts of `networks`.
     pub fn of(networks: &Networks, own: &BTreeSet<IpNetwork>, in_sync: bool) -> ServedNetworks {
         let mut served = ServedNetworks { in_sync, ..ServedNetworks::default() };
+        served.pin_ranges = networks.pin_ranges().map(|(_, range)| range).collect();
         for (_, network) in networks.apart_from_settings() {
             let pools: Vec<IpNetwork> = network.networks().collect();
             let is_part = |block: &&IpNetwork| pools.iter().any(|pool| contains(*pool, **block));
@@ -39,6 +42,11 @@ impl ServedNetworks {
             served.pools.extend(pools);
         }
         served
+    }
+
+    /// The block is of one pod.
+    pub fn is_pin(&self, block: &IpNetwork) -> bool {
+        self.pin_ranges.iter().any(|range| contains(*range, *block))
     }
 
     /// The blocks, each with the name of its network.

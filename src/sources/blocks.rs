@@ -48,6 +48,10 @@ pub struct BlockInputs {
     /// All pools of networks.
     pub pools: Vec<IpNetwork>,
     pub wanted: Vec<WantedBlocks>,
+    /// Parts of the pools that no other blocks are taken of than these of single pods …
+    pub pin_ranges: Vec<IpNetwork>,
+    /// … each with its network, for people who look at the keys.
+    pub pins: BTreeMap<IpNetwork, String>,
     /// Blocks in which no pod runs, and none will start.
     pub released: BTreeSet<IpNetwork>,
 }
@@ -283,29 +287,46 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
             }
         }
         if self.waits_until.is_none() {
-            writes.extend(self.further(owned, &inputs.wanted, record));
+            writes.extend(self.pins(owned, inputs, record));
+            writes.extend(self.further(owned, inputs, record));
         }
         writes
     }
 
+    /// Takes the blocks of single pods, as far as no host has them.
+    fn pins(&self, owned: &OwnedBlocks, inputs: &BlockInputs, record: i64) -> Vec<KeyWrite> {
+        let BlocksStart { roots, host, .. } = self.start;
+        let is_free = |block: &IpNetwork| {
+            owned.owner(*block).is_none()
+                && !self.own.contains(block)
+                && !self.asked.contains(block)
+                && !inputs.released.contains(block)
+        };
+        let wanted = inputs.pins.iter().filter(|(block, _)| is_free(block));
+        let taken = wanted.map(|(block, network)| {
+            KeyWrite::Take(*block, take(roots, host, *block, network, record))
+        });
+        taken.collect()
+    }
+
     /// Takes the blocks that this host wants beside those that it has or has asked for.
-    fn further(
-        &mut self,
-        owned: &OwnedBlocks,
-        wanted: &[WantedBlocks],
-        record: i64,
-    ) -> Vec<KeyWrite> {
+    fn further(&mut self, owned: &OwnedBlocks, inputs: &BlockInputs, record: i64) -> Vec<KeyWrite> {
         let (roots, host) = (&self.start.roots, &self.start.host);
-        let mut asked: Vec<IpNetwork> = self.asked.iter().copied().collect();
+        let is_of_many = |block: &&IpNetwork| {
+            !inputs.pin_ranges.iter().any(|range| subnet::contains(*range, **block))
+        };
+        let mut asked: Vec<IpNetwork> = self.asked.iter().filter(is_of_many).copied().collect();
         let mut writes = Vec::new();
-        for WantedBlocks { network, pool, count } in wanted {
+        for WantedBlocks { network, pool, count } in &inputs.wanted {
             let is_part = |block: &&IpNetwork| subnet::contains(pool.network(), **block);
             let has_first = |block: &&IpNetwork| owned.owner(**block).as_ref() == Some(host);
-            let had = self.own.iter().filter(is_part).filter(has_first).count();
+            let own = self.own.iter().filter(is_of_many);
+            let had = own.filter(is_part).filter(has_first).count();
             let missing = count.saturating_sub(had + asked.iter().filter(is_part).count());
             for _ in 0..missing {
                 let start = hash::stable(&[host.as_str(), network]) as u32;
-                let Some(block) = owned.free(&pool.pool(), start, &asked) else {
+                let but = [&asked[..], &inputs.pin_ranges].concat();
+                let Some(block) = owned.free(&pool.pool(), start, &but) else {
                     self.exhausted.insert(pool.network());
                     break;
                 };

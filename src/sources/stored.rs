@@ -47,12 +47,13 @@ pub struct Kind {
 const OWN: &[&str] = &["humanz.io/v1"];
 
 /// All of them. Pods are described by the host that they run on.
-pub const KINDS: [Kind; 10] = [
+pub const KINDS: [Kind; 11] = [
     Kind { name: "Group", versions: OWN, scope: Some("tenant") },
     Kind { name: "GroupPolicy", versions: OWN, scope: Some("tenant") },
     Kind { name: "NamespaceRule", versions: OWN, scope: None },
     Kind { name: "Network", versions: OWN, scope: Some("tenant") },
     Kind { name: "NetProfile", versions: OWN, scope: Some("tenant") },
+    Kind { name: "Pin", versions: OWN, scope: Some("namespace") },
     Kind { name: "Namespace", versions: &["v1"], scope: None },
     Kind { name: "NetworkPolicy", versions: &["networking.k8s.io/v1"], scope: Some("namespace") },
     Kind {

@@ -43,6 +43,7 @@ fn the_guide_of_policies_does_what_it_shows() {
         "From etcd",
         "One object at a time",
         "Networks of tenants",
+        "Fixed addresses",
         "Profiles",
         "In Contiv's words",
         "From Calico and kube-router",

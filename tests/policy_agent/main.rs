@@ -18,6 +18,8 @@ mod leak;
 mod live;
 mod one_host;
 mod own_node;
+mod pin_kills;
+mod pins;
 mod profiles;
 mod seen;
 mod settings;

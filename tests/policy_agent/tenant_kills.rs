@@ -26,7 +26,7 @@ const STEPS: &str = "?open,openat,?link,linkat,?rename,renameat,?unlink,unlinkat
                      socket,connect,shutdown,setns,flock,close";
 
 /// Networks `blue/n0`, … whose names pods of the namespace `shop` may say.
-fn many_networks() -> Vec<Value> {
+pub fn many_networks() -> Vec<Value> {
     let spec = |number| json!({"subnets": [format!("10.40.{number}.0/28")], "blocks": {"v4": 29}});
     let networks = (0..NETWORKS).map(|number| network(&format!("blue/n{number}"), spec(number)));
     let rule = namespace("shop", json!({"tenant": "blue", "network": "n0", "allow": ["*"]}));
@@ -34,7 +34,7 @@ fn many_networks() -> Vec<Value> {
 }
 
 /// One pod of the namespace `shop`.
-struct Call<'a> {
+pub struct Call<'a> {
     host: &'a Node,
     plugins: Network,
     attachment: Attachment,
@@ -42,7 +42,7 @@ struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// In the network `blue/nNUMBER`, its namespace made anew.
-    fn new(host: &'a Node, name: &str, number: usize) -> Call<'a> {
+    pub fn new(host: &'a Node, name: &str, number: usize) -> Call<'a> {
         let word = json!({"humanz.io/network": format!("n{}", number % NETWORKS)});
         Call::saying(host, name, &word)
     }
@@ -71,13 +71,13 @@ impl<'a> Call<'a> {
     }
 
     /// Its first address, or why it has none.
-    fn add(&self) -> Result<IpAddr, String> {
+    pub fn add(&self) -> Result<IpAddr, String> {
         let result = self.plugins.add(self.host, &self.attachment);
         result.map(|result| first_address(&result)).map_err(|error| error.to_string())
     }
 
     /// DEL, which always ends with 0.
-    fn delete(&self, when: &str) {
+    pub fn delete(&self, when: &str) {
         self.delete_after(&Value::Null, when);
     }
 
@@ -119,7 +119,7 @@ fn first_address(result: &Value) -> IpAddr {
 
 /// What is left of pods: interfaces, addresses and their owners, guards of interfaces, neighbours, unfinished
 /// files.
-fn leftovers(host: &Node) -> BTreeSet<String> {
+pub fn leftovers(host: &Node) -> BTreeSet<String> {
     let veths = facts::veths(host);
     let mut left: BTreeSet<String> = veths.iter().map(|veth| format!("link {veth}")).collect();
     let store = format!("{IPAM}/humanz");
@@ -137,7 +137,7 @@ fn leftovers(host: &Node) -> BTreeSet<String> {
 }
 
 /// Without pods every block goes back, and nothing of it stays on a host.
-fn wait_for_no_blocks(cluster: &Cluster) {
+pub fn wait_for_no_blocks(cluster: &Cluster) {
     eventually("all blocks to be given back", SOON, || match blocks(cluster) {
         held if held.is_empty() => Ok(()),
         held => Err(format!("{held:?}")),
@@ -160,14 +160,14 @@ fn wait_for_no_blocks(cluster: &Cluster) {
 }
 
 /// Both pods run.
-fn assert_apart(one: &Result<IpAddr, String>, other: &Result<IpAddr, String>, when: &str) {
+pub fn assert_apart(one: &Result<IpAddr, String>, other: &Result<IpAddr, String>, when: &str) {
     if let (Ok(one), Ok(other)) = (one, other) {
         assert_ne!(one, other, "{when}: an address was given twice");
     }
 }
 
 /// ADD of each of `calls` is killed one system call later than that of the one before, until one is not.
-fn kill_adds<'a>(host: &'a Node, call: impl Fn(usize) -> Call<'a>) -> usize {
+pub fn kill_adds<'a>(host: &'a Node, call: impl Fn(usize) -> Call<'a>) -> usize {
     for at in 1.. {
         let killed = call(at);
         let is_killed = killed.is_killed_at("ADD", at);
@@ -181,7 +181,7 @@ fn kill_adds<'a>(host: &'a Node, call: impl Fn(usize) -> Call<'a>) -> usize {
             }
             // The runtime tries again, in another namespace, and for another network.
             _ => {
-                let again = Call::new(host, "c1", at);
+                let again = call(at + 1);
                 // The kernel takes its time for the interfaces of the former namespace.
                 eventually(&format!("ADD after the one killed at call {at}"), SOON, || again.add());
                 again.delete(&format!("of the ADD after the one killed at call {at}"));
@@ -212,7 +212,7 @@ fn an_add_that_asks_for_a_block_killed_at_any_system_call_leaves_nothing() {
 }
 
 /// DEL of each of `calls` is killed one system call later than that of the one before, until one is not.
-fn kill_dels<'a>(host: &'a Node, call: impl Fn() -> Call<'a>) -> usize {
+pub fn kill_dels<'a>(host: &'a Node, call: impl Fn() -> Call<'a>) -> usize {
     for at in 1.. {
         let call = call();
         eventually("ADD", SOON, || call.add());
@@ -244,7 +244,7 @@ fn a_del_of_a_networks_pod_killed_at_any_system_call_is_finished_by_the_next() {
 
 /// The agent, killed before a thread of it makes its call number `at` of these, until the end of `task`;
 /// `false` if it lives.
-fn agent_killed_at<T>(
+pub fn agent_killed_at<T>(
     agent: &Agent,
     calls: &str,
     at: usize,

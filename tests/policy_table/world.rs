@@ -178,7 +178,8 @@ fn networks(random: &mut Random) -> Networks {
         let pool = |text: &str, block| NetworkPool::new(text.parse().unwrap(), block).unwrap();
         let pools = PerFamily { v4: Some(pool(v4, 30)), v6: Some(pool(v6, 122)) };
         let shared = random.chance(20);
-        let network = TenantNetwork { pools, mtu: None, nat: true, shared, host_ports: true };
+        let pins = PerFamily::default();
+        let network = TenantNetwork { pools, pins, mtu: None, nat: true, shared, host_ports: true };
         networks.insert(Scoped { tenant: name(tenant), name: name("front") }, network);
     }
     networks.beside(default.into())

@@ -85,6 +85,11 @@ impl Pinger {
         pinger
     }
 
+    /// Packets that have been answered.
+    pub fn answers(&self) -> usize {
+        answered(&self.ping.log()).len()
+    }
+
     pub fn report(self) -> Report {
         self.ping.signal(Signal::SIGINT);
         self.ping.wait(SOON);

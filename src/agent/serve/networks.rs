@@ -42,8 +42,7 @@ impl Agent {
         self.shared.problems.set(ProblemSource::Blocks, update.problems.iter().cloned());
         let networks = &mut self.state.networks;
         let is_new = networks.heard.others != update.others;
-        let is_read = networks.heard.is_read || update.is_read;
-        networks.heard = BlocksUpdate { is_read, ..update };
+        networks.hear(update);
         if is_new && let Some(peers) = &self.state.peers {
             let mut peers = Peers::clone(peers);
             peers.set_blocks(&self.state.networks.heard.others);
@@ -83,6 +82,8 @@ impl Agent {
             record: record.map(|record| record.modified),
             pools: state.networks.served.pools.clone(),
             wanted: state.networks.wanted(&known.networks),
+            pin_ranges: state.networks.served.pin_ranges.clone(),
+            pins: state.networks.pins(&known.networks),
             released: state.networks.released.clone(),
         });
     }

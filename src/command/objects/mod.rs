@@ -1,10 +1,13 @@
-//! `net`, `group`, `profile`, `ns` and `tenant`: the objects of tenants in etcd, one at a time.
+//! `net`, `group`, `profile`, `ns`, `pin` and `tenant`: the objects of tenants in etcd, one at a time.
 
 pub mod edit;
 pub mod files;
+mod found_pins;
 mod group;
 mod namespace;
 mod net;
+mod pin;
+mod pin_release;
 mod profile;
 pub mod stored;
 mod tenant;
@@ -13,6 +16,7 @@ mod verbs;
 pub use group::GroupCommand;
 pub use namespace::NamespaceCommand;
 pub use net::NetCommand;
+pub use pin::PinCommand;
 pub use profile::ProfileCommand;
 pub use tenant::TenantCommand;
 
@@ -41,6 +45,14 @@ pub fn group(call: &mut Call<'_>, options: &GroupCommand) -> Result<Outcome, Exi
 /// As [`net`].
 pub fn profile(call: &mut Call<'_>, options: &ProfileCommand) -> Result<Outcome, Exit> {
     profile::run(call, options)
+}
+
+/// Answers.
+///
+/// # Errors
+/// As [`net`].
+pub fn pin(call: &mut Call<'_>, options: &PinCommand) -> Result<Outcome, Exit> {
+    pin::run(call, options)
 }
 
 /// Answers.

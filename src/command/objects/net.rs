@@ -58,6 +58,9 @@ pub struct NetCreate {
     /// whether all tenants reach it: yes or no
     #[argh(option)]
     shared: Option<YesNo>,
+    /// the part of a subnet that pods have addresses of by name alone (pin), again for the other family; all of them. --pins= for none
+    #[argh(option)]
+    pins: Vec<String>,
     /// prefix length of the IPv4 blocks that hosts take of it; empty: 26
     #[argh(option)]
     block_v4: Option<String>,
@@ -103,6 +106,9 @@ pub struct NetSet {
     /// whether all tenants reach it: yes or no
     #[argh(option)]
     shared: Option<YesNo>,
+    /// the part of a subnet that pods have addresses of by name alone (pin), again for the other family; all of them. --pins= for none
+    #[argh(option)]
+    pins: Vec<String>,
     /// prefix length of the IPv4 blocks that hosts take of it; empty: 26
     #[argh(option)]
     block_v4: Option<String>,
@@ -135,14 +141,14 @@ pub fn run(call: &mut Call<'_>, options: &NetCommand) -> Result<Outcome, Exit> {
             let NetCreate { block_v4, block_v6, pod_mtu, profile, .. } = options;
             let texts = [block_v4, block_v6, pod_mtu, profile];
             let flags = [options.nat, options.shared, options.host_ports];
-            let fields = fields(&options.cidr, texts, flags);
+            let fields = fields([&options.cidr, &options.pins], texts, flags);
             KIND.create(call, &options.name, &fields, (options.dry_run, options.json))
         }
         NetVerb::Set(options) => {
             let NetSet { block_v4, block_v6, pod_mtu, profile, .. } = options;
             let texts = [block_v4, block_v6, pod_mtu, profile];
             let flags = [options.nat, options.shared, options.host_ports];
-            let fields = fields(&options.cidr, texts, flags);
+            let fields = fields([&options.cidr, &options.pins], texts, flags);
             KIND.set(call, &options.name, &fields, (options.dry_run, options.json))
         }
         NetVerb::Remove(options) => KIND.remove(call, options),
@@ -154,9 +160,14 @@ pub fn run(call: &mut Call<'_>, options: &NetCommand) -> Result<Outcome, Exit> {
 const TEXTS: [&str; 4] = ["blocks.v4", "blocks.v6", "mtu", "profile"];
 const FLAGS: [&str; 3] = ["nat", "shared", "hostPorts"];
 
-fn fields(cidrs: &[String], texts: [&Option<String>; 4], flags: [Option<YesNo>; 3]) -> SpecFields {
+fn fields(
+    [cidrs, pins]: [&[String]; 2],
+    texts: [&Option<String>; 4],
+    flags: [Option<YesNo>; 3],
+) -> SpecFields {
     let texts = TEXTS.into_iter().zip(texts);
     let texts = texts.flat_map(|(field, typed)| edit::text(field, typed.as_ref()));
     let flags = FLAGS.into_iter().zip(flags).flat_map(|(field, typed)| edit::flag(field, typed));
-    edit::list("subnets", cidrs).into_iter().chain(texts).chain(flags).collect()
+    let lists = [edit::list("subnets", cidrs), edit::list("pins", pins)].concat();
+    lists.into_iter().chain(texts).chain(flags).collect()
 }

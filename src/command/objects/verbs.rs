@@ -132,7 +132,7 @@ impl ObjectKind {
 
     /// # Errors
     /// Not a name of this kind.
-    fn name(&self, text: &str) -> Result<StoredName, Exit> {
+    pub fn name(&self, text: &str) -> Result<StoredName, Exit> {
         let unknown = |why: String| Exit::new(exit::SETTINGS, why);
         let kind = Kind::find(self.kind).ok_or_else(|| unknown(self.kind.to_owned()))?;
         StoredName::parse(kind, text).map_err(unknown)

@@ -4,7 +4,7 @@
 //!
 //! ```yaml
 //! apiVersion: humanz.io/v1
-//! kind: Group              # or GroupPolicy, NamespaceRule, Network, NetProfile
+//! kind: Group              # or GroupPolicy, NamespaceRule, Network, NetProfile, Pin
 //! metadata: {tenant: blue, name: web}
 //! spec: {policies: [front], default: deny}
 //! ```
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::net::{Object, Problem, ProblemKind, subnet};
 use crate::policy::endpoint::{Endpoint, Endpoints};
 use crate::policy::isolation;
-use crate::policy::name::{ObjectName, Scoped};
+use crate::policy::name::{ObjectName, PodName, Scoped};
 use crate::policy::network::Networks;
 use crate::policy::profile::{ProfileUser, Profiles};
 use crate::policy::read::cluster::{Cluster, node};
@@ -24,6 +24,7 @@ use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::read::groups::{self, Objects, scoped};
 use crate::policy::read::membership::NamespaceRule;
 use crate::policy::read::network;
+use crate::policy::read::pin;
 use crate::policy::read::pod::Pod;
 use crate::policy::read::profile;
 use crate::policy::read::{Parsed, policy};
@@ -124,6 +125,7 @@ impl DocumentsReader {
         self.parsed.append(groups::read(&self.groups, &self.policies));
         self.note_overlaps();
         self.note_missing_profiles();
+        self.parsed.problems.extend(self.networks.pin_problems());
         Documents {
             rules: Rules::new(self.parsed.rules),
             endpoints: self.endpoints,
@@ -179,6 +181,10 @@ impl DocumentsReader {
                 self.cluster.rules.insert(name, rule);
                 None
             }
+            "Pin" => {
+                let namespace = metadata.need("namespace")?.name()?;
+                return self.pin(PodName { namespace, name }, spec);
+            }
             "NetProfile" => {
                 let name = Scoped { tenant, name };
                 let read = profile::read(spec);
@@ -201,6 +207,17 @@ impl DocumentsReader {
             other => return Err(root.fault(format!("kind {} is not known", quoted(other)))),
         };
         Ok(())
+    }
+
+    /// A pod whose pin is not understood has no other address.
+    fn pin(&mut self, pod: PodName, spec: &Value) -> Result<(), Fault> {
+        let read = pin::read(spec);
+        let addresses = read.as_ref().map_or_else(|_| Vec::new(), Clone::clone);
+        if !self.networks.pin(pod, addresses) {
+            let why = format!("there are more than {} pins", Networks::PINS_LIMIT);
+            return Err(ObjectField::root(spec).fault(why));
+        }
+        read.map(drop)
     }
 
     /// A profile that is not understood marks nothing, and is no reason to close a group.

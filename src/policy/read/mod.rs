@@ -15,6 +15,7 @@ pub mod membership;
 pub mod network;
 pub mod network_policy;
 pub mod parsed;
+pub mod pin;
 pub mod pod;
 pub mod profile;
 

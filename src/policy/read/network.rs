@@ -1,10 +1,12 @@
 //! Pure. A network of a tenant as its object says it.
 
+use ipnetwork::IpNetwork;
 use serde_json::Value;
 
 use crate::net::{Family, PerFamily, subnet};
 use crate::policy::name::Scoped;
 use crate::policy::network::{NetworkPool, Networks, TenantNetwork};
+use crate::policy::pin;
 use crate::policy::read::fields::{Fault, ObjectField};
 
 /// IPv6 needs no less (RFC 8200), and pods of both families have one MTU.
@@ -17,10 +19,11 @@ const BLOCKS: [(Family, u8); 2] = [(Family::V4, 26), (Family::V6, 122)];
 ///
 /// ```json
 /// {"subnets": ["10.32.0.0/16", "fd00:32::/64"], "blocks": {"v4": 26, "v6": 122}, "mtu": 1400,
-///  "nat": true, "shared": false, "hostPorts": true, "profile": "gold"}
+///  "pins": ["10.32.255.0/24"], "nat": true, "shared": false, "hostPorts": true, "profile": "gold"}
 /// ```
 ///
-/// `subnets`: one for each family that its pods have; `blocks`: prefix lengths of what a host has of them;
+/// `subnets`: one for each family that its pods have; `blocks`: prefix lengths of what a host has of them; `pins`: the part
+/// of a subnet that pods have addresses of by name alone;
 /// `profile` is read by [`crate::policy::read::documents`]. The network of the settings has `shared` and
 /// `profile` alone. Numbers behind `subnets` are the defaults, but for `mtu`: that of
 /// the bridge.
@@ -35,6 +38,7 @@ pub fn read(name: &Scoped, spec: &Value) -> Result<TenantNetwork, Fault> {
         spec.only(&[
             "subnets",
             "blocks",
+            "pins",
             "mtu",
             "nat",
             "shared",
@@ -50,6 +54,7 @@ pub fn read(name: &Scoped, spec: &Value) -> Result<TenantNetwork, Fault> {
         false => pools(&spec)?,
     };
     Ok(TenantNetwork {
+        pins: pins(&spec, &pools)?,
         pools,
         mtu,
         nat: flag("nat", true)?,
@@ -95,6 +100,26 @@ fn pools(spec: &ObjectField<'_>) -> Result<PerFamily<NetworkPool>, Fault> {
     Ok(pools)
 }
 
+fn pins(
+    spec: &ObjectField<'_>,
+    pools: &PerFamily<NetworkPool>,
+) -> Result<PerFamily<IpNetwork>, Fault> {
+    let mut pins = PerFamily::default();
+    for field in &spec.list("pins")? {
+        let range = subnet::parse(field.text()?).map_err(|error| field.fault(error.to_string()))?;
+        let family = subnet::family(range);
+        let pool = pools.get(family).map(NetworkPool::network);
+        if !pool.is_some_and(|pool| pin::fits(pool, range)) {
+            return Err(field.fault("must be a part of a subnet, with four addresses or more"));
+        }
+        if pins.get(family).is_some() {
+            return Err(field.fault(format!("is a second {family} part for pins")));
+        }
+        pins.set(family, Some(range));
+    }
+    Ok(pins)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +152,23 @@ mod tests {
             (json!({"subnets": ["10.1.0.0/16", "10.2.0.0/16"]}), "is a second IPv4 subnet"),
             (json!({"subnets": ["10.1.0.0/16"], "blocks": {"v4": 31}}), "/30 or wider"),
             (json!({"subnets": ["10.1.0.0/16"], "blocks": {"v5": 31}}), "\"v5\" is not known"),
+            (
+                json!({"subnets": ["10.1.0.0/16"], "pins": ["10.1.0.0/16"]}),
+                "must be a part of a subnet",
+            ),
+            (
+                json!({"subnets": ["10.1.0.0/16"], "pins": ["10.2.0.0/24"]}),
+                "must be a part of a subnet",
+            ),
+            (json!({"subnets": ["10.1.0.0/16"], "pins": ["10.1.0.0/31"]}), "with four addresses"),
+            (
+                json!({"subnets": ["10.1.0.0/16"], "pins": ["fd00::/64"]}),
+                "must be a part of a subnet",
+            ),
+            (
+                json!({"subnets": ["10.1.0.0/16"], "pins": ["10.1.0.0/24", "10.1.1.0/24"]}),
+                "is a second IPv4 part",
+            ),
             (json!({"subnets": ["10.1.0.0/16"], "mtu": 500}), "mtu: must be a number from 1280"),
             (json!({"subnets": ["10.1.0.0/16"], "shared": "yes"}), "shared: must be true or false"),
         ] {
