@@ -90,6 +90,9 @@ struct GroupReader<'a, P> {
     values: BTreeMap<MembersKey, WrittenValue>,
     /// Groups that have been read.
     known: BTreeSet<GroupId>,
+    /// Groups that were needed when etcd answered last, or the agent before had in force: while etcd is away the next
+    /// pod that needs one finds the members that were known.
+    held: BTreeMap<GroupId, Selector>,
     /// Groups that more hosts announce than there are.
     crowded: BTreeSet<Selector>,
     /// The last revision of etcd that was seen.
@@ -109,6 +112,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         returned: &'a Notify,
     ) -> Self {
         let (values, known, crowded, trouble, published, revision) = Default::default();
+        let held = by_id(start.kept.keys());
         GroupReader {
             etcd,
             start,
@@ -116,6 +120,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
             publish,
             values,
             known,
+            held,
             crowded,
             returned,
             revision,
@@ -142,7 +147,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
 
     async fn follow(&mut self, failures: &mut u32) -> Result<(), EtcdError> {
         let read_for = self.inputs.borrow_and_update().clone();
-        let groups = groups(&read_for);
+        let groups = by_id(read_for.needed.iter());
         self.values.retain(|(group, _), _| groups.contains_key(group));
         self.known.retain(|group| groups.contains_key(group));
         let roots = &self.start.roots;
@@ -178,6 +183,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
             return Ok(());
         }
         self.known.extend(groups.keys().cloned());
+        self.held = groups.clone();
         (self.trouble, *failures) = (None, 0);
         self.publish();
         let ranges: Vec<String> = groups.keys().map(range).chain([own]).collect();
@@ -286,7 +292,8 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
     fn publish(&mut self) {
         let (groups, hosts) = {
             let inputs = self.inputs.borrow();
-            (groups(&inputs), Arc::clone(&inputs.hosts))
+            let held = self.held.values();
+            (by_id(inputs.needed.iter().chain(held)), Arc::clone(&inputs.hosts))
         };
         let unread = groups.iter().filter(|(group, _)| !self.known.contains(group));
         let unread = unread.map(|(_, selector)| selector.clone()).collect();
@@ -326,9 +333,8 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
     }
 }
 
-/// The groups that are needed, by their ids.
-fn groups(inputs: &ExchangeInputs) -> BTreeMap<GroupId, Selector> {
-    inputs.needed.iter().map(|selector| (GroupId::of(selector), selector.clone())).collect()
+fn by_id<'a>(groups: impl Iterator<Item = &'a Selector>) -> BTreeMap<GroupId, Selector> {
+    groups.map(|selector| (GroupId::of(selector), selector.clone())).collect()
 }
 
 fn of_group(selector: &Selector, what: String) -> Problem {

@@ -167,6 +167,12 @@ fn etcd_may_be_away_at_a_reboot_or_come_back_empty() {
     cluster.etcd.kill();
     drop(server);
     db.delete();
+    // Nobody needs the group now: its members stay known.
+    soon("no pod needs the group", || {
+        !h1.run("nft list table inet humanz-policy").ok().contains("set pods4_")
+    });
+    // Until the next attempt to reach etcd has failed.
+    std::thread::sleep(Duration::from_secs(3));
     agents[0].stop();
     // As after a reboot: the kernel has nothing.
     h1.run("nft delete table inet humanz-policy").ok();
