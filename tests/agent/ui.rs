@@ -86,18 +86,13 @@ fn a_browser_shows_hosts_routes_addresses_and_changes() {
         "direct via 192.0.2.12",
         "tunnel to",
         "elsewhere",
+        "does not resolve",
         "through a tunnel</title>",
         "2 interfaces of pods, 2 attached",
         "<td>default/a</td><td>10.244.",
     ];
     let shown = drawn(host, &words);
-    for text in [
-        "2 used, 251 free",
-        "added bridge humanz0",
-        "(repaired)",
-        "reconcile turns",
-        "does not resolve",
-    ] {
+    for text in ["2 used, 251 free", "added bridge humanz0", "(repaired)", "reconcile turns"] {
         assert!(shown.contains(text), "{text} in {shown}");
     }
     take(host, "page");
@@ -226,11 +221,11 @@ fn a_browser_shows_the_reachability_between_hosts() {
     let answers = |what: &str| ["well", "odd"].map(|kind| what.replace("KIND", kind));
     let cell = answers("class=\"KIND\" title=\"h1 → h2: ");
     assert!(cell.iter().any(|cell| shown.contains(cell)), "{shown}");
-    let parted = [
-        "class=\"way lost\"><title>h2 → h3: does not answer; h3 → h2: does not answer</title>",
-        "class=\"way lost\"><title>h3 → h2: does not answer; h2 → h3: does not answer</title>",
-    ];
-    assert!(parted.iter().any(|line| shown.contains(line)), "{shown}");
+    // What the other one says of it may be of the moment before.
+    let (_, parted) =
+        shown.split_once("class=\"way lost\"><title>").unwrap_or_else(|| panic!("{shown}"));
+    let (parted, _) = parted.split_once("</title>").unwrap();
+    assert!(parted.contains("h3 → h2: does not answer"), "{parted}");
     let lines = answers("class=\"way KIND\"");
     let lines: usize = lines.iter().map(|line| shown.matches(line).count()).sum();
     assert_eq!(lines, 2, "{shown}");

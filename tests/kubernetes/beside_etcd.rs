@@ -155,6 +155,11 @@ fn what_holds_stays_while_the_api_or_etcd_or_both_are_away_and_over_a_restart() 
     let begun = Instant::now();
     label(&scene, "other", "other");
     server.wait_silence(other.v4(), begun);
+    // What a loss of power takes away is what the last second brought.
+    for host in [h1, h2] {
+        let kept = "cd /var/lib/humanz && test -e policy.json && ! test -e policy.json.outdated";
+        soon("what holds is on disk", || host.shell(kept).succeeded());
+    }
 
     // Both are away, and the kernel is empty of policies.
     api.stop();

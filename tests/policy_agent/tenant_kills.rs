@@ -206,7 +206,8 @@ fn an_add_that_asks_for_a_block_killed_at_any_system_call_leaves_nothing() {
         kill_adds(host, |at| Call::in_three(host, "c1", at)),
     ];
     println!("ADD killed {kills:?} times");
-    assert!(kills[0] > 20 && kills[1] > 40, "{kills:?}");
+    // An executable that is linked dynamically makes four more.
+    assert!(kills[0] > 15 && kills[1] > 40, "{kills:?}");
     wait_for_no_blocks(&cluster);
     agents.iter().for_each(Agent::stop);
 }
