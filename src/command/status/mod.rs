@@ -93,7 +93,7 @@ fn found(settings: &Settings, style: Style) -> Result<StatusAnswer, Exit> {
     };
     let mut problems = shown.status.problems.0.take().unwrap_or_default();
     shown.pods = pods_of(&shown.status, settings, &mut problems);
-    let fine = problems.is_empty();
+    let fine = problems.is_empty() && shown.status.ready != Some(false);
     shown.status.problems = Problems(Some(problems));
     let text = screen::screen(&shown, style);
     let value = serde_json::to_value(&shown).map_err(anyhow::Error::from)?;

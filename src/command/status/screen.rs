@@ -40,7 +40,13 @@ pub fn screen(shown: &Shown, style: Style) -> String {
     section(&mut text, "latest repairs", latest(status.repairs.as_deref()), style);
     let problems = status.problems.0.as_deref().unwrap_or_default();
     if problems.is_empty() {
-        text.push_str(&format!("\n{}\n", style.paint(Tone::Good, "nothing is wrong")));
+        let verdict = match status.ready {
+            Some(false) => {
+                style.paint(Tone::Odd, "not ready yet; nothing wrong has been found so far")
+            }
+            _ => style.paint(Tone::Good, "nothing is wrong"),
+        };
+        text.push_str(&format!("\n{verdict}\n"));
         return text;
     }
     let heading =
@@ -405,6 +411,16 @@ mod tests {
         let wanted = "Problems (fix the first one first)\n  1. a (since 2026-11-20T18:46:00Z)\n     \
                       -> b\n  2. warning: c\\u{1b}\n";
         assert!(text.ends_with(wanted), "{text}");
+    }
+
+    #[test]
+    fn a_host_that_is_not_ready_is_not_called_well() {
+        for (ready, wanted) in
+            [(true, "\nnothing is wrong\n"), (false, "\nnot ready yet; nothing wrong")]
+        {
+            let text = screen(&read(json!({ "ready": ready, "problems": [] })), Style::default());
+            assert!(text.contains(wanted), "{text}");
+        }
     }
 
     #[test]
