@@ -1,6 +1,9 @@
 //! The installed files and the documents match the executable.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
+#[path = "packaging/blocks.rs"]
+mod blocks;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -45,6 +45,8 @@ fn the_guide_of_operation_does_what_it_shows() {
 
     let alone = Cluster::new(1);
     without_agent(&alone.hosts[0], &mut guide);
+    let encryption = ["Introduce encryption", "Require encryption", "A new key"];
+    guide.leave_to("tests/encryption/guide.rs", &encryption);
     guide.finish();
 }
 

@@ -12,6 +12,7 @@ mod doctor;
 mod explain;
 mod init;
 mod ipam;
+mod manual;
 mod matrix;
 mod nodes;
 mod objects;

@@ -10,6 +10,7 @@ use humanz_test_support as support;
 
 mod capture;
 mod guard;
+mod guide;
 mod hosts;
 mod refused;
 

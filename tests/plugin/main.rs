@@ -24,6 +24,7 @@ mod hostports;
 mod hostports_owners;
 mod killed;
 mod log;
+mod manual;
 mod many;
 mod reach;
 mod second;

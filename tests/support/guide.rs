@@ -20,10 +20,12 @@ const ELLIPSIS: &str = "…";
 const CODE: &str = "; echo $?";
 
 /// Words of commands that change something: what fails the first time has failed.
-const CHANGES: [&str; 18] = [
+const CHANGES: [&str; 20] = [
     "--apply",
+    "-i",
     "-w",
     ">",
+    ">>",
     "add",
     "apply",
     "create",
@@ -142,6 +144,21 @@ impl Guide {
         }
     }
 
+    /// The sections below `headings` are carried out by the test `test`, which needs other hosts.
+    ///
+    /// # Panics
+    /// If there is no such section, or the test does not mention it.
+    pub fn leave_to(&mut self, test: &str, headings: &[&str]) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(test);
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{test}: {e}"));
+        for heading in headings {
+            let before = self.blocks.len();
+            self.blocks.retain(|block| block.heading != *heading);
+            let is_there = self.blocks.len() < before && text.contains(&format!("\"{heading}\""));
+            assert!(is_there, "{}: {heading:?} is not for {test}", self.name);
+        }
+    }
+
     /// Every block was carried out.
     ///
     /// # Panics
@@ -238,6 +255,18 @@ fn steps(name: &str, body: &[(&str, i32)], known: &Rc<GuideConstants>) -> Vec<St
         }
     }
     steps
+}
+
+/// The examples of the manual page packaging/`name`: the text of each block between `.EX` and `.EE`, as a reader
+/// sees it.
+///
+/// # Panics
+/// If there is no such page.
+pub fn examples(name: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let blocks = text.split("\n.EX\n").skip(1).filter_map(|rest| rest.split("\n.EE\n").next());
+    blocks.map(|block| block.replace("\\-", "-")).collect()
 }
 
 /// Addresses and ports that the files and commands of a guide have: they are no others in what is printed.
