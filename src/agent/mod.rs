@@ -27,6 +27,7 @@ pub(crate) mod names;
 mod networks;
 mod new_pods;
 mod notify;
+mod own_pods;
 mod own_writes;
 pub mod probe;
 pub(crate) mod reachability;

@@ -16,7 +16,7 @@ use crate::agent::registry::Registry;
 use crate::agent::serve::{self, Agent, AgentState, RefusedSettings, RuntimeFiles};
 use crate::agent::shared_state::{self, SharedState, StartServer, StatusServer};
 use crate::agent::trigger::{self, Trigger};
-use crate::agent::{lock, probe, signals, watch};
+use crate::agent::{lock, own_pods, probe, signals, watch};
 use crate::inspect::Kernel;
 use crate::inspect::identity::{node_name, own_machine_id};
 use crate::ipam::Store;
@@ -63,6 +63,7 @@ pub fn serve(
     if let Err(error) = import_pods(&settings) {
         log::warn!("pods of another plugin are not known before the first new one: {error:#}");
     }
+    own_pods::answer(&shared);
     let state = state(&registry, &settings, &name, &kernel, refused, &shared);
     if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");

@@ -15,12 +15,14 @@ pub mod endpoint;
 pub mod explain;
 pub mod flows;
 pub mod help;
+mod host_pods;
 pub mod init;
 pub mod ipam;
 pub mod json;
 pub mod nodes;
 pub mod objects;
 mod pending_changes;
+pub mod pods;
 pub mod policy;
 pub mod probe;
 pub mod ready;
@@ -60,6 +62,8 @@ pub enum Subcommand {
     Nodes(nodes::NodesCommand),
     /// The addresses of pods.
     Ipam(ipam::Ipam),
+    /// Which pods there are.
+    Pods(pods::PodsOptions),
     /// Pods by traffic.
     Top(top::TopPods),
     /// The routes to other hosts.
@@ -176,6 +180,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Subcommand::Endpoint(options) => endpoint::run(call, &options),
         Subcommand::Explain(options) => explain::run(call, &options),
         Subcommand::Status(options) => status::run(call, &options),
+        Subcommand::Pods(options) => pods::run(call, &options),
         Subcommand::Top(options) => top::run(call, &options),
         Subcommand::Ready(options) => ready::run(call, &options),
         Subcommand::Routes(options) => routes::run(call, &options),

@@ -143,18 +143,13 @@ impl InterfaceCounters {
 fn row(pod: &PodTraffic<'_>) -> [Cell; 6] {
     let rate = |bytes, packets| format!("{} B/s, {} p/s", short(bytes), short(packets));
     [
-        Cell::new(name(pod.pod)),
+        Cell::new(pod.pod.name()),
         Cell::new(addresses(pod.pod).join(",")),
         Cell::new(rate(pod.rate.received_bytes, pod.rate.received_packets)),
         Cell::new(rate(pod.rate.sent_bytes, pod.rate.sent_packets)),
         Cell::new(format!("{} B", short(pod.total.received_bytes))),
         Cell::new(format!("{} B", short(pod.total.sent_bytes))),
     ]
-}
-
-/// The pod, or the container where the runtime gave no pod.
-fn name(pod: &PodAttachment) -> &str {
-    pod.entry.pod.as_deref().unwrap_or(&pod.entry.container_id)
 }
 
 fn addresses(pod: &PodAttachment) -> Vec<String> {

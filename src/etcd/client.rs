@@ -18,7 +18,7 @@ use crate::etcd::urgent::UrgentKeys;
 use crate::etcd::watch::{self, KeyWatch, Seen, after, raw};
 use crate::lease::EtcdError;
 use crate::lease::blocks::FoundBlocks;
-use crate::lease::records::{Key, NodeName, ReachabilityReport, Roots};
+use crate::lease::records::{HostPods, Key, NodeName, ReachabilityReport, Roots};
 use crate::lease::snapshot::{EtcdCluster, Raw, Snapshot};
 use crate::lease::transaction::{Condition, Transaction, Write};
 
@@ -28,6 +28,12 @@ const PAGE: i64 = 1000;
 /// Reachability reports that are read, and their bytes: those of 10,000 hosts have 4 MB.
 const REPORTS: usize = 20_000;
 const REPORTS_BYTES: usize = 16 << 20;
+
+/// Answers with pods that are read, in bytes: those of 1,000 hosts with 250 pods each have 30 MB.
+const PODS_BYTES: usize = 64 << 20;
+
+/// How long requests for pods and their answers stay in etcd.
+const ANSWER_TTL: Duration = Duration::from_secs(30);
 
 /// Characters of an error that may quote a value.
 const WHY: usize = 200;
@@ -41,6 +47,21 @@ pub struct FoundReports {
     pub why: Option<String>,
     /// There are more than were read.
     pub cut: bool,
+}
+
+/// The pods of hosts, as they answered.
+#[derive(Debug, Default)]
+pub struct FoundPods {
+    /// The answer, or why it is none.
+    pub by_host: BTreeMap<NodeName, Result<HostPods, String>>,
+    /// There are more than were read.
+    pub cut: bool,
+}
+
+impl FoundPods {
+    pub fn has(&self, host: &NodeName) -> bool {
+        self.by_host.contains_key(host)
+    }
 }
 
 /// etcd, by any member.
@@ -273,6 +294,55 @@ impl Etcd {
             member.kv.txn(Txn::new().when(held).and_then([change])).await
         };
         Ok(self.members.call(&format!("write {key}"), request).await?.succeeded())
+    }
+
+    /// Writes a request for the pods of all hosts, which `host` makes; gives the etcd lease that it goes with, and the
+    /// revision that later answers are for.
+    pub async fn ask_for_pods(&self, host: &NodeName) -> Result<(i64, i64), EtcdError> {
+        let (lease, key) = (self.grant(ANSWER_TTL).await?, self.roots.pods_request(host));
+        let request = async |mut member: MemberConnection| {
+            let options = PutOptions::new().with_lease(lease);
+            member.kv.put(key.as_str(), "", Some(options)).await
+        };
+        let answer = self.members.call(&format!("write {key}"), request).await?;
+        Ok((lease, answer.header().map_or(0, ResponseHeader::revision)))
+    }
+
+    /// Writes the pods of `name` with an etcd lease of their own; not while its alive key has another one than
+    /// `alive`: then the name may be another machine's.
+    pub async fn answer_pods(
+        &self,
+        name: &NodeName,
+        pods: &HostPods,
+        alive: i64,
+    ) -> Result<(), EtcdError> {
+        let (lease, text) = (self.grant(ANSWER_TTL).await?, pods.to_json());
+        let (key, held) = (self.roots.pods(name), self.roots.key(&Key::Alive(name.clone())));
+        let request = async |mut member: MemberConnection| {
+            let held = [Compare::lease(held.as_str(), CompareOp::Equal, alive)];
+            let options = PutOptions::new().with_lease(lease);
+            let put = TxnOp::put(key.as_str(), text.as_str(), Some(options));
+            member.kv.txn(Txn::new().when(held).and_then([put])).await
+        };
+        self.members.call(&format!("write {key}"), request).await.map(drop)
+    }
+
+    /// The answers after `revision`, within the limits.
+    pub async fn pods_since(&self, revision: i64) -> Result<FoundPods, EtcdError> {
+        let (mut found, mut bytes) = (FoundPods::default(), 0);
+        let take = |raw: Raw<'_>| {
+            bytes += raw.key.len() + raw.value.len();
+            found.cut = bytes > PODS_BYTES;
+            if let Some(host) = self.roots.host_of_pods(raw.key)
+                && raw.modified > revision
+            {
+                let pods = HostPods::parse(raw.value);
+                found.by_host.insert(host, pods.map_err(|error| error.to_string()));
+            }
+            !found.cut
+        };
+        self.read_range(&self.roots.pods_range(), 0, take).await?;
+        Ok(found)
     }
 
     pub async fn grant(&self, ttl: Duration) -> Result<i64, EtcdError> {

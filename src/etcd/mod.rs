@@ -7,6 +7,7 @@
 //! - `survivors`: the wait of a new host on an empty etcd
 //! - `liveness`: keeps the etcd lease of the alive key
 //! - `reports`: writes and reads reachability reports
+//! - `pod_answers`: asks all hosts for their pods, and answers
 //! - `files`: applies renewed certificates and passwords
 //! - `roles`: users and roles, for an administrator
 //! - `client`, `members`, `connection`, `failure`, `watch`: calls and members; only these files and
@@ -20,6 +21,7 @@ pub mod failure;
 mod files;
 mod liveness;
 mod members;
+pub mod pod_answers;
 pub mod reports;
 mod roles;
 mod session;
@@ -30,7 +32,7 @@ mod update;
 mod urgent;
 mod watch;
 
-pub use client::{Etcd, FoundReports};
+pub use client::{Etcd, FoundPods, FoundReports};
 pub use connection::MemberConnection;
 pub use contact::Contact;
 pub use reports::Reports;
@@ -39,8 +41,10 @@ pub use settings::{EtcdSettings, EtcdSetup, EtcdStart};
 pub use update::Update;
 pub use watch::{after, canceled};
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 use tokio::sync::watch as latest;
@@ -110,6 +114,21 @@ pub fn members_of(
     host: &NodeName,
 ) -> Result<Vec<(String, i64)>, String> {
     once(settings, roots, async |etcd| etcd.members_of(host).await)
+}
+
+/// Asks all hosts for their pods, in the name of `host`: the answers, once all of `expected` have answered or after
+/// `within`.
+///
+/// # Errors
+/// No member answers, or the request or reading is not permitted.
+pub fn pods(
+    settings: &EtcdSettings,
+    roots: &Roots,
+    host: &NodeName,
+    expected: &BTreeSet<NodeName>,
+    within: Duration,
+) -> Result<FoundPods, String> {
+    once(settings, roots, async |etcd| pod_answers::ask(etcd, host, expected, within).await)
 }
 
 /// The blocks of all hosts, and the revision of etcd.

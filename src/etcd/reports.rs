@@ -9,6 +9,7 @@ use tokio::sync::{Notify, watch as latest};
 use tokio::time::sleep;
 
 use crate::etcd::client::{Etcd, FoundReports};
+use crate::etcd::pod_answers::PodAnswers;
 use crate::lease::records::ReachabilityReport;
 use crate::lease::{EtcdError, NodeName};
 use crate::os::random;
@@ -29,6 +30,8 @@ pub struct Reports {
     requested: Notify,
     /// Why this host's report is not in etcd.
     unpublished: Mutex<Option<String>>,
+    /// The answers of this host to requests for pods.
+    pub pods: PodAnswers,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::etcd::contact::Contact;
 use crate::etcd::reports::{self, Reports};
 use crate::etcd::settings::{EtcdSetup, EtcdStart};
 use crate::etcd::update::Update;
-use crate::etcd::{files, liveness, survivors};
+use crate::etcd::{files, liveness, pod_answers, survivors};
 use crate::lease::EtcdError;
 use crate::lease::session::{Command, Event, Found, Pause, SessionExit, SessionMachine, Settled};
 use crate::lease::{HostAttributes, LeaseError};
@@ -92,6 +92,7 @@ pub async fn run(
         _ = liveness::keep(&etcd, kept_alive, lease_setup, &contact) => {}
         _ = files::follow(&etcd, report) => {}
         _ = reports::serve(&etcd, &shared, &name, etcd_lease.clone()) => {}
+        _ = pod_answers::serve(&etcd, &shared.pods, &name, &etcd_lease) => {}
         _ = stopped => {}
     }
     let lease = *etcd_lease.borrow();
@@ -267,8 +268,12 @@ impl<P: FnMut(Update)> Session<'_, P> {
 
     /// Random wait, so that not all hosts read everything at once.
     fn spread(&self) -> Duration {
+        random::up_to(self.most_spread())
+    }
+
+    fn most_spread(&self) -> Duration {
         let hosts = self.machine.last_known().map_or(0, |known| known.hosts.len());
-        random::up_to(Duration::from_millis(hosts.saturating_sub(AT_ONCE) as u64))
+        Duration::from_millis(hosts.saturating_sub(AT_ONCE) as u64)
     }
 
     fn publish_connected(&mut self) {

@@ -79,6 +79,8 @@ pub struct Changes {
     pub changes: usize,
     /// A host key was deleted.
     pub host_removed: bool,
+    /// A host asks for the pods of all.
+    pub asks_for_pods: bool,
 }
 
 impl KeyWatch {
@@ -164,6 +166,10 @@ impl KeyWatch {
             let (id, revision) = (answer.watch_id(), pair.mod_revision());
             if self.urgent.note(id, revision, is_deletion(pair)) || !self.seen.is_new(id, revision)
             {
+                continue;
+            }
+            if self.roots.is_pods_request(pair.key()) {
+                changes.asks_for_pods |= !is_deletion(pair);
                 continue;
             }
             changes.changes += 1;

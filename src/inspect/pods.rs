@@ -12,6 +12,7 @@ use ipnetwork::IpNetwork;
 use crate::cni::config::RangeConf;
 use crate::ipam::import::Sources;
 use crate::ipam::{RangeSet, Store, StoreContents, StoreEntry, StoreError};
+use crate::lease::records::HostPod;
 use crate::net::IfName;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::{identity, netns};
@@ -36,6 +37,25 @@ pub struct PodAttachment {
     pub network: String,
     /// Whose it is.
     pub entry: StoreEntry,
+}
+
+impl PodAttachment {
+    /// With its addresses in `ranges`; `None` if it has none there.
+    pub fn reported(&self, ranges: &[IpNetwork]) -> Option<HostPod> {
+        let is_reached = |address: &&IpAddr| ranges.iter().any(|range| range.contains(**address));
+        let addresses: Vec<IpAddr> =
+            self.entry.addresses.iter().filter(is_reached).copied().collect();
+        (!addresses.is_empty()).then(|| HostPod {
+            pod: self.name().into(),
+            network: self.network.as_str().into(),
+            addresses,
+        })
+    }
+
+    /// The pod, or the container where the runtime gave no pod.
+    pub fn name(&self) -> &str {
+        self.entry.pod.as_deref().unwrap_or(&self.entry.container_id)
+    }
 }
 
 /// Whether an attachment is there.

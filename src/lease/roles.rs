@@ -63,6 +63,7 @@ pub fn of_host(roots: &Roots, name: &NodeName, subnets: &[IpNetwork]) -> HostRol
         roots.hosts_range(),
         roots.humanz_range(),
         roots.reports_range(),
+        roots.pods_range(),
         roots.policies_range(),
         roots.blocks_range(),
     ];
@@ -77,7 +78,11 @@ pub fn of_host(roots: &Roots, name: &NodeName, subnets: &[IpNetwork]) -> HostRol
     let own = [Key::Host, Key::Node, Key::Alive, Key::Contender, Key::WireguardKey];
     let own = own.map(|key| key(name.clone()));
     let own = own.into_iter().chain(subnets.iter().map(|subnet| Key::Claim(*subnet)));
-    let own = own.map(|key| roots.key(&key)).chain([roots.report(name)]);
+    let own = own.map(|key| roots.key(&key)).chain([
+        roots.report(name),
+        roots.pods_request(name),
+        roots.pods(name),
+    ]);
     let write = own.map(|key| Permission { access: RangeAccess::Write, key, is_prefix: false });
     HostRole {
         role: format!("humanz-{name}"),
@@ -248,6 +253,7 @@ mod tests {
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/hosts/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-probes/",
+                "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-pods/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-policies/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-blocks/",
                 "etcdctl role grant-permission humanz-h9 write /humanz/hosts/h9",
@@ -258,6 +264,8 @@ mod tests {
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/subnets/4/10.244.9.0-24",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/subnets/6/fd10:244:0:9::-64",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1-probes/h9",
+                "etcdctl role grant-permission humanz-h9 write /humanz/v1/requests/h9",
+                "etcdctl role grant-permission humanz-h9 write /humanz/v1-pods/h9",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-members/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true write /humanz/v1-members/h9/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true readwrite /humanz/v1-groups/",

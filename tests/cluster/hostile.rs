@@ -249,7 +249,9 @@ fn keys_and_values_of_a_megabyte_make_no_long_line_and_stall_no_command() {
         cluster.etcd.put(&format!("/humanz/{range}large"), long.as_bytes());
     }
     let ranges = ["v1-probes/", "v1-members/h2/", "v1-groups/", "v1-policies/NetworkPolicy/"];
-    for range in ranges.into_iter().chain(["v1-blocks/", "v1-blocks/h2/"]) {
+    for range in
+        ranges.into_iter().chain(["v1-blocks/", "v1-blocks/h2/", "v1-pods/", "v1/requests/"])
+    {
         cluster.etcd.put(&format!("/humanz/{range}{long}"), "7");
         cluster.etcd.put(&format!("/humanz/{range}large"), long.as_bytes());
     }
@@ -258,8 +260,15 @@ fn keys_and_values_of_a_megabyte_make_no_long_line_and_stall_no_command() {
     agents[0].kill();
     let again = Agent::start(host, &[("POLICY", "on")]);
     again.wait_ready();
-    for command in ["doctor", "status", "nodes ls", "probe --matrix", "policy ls", "doctor --json"]
-    {
+    for command in [
+        "doctor",
+        "status",
+        "nodes ls",
+        "probe --matrix",
+        "policy ls",
+        "pods --all",
+        "doctor --json",
+    ] {
         let (begun, variables) = (std::time::Instant::now(), [("POLICY", "on")]);
         let ended = Agent::run(host, command, &variables);
         let took = begun.elapsed();

@@ -6,7 +6,7 @@ use etcd_client::{Compare, CompareOp, DeleteOptions, Error, PutOptions, Txn, Txn
 
 use crate::support::certificates::{CLIENT, Certificates, Wanted};
 use crate::support::ping::Pinger;
-use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, facts, local};
+use crate::support::{Agent, Cluster, Ended, Node, Place, Pod, eventually, facts, local};
 
 const PASSWORDS: &str = "/var/lib/passwords";
 
@@ -72,9 +72,23 @@ impl Scene {
     }
 
     pub fn start(&self, host: &Node, variables: &[(&str, &str)]) -> Agent {
+        self.as_host(host, variables, |variables| Agent::start(host, variables))
+    }
+
+    /// A subcommand on `host`, with its credentials.
+    fn run(&self, host: &Node, line: &str, variables: &[(&str, &str)]) -> Ended {
+        self.as_host(host, variables, |variables| Agent::run(host, line, variables))
+    }
+
+    fn as_host<T>(
+        &self,
+        host: &Node,
+        variables: &[(&str, &str)],
+        task: impl FnOnce(&[(&str, &str)]) -> T,
+    ) -> T {
         let password = [("ETCD_USER", host.name()), ("ETCD_PASSWORD_FILE", "/etc/humanz/password")];
         let login = if self.certificates.is_some() { WITH_CERTIFICATE } else { &password };
-        Agent::start(host, &[login, variables].concat())
+        task(&[login, variables].concat())
     }
 
     fn call_as<T: Send>(
@@ -188,6 +202,9 @@ fn writes_no_key_of_others(login: Login) {
         "/humanz/v1/subnets/4/10.244.99.0-24",
         "/humanz/v1/subnets/4/10.244.0.0-17",
         "/humanz/v1-probes/h1",
+        "/humanz/v1-pods/h1",
+        "/humanz/v1-pods/h33",
+        "/humanz/v1/requests/h1",
         "/humanz/v1-members/h1/0a",
         "/humanz/v1-blocks/h1/10.32.0.0-26",
         "/humanz/v1-blocks/h33/10.32.0.0-26",
@@ -250,6 +267,8 @@ fn harm_its_own_pods_alone(login: Login) {
     let [h1, h2, h3] = &scene.cluster.hosts[..] else { panic!("three hosts") };
     let pods = [Pod::add(h1, "a"), Pod::add(h2, "a"), Pod::add(h3, "a")];
     pods[2].run(&format!("ping -n -c 1 -W 3 {}", pods[0].v4())).ok();
+    let all = scene.run(h2, "pods --all", crate::TUNNELS).ok();
+    assert!(all.contains("3 pods on 3 of 3 hosts"), "{all}");
     let pingers = [Pinger::start(&pods[0], pods[1].v4()), Pinger::start(&pods[1], pods[0].v4())];
     let theirs = |host: &Node, other: &str| {
         let subnet = scene.get(&format!("/humanz/hosts/{other}")).unwrap();
@@ -295,6 +314,8 @@ fn harm_its_own_pods_alone(login: Login) {
         ("/humanz/v1/alive/h3", "garbage".into(), "/humanz/v1/alive/h3"),
         ("/humanz/v1/wireguard/h3", "garbage".into(), "/humanz/v1/wireguard/h3"),
         ("/humanz/v1-probes/h3", "garbage".into(), ""),
+        ("/humanz/v1-pods/h3", "garbage".into(), ""),
+        ("/humanz/v1/requests/h3", "garbage".into(), ""),
     ];
     for (key, value, named) in &attacks {
         scene.put_as_stolen(key, value.as_bytes());

@@ -16,6 +16,7 @@ mod manual;
 mod matrix;
 mod nodes;
 mod objects;
+mod pods;
 mod probe;
 mod routes;
 mod running;

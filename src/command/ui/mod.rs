@@ -1,6 +1,5 @@
 //! `ui`: a web page with this host's status.
 
-mod pods;
 mod serve;
 
 use std::net::SocketAddr;
@@ -11,6 +10,7 @@ use argh::{ArgsInfo, FromArgs};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::flows;
+use crate::command::host_pods;
 use crate::command::ui::serve::{PageAddress, PageSources, serve};
 use crate::settings::exit::{self, Exit};
 
@@ -60,7 +60,7 @@ pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
         flows: Arc::new(move || {
             flows::find(&of_flows).map(|it| it.json()).map_err(|exit| exit.why)
         }),
-        pods: Arc::new(move || pods::find(&settings).map_err(|exit| exit.why)),
+        pods: Arc::new(move || host_pods::find(&settings).map_err(|exit| exit.why)),
     };
     serve(&place, sources, || call.line(&url).map(drop)).map(|never| match never {})
 }

@@ -129,6 +129,9 @@ impl<P: FnMut(Update)> Session<'_, P> {
         state.heard_at = now;
         self.inputs.contact.heard();
         state.host_removed |= heard.host_removed;
+        if heard.asks_for_pods {
+            self.inputs.reports.pods.ask(self.most_spread());
+        }
         if heard.changes > 0 {
             self.inputs.contact.changed();
             state.due.get_or_insert((now + COALESCE).max(state.rested));

@@ -6,6 +6,7 @@
 mod alive;
 mod config;
 mod error;
+mod host_pods;
 mod node;
 mod reachability;
 mod roots;
@@ -15,6 +16,7 @@ pub use crate::net::node_name::{NodeName, NodeNameError};
 pub use alive::{Alive, Contender};
 pub use config::{Ancestor, ClusterConfig};
 pub use error::RecordError;
+pub use host_pods::{HostPod, HostPods};
 pub use node::{Backend, NodeRecord, Tunnel, Vxlan, WireguardEnd};
 pub use reachability::{PathFault, PathState, ReachabilityReport};
 pub use roots::{Key, Roots};

@@ -66,6 +66,30 @@ impl Roots {
         std::str::from_utf8(key).ok()?.strip_prefix(&self.reports_range())?.parse().ok()
     }
 
+    /// Where `host` asks all hosts for their pods: in the range that they watch.
+    pub fn pods_request(&self, host: &NodeName) -> String {
+        format!("{}/requests/{host}", self.humanz)
+    }
+
+    pub fn is_pods_request(&self, key: &[u8]) -> bool {
+        let below = key.strip_prefix(self.humanz.as_bytes());
+        below.is_some_and(|rest| rest.starts_with(b"/requests/"))
+    }
+
+    /// The range of the answers; outside the watched ranges, as reports are.
+    pub fn pods_range(&self) -> String {
+        format!("{}-pods/", self.humanz)
+    }
+
+    pub fn pods(&self, host: &NodeName) -> String {
+        format!("{}-pods/{host}", self.humanz)
+    }
+
+    /// The host of the answer at `key`; `None` if it is no such key.
+    pub fn host_of_pods(&self, key: &[u8]) -> Option<NodeName> {
+        std::str::from_utf8(key).ok()?.strip_prefix(&self.pods_range())?.parse().ok()
+    }
+
     /// The range of what hosts say of members of groups; outside the watched ranges, as reports are.
     pub fn members_range(&self) -> String {
         format!("{}-members/", self.humanz)

@@ -79,12 +79,17 @@ pub fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<str>, D::
 
 /// `value` as a JSON object of at most [`JSON_LIMIT`] bytes.
 pub fn json<T: DeserializeOwned>(value: &[u8]) -> Result<T, RecordError> {
+    json_within(value, JSON_LIMIT)
+}
+
+/// `value` as a JSON object of at most `limit` bytes.
+pub fn json_within<T: DeserializeOwned>(value: &[u8], limit: usize) -> Result<T, RecordError> {
     /// Read first, so that the error of a later schema is that and not a syntax error.
     #[derive(serde::Deserialize)]
     struct Versioned {
         schema: u32,
     }
-    let text = utf8(limited(value, JSON_LIMIT)?)?;
+    let text = utf8(limited(value, limit)?)?;
     let reason = |error: serde_json::Error| RecordError::Json(shown(&error.to_string(), WHY));
     match serde_json::from_str::<Versioned>(text).map_err(reason)?.schema {
         SCHEMA => serde_json::from_str(text).map_err(reason),

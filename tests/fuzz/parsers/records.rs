@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::UNIX_EPOCH;
 
 use humanz::lease::claim::{self, Step, leave};
-use humanz::lease::records::{Backend, Key, ReachabilityReport, Roots};
+use humanz::lease::records::{Backend, HostPods, Key, ReachabilityReport, Roots};
 use humanz::lease::restore::absent::Absent;
 use humanz::lease::restore::removed::Rollback;
 use humanz::lease::restore::{self, Continuity, Loss};
@@ -39,6 +39,7 @@ pub fn records(data: &[u8]) {
         }
         round_trip(roots, &key);
         report(roots, &key, value);
+        pods(roots, &key, value);
     }
     believed(&found, &own);
     claimed(&found, &own);
@@ -94,6 +95,17 @@ fn report(roots: &Roots, key: &[u8], value: &[u8]) {
             let text = report.to_json();
             assert_eq!(ReachabilityReport::parse(text.as_bytes()), Ok(report), "{text}");
         }
+    }
+}
+
+/// Valid pods of a host are read back as written.
+fn pods(roots: &Roots, key: &[u8], value: &[u8]) {
+    if let Some(host) = roots.host_of_pods(key) {
+        assert_eq!(roots.pods(&host).as_bytes(), key, "{host}");
+    }
+    if let Ok(pods) = HostPods::parse(value) {
+        let text = pods.to_json();
+        assert_eq!(HostPods::parse(text.as_bytes()), Ok(pods), "{text}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The pods of this host, for the page: addresses, host ports, and the bytes that passed each interface.
+//! The pods of this host: addresses, host ports, and the bytes that passed each interface.
 
 use serde_json::{Value, json};
 

@@ -1,0 +1,82 @@
+//! `pods`: those of this host, or of all hosts.
+
+mod all;
+mod judged;
+
+use argh::{ArgsInfo, FromArgs};
+use serde_json::Value;
+
+use crate::command::call::{Call, Outcome};
+use crate::command::host_pods;
+use crate::command::table::{Cell, Style, Table, printable};
+use crate::settings::exit::Exit;
+
+/// list the pods of this host with their addresses: reads the stores, so that it needs neither agent nor etcd. With --all those
+/// of all hosts: etcd carries a request to their agents, and their answers for half a minute
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "pods",
+    example = "{command_name}",
+    example = "{command_name} --all",
+    note = "An answer is believed about addresses of its host alone. A host whose role in etcd is of an earlier
+version does not answer: humanz-agent nodes roles --apply.",
+    error_code(1, "some stores could not be read; hosts did not answer, or not what can be true"),
+    error_code(69, "this user may not read the stores; with --all: etcd does not answer")
+)]
+pub struct PodsOptions {
+    /// list those of all hosts
+    #[argh(switch)]
+    all: bool,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// Prints what was found.
+///
+/// # Errors
+/// The stores cannot be read; with `--all`: etcd does not answer, or there is none.
+pub fn run(call: &mut Call<'_>, options: &PodsOptions) -> Result<Outcome, Exit> {
+    if options.all {
+        let mut settings = call.load()?.settings;
+        let found = all::read(&mut settings)?;
+        let text = found.text(call.style);
+        return call.answer(options.json, found.is_complete(), found.value(), &text);
+    }
+    let settings = call.load_to_look()?.settings;
+    let found = host_pods::find(&settings)?;
+    let fine = found["faults"].as_array().is_none_or(Vec::is_empty);
+    let text = text(&found, call.style);
+    call.answer(options.json, fine, found, &text)
+}
+
+fn text(found: &Value, style: Style) -> String {
+    let list = |key: &str| found[key].as_array().cloned().unwrap_or_default();
+    let mut pods = list("pods");
+    let name = |pod: &Value| {
+        let name = pod["pod"].as_str().or(pod["container"].as_str());
+        name.unwrap_or_default().to_owned()
+    };
+    pods.sort_by_key(name);
+    let mut table = Table::new(&["POD", "ADDRESSES", "NETWORK", "STATE"]);
+    for pod in &pods {
+        let addresses = pod["addresses"].as_array().into_iter().flatten();
+        let addresses: Vec<&str> = addresses.filter_map(Value::as_str).collect();
+        let word = |key: &str| Cell::new(pod[key].as_str().unwrap_or_default());
+        table.row([
+            Cell::new(name(pod)),
+            Cell::new(addresses.join(",")),
+            word("network"),
+            word("state"),
+        ]);
+    }
+    let mut text = match table.is_empty() {
+        true => "no pod of humanz is attached here\n".to_owned(),
+        false => table.render(style),
+    };
+    let faults = list("faults");
+    let faults = faults.iter().filter_map(Value::as_str);
+    text.extend(faults.map(|fault| format!("! {}\n", printable(fault))));
+    text
+}
