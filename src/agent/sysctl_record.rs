@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -77,10 +76,9 @@ fn add(sysctls: &mut SysctlChanges, key: &str, before: &str, set: &str) {
 /// The record, if it is of this boot; else an empty one.
 fn of_boot(state_dir: &Path, boot_id: &str) -> anyhow::Result<SysctlRecord> {
     let path = path(state_dir);
-    let bytes = match fs::read(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(SysctlRecord::default()),
-        read => read.with_context(|| format!("read {}", path.display()))?,
-    };
+    let bytes =
+        files::found(fs::read(&path)).with_context(|| format!("read {}", path.display()))?;
+    let Some(bytes) = bytes else { return Ok(SysctlRecord::default()) };
     let record: SysctlRecord =
         serde_json::from_slice(&bytes).with_context(|| format!("read {}", path.display()))?;
     anyhow::ensure!(

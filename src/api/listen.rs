@@ -1,7 +1,7 @@
 //! The addresses of the HTTP server, and its socket in the file system.
 
 use std::fs::{self, DirBuilder, Permissions};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
@@ -79,10 +79,7 @@ impl Drop for Socket {
 
 /// Only a socket that nobody serves may be replaced.
 fn refuse_foreign(path: &Path) -> io::Result<()> {
-    let found = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        found => found?,
-    };
+    let Some(found) = files::found(fs::symlink_metadata(path))? else { return Ok(()) };
     if !found.file_type().is_socket() {
         return Err(io::Error::other("the file is no socket; remove it"));
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -17,6 +17,7 @@ use crate::policy::knowledge::HostKnowledge;
 use crate::policy::sources::Policies;
 use crate::policy::{PolicySnapshot, Provider};
 use crate::settings::{Settings, Source};
+use crate::sources::kept_file;
 use crate::sources::published::{self, PublishedAt};
 
 /// In the state directory.
@@ -52,10 +53,7 @@ pub fn keep(
 /// # Errors
 /// It cannot be renamed.
 pub fn outdate(state_dir: &Path) -> io::Result<()> {
-    match fs::rename(state_dir.join(FILE), state_dir.join(OUTDATED)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    files::found(fs::rename(state_dir.join(FILE), state_dir.join(OUTDATED))).map(drop)
 }
 
 /// What was kept; nothing if it cannot be used. `or_outdated`: also what is older than what was in force
@@ -104,23 +102,12 @@ pub fn published(settings: &Settings, host: &NodeName) -> Published {
 }
 
 fn read(path: &Path) -> BTreeMap<Provider, PolicySnapshot> {
-    let bytes = match fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Default::default(),
-        Err(error) => {
-            log::error!("read {}: {error}", path.display());
-            return Default::default();
-        }
-    };
-    match serde_json::from_slice::<Kept<_>>(&bytes) {
-        Ok(kept) if kept.schema == SCHEMA => kept.snapshots,
-        Ok(kept) => {
+    match kept_file::read::<Kept<_>>(path) {
+        Some(kept) if kept.schema == SCHEMA => kept.snapshots,
+        Some(kept) => {
             log::error!("{}: schema {} is not {SCHEMA}", path.display(), kept.schema);
             Default::default()
         }
-        Err(error) => {
-            log::error!("{}: {error}", path.display());
-            Default::default()
-        }
+        None => Default::default(),
     }
 }

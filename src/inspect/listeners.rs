@@ -1,8 +1,10 @@
 //! Sockets of a network namespace that take in what comes to a port.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::os::files;
 
 /// Of the calling thread: that of the process would be the main thread's.
 const FOLDER: &str = "/proc/thread-self/net";
@@ -45,10 +47,8 @@ pub fn has_legacy_tables() -> io::Result<bool> {
 
 /// A line of a file there is wanted. One that does not exist has none: the kernel lacks that family.
 fn any(name: &str, wanted: impl Fn(&str) -> bool) -> io::Result<bool> {
-    let file = match File::open(format!("{FOLDER}/{name}")) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        file => file?,
-    };
+    let file = files::found(File::open(format!("{FOLDER}/{name}")))?;
+    let Some(file) = file else { return Ok(false) };
     for line in BufReader::new(file).lines() {
         if wanted(&line?) {
             return Ok(true);

@@ -134,21 +134,22 @@ mod tests {
         let begun = Instant::now();
         assert!(ask(&path, b"x\n", 9, patience).is_err(), "nobody answers");
         assert!(begun.elapsed() < Duration::from_secs(10));
-        let answer = |text: &'static [u8]| {
-            let listener = listener.try_clone().unwrap();
-            // The one that waited in vain is gone.
-            move || listener.incoming().flatten().for_each(|mut it| drop(it.write_all(text)))
-        };
-        thread::spawn(answer(b"yes\nmore"));
+        thread::spawn(move || answer_all(&listener, b"yes\nmore"));
         let long = Duration::from_secs(20);
         assert_eq!(ask(&path, b"x\n", 9, long).unwrap(), b"yes");
         let late = send(&path, b"x\n", patience).unwrap();
         thread::sleep(2 * patience);
         assert_eq!(late.answer(9).unwrap(), b"yes", "it was there");
         let listener = listen(&path).unwrap();
-        thread::spawn(move || {
-            listener.incoming().flatten().for_each(|mut it| drop(it.write_all(&[b'a'; 20_000])))
-        });
+        thread::spawn(move || answer_all(&listener, &[b'a'; 20_000]));
         assert!(ask(&path, b"x\n", 9, long).unwrap_err().to_string().contains("more than 9"));
+    }
+
+    /// Also those who wait no longer. Who is answered before the question is sent cannot send it.
+    fn answer_all(listener: &UnixListener, text: &[u8]) {
+        for mut stream in listener.incoming().flatten() {
+            let asked = stream.read_exact(&mut [0; 2]);
+            drop(asked.and_then(|()| stream.write_all(text)));
+        }
     }
 }

@@ -1,13 +1,13 @@
 //! Networks of tenants, as this host knew them last.
 
 use std::fs;
-use std::io::ErrorKind;
 
 use anyhow::Context;
 
 use crate::inspect::identity;
 use crate::lease::blocks::OwnedBlocks;
 use crate::net::node_name::NodeName;
+use crate::os::files;
 use crate::policy::Networks;
 use crate::policy::network_plan::{self, NetworkPlans};
 use crate::policy::served::ServedNetworks;
@@ -30,11 +30,10 @@ pub fn kept_blocks(settings: &Settings, host: &NodeName) -> KeptBlocks {
 /// The file cannot be read, or not be understood.
 pub fn plans(settings: &Settings) -> anyhow::Result<Option<NetworkPlans>> {
     let path = network_plan::file(&settings.cni.ipam_dir);
-    match fs::read(&path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| path.display().to_string()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
-    }
+    let bytes =
+        files::found(fs::read(&path)).with_context(|| format!("read {}", path.display()))?;
+    let Some(bytes) = bytes else { return Ok(None) };
+    serde_json::from_slice(&bytes).with_context(|| path.display().to_string())
 }
 
 /// What an agent with these settings would serve at its start, and which host has which block.

@@ -24,6 +24,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::os::files::found;
+
 /// The folder below the data directory; no network has a name with a dot at its beginning.
 const FOLDER: &str = ".calls";
 
@@ -130,10 +132,7 @@ pub fn read(data_dir: &Path) -> io::Result<Calls> {
 /// # Errors
 /// As for [`fs::remove_dir_all`]; nothing there is success.
 pub fn remove(data_dir: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(data_dir.join(FOLDER)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    found(fs::remove_dir_all(data_dir.join(FOLDER))).map(drop)
 }
 
 /// The folder of the counters.
@@ -171,7 +170,7 @@ fn fold(folder: &Path) -> io::Result<()> {
     // Left by a process that was killed after the rename of the sum.
     discard(&aside(folder, folded))?;
     let before = aside(folder, folded + 1);
-    if let Some(log) = open(&before)? {
+    if let Some(log) = found(File::open(&before))? {
         let held = Flock::lock(log, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno)?;
         add_lines(&mut calls, &text_of(&held)?);
         folded += 1;
@@ -184,10 +183,7 @@ fn fold(folder: &Path) -> io::Result<()> {
 }
 
 fn discard(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    found(fs::remove_file(path)).map(drop)
 }
 
 fn aside(folder: &Path, number: u64) -> PathBuf {
@@ -195,14 +191,7 @@ fn aside(folder: &Path, number: u64) -> PathBuf {
 }
 
 fn contents(path: &Path) -> io::Result<Option<String>> {
-    open(path)?.map(|file| text_of(&file)).transpose()
-}
-
-fn open(path: &Path) -> io::Result<Option<File>> {
-    match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        opened => opened.map(Some),
-    }
+    found(File::open(path))?.map(|file| text_of(&file)).transpose()
 }
 
 fn text_of(file: &File) -> io::Result<String> {

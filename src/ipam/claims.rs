@@ -22,9 +22,10 @@ use nix::fcntl::Flock;
 
 use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
-use crate::ipam::layout::{Layout, exists, failed, found, names, read, remove};
+use crate::ipam::layout::{Layout, exists, failed, names, read, remove};
 use crate::ipam::lock;
 use crate::net::{HostPort, IfName, PortForward, Protocol, hash};
+use crate::os::files::found;
 
 /// No network has this name: a network's name begins with a letter or digit.
 const FOLDER: &str = ".hostports";

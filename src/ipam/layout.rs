@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::ipam::entry;
 use crate::ipam::error::StoreError;
+use crate::os::files::found;
 
 /// The folder of one network.
 #[derive(Clone, Debug)]
@@ -110,15 +111,6 @@ impl Layout {
 /// Adds verb and path to an I/O error.
 pub(super) fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     move |source| StoreError::Io { what, path: path.to_owned(), source }
-}
-
-/// `None` for a missing file.
-pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// The content of the file at `path`; `None` if there is none.

@@ -14,8 +14,9 @@ use nix::fcntl::Flock;
 use crate::ipam::claims::PortClaims;
 use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
-use crate::ipam::layout::{Layout, exists, failed, found, names, read, remove};
+use crate::ipam::layout::{Layout, exists, failed, names, read, remove};
 use crate::ipam::sources::Sources;
+use crate::os::files::found;
 
 /// How long the holder of the store's lock waits for that of the host ports.
 const PORTS_WAIT: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@
 //! have the kernel delete by a filter compares each: 0.15 ms for each end. Older kernels (6.1 does, 6.12
 //! does not) refuse that at once, before they look at any flow.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -27,6 +27,7 @@ use crate::netlink::wire::octets;
 use crate::netlink::{
     AttributeList, Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket, Reply,
 };
+use crate::os::files;
 
 /// How many flows the calling thread's network namespace has; absent without connection tracking.
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
@@ -65,11 +66,9 @@ pub enum ConntrackError {
 /// [`ConntrackError::Count`]. A kernel without connection tracking has none.
 pub fn has_flows() -> Result<bool, ConntrackError> {
     let path = PathBuf::from(COUNT);
-    match std::fs::read(&path) {
-        Ok(count) => Ok(count.trim_ascii() != b"0"),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(source) => Err(ConntrackError::Count { path, source }),
-    }
+    let count = files::found(std::fs::read(&path));
+    let count = count.map_err(|source| ConntrackError::Count { path, source })?;
+    Ok(count.is_some_and(|count| count.trim_ascii() != b"0"))
 }
 
 /// Forgets the UDP flows in the calling thread's network namespace that one of `addresses` began,

@@ -99,7 +99,8 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<u64>, NetlinkError> {
     Ok(large.or(rate.map(u64::from)))
 }
 
-fn header(device: u32, handle: u32, parent: u32) -> Tcmsg {
+/// `struct tcmsg`.
+pub(super) fn header(device: u32, handle: u32, parent: u32) -> Tcmsg {
     let header = TcmsgBuilder::default()
         .tcm_family(0)
         .tcm_ifindex(device.cast_signed())

@@ -4,11 +4,12 @@
 
 use neli::consts::nl::NlmF;
 use neli::consts::rtnl::{Ifla, IflaInfo, RtAddrFamily, Rtm, Tca};
-use neli::rtnl::{Tcmsg, TcmsgBuilder};
+use neli::rtnl::Tcmsg;
 use nix::errno::Errno;
 
 use crate::net::IfName;
 use crate::netlink::link::{self, LinkChange, LinkRef};
+use crate::netlink::qdisc::header;
 use crate::netlink::wire::link_header;
 use crate::netlink::{Attributes, Message, NetlinkError, Reply};
 
@@ -153,14 +154,4 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<(u16, ShapedClass)>, NetlinkErr
     let burst_ticks = number(BUFFER[0]).unwrap_or(0);
     let class = u16::try_from(handle & 0xffff).unwrap_or(0);
     Ok(Some((class, ShapedClass { rate_bytes, burst_ticks })))
-}
-
-fn header(device: u32, handle: u32, parent: u32) -> Tcmsg {
-    let header = TcmsgBuilder::default()
-        .tcm_family(0)
-        .tcm_ifindex(device.cast_signed())
-        .tcm_handle(handle)
-        .tcm_parent(parent)
-        .tcm_info(0);
-    header.build().expect("every field without a default is set")
 }

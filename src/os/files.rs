@@ -41,6 +41,17 @@ const RUNS: u32 = 0o555;
 /// The resolution of file times: two seconds on vfat, one on ext2 and ext4 with inodes of 128 bytes.
 const COARSE: Duration = Duration::from_secs(2);
 
+/// What was `read` of a file; `None` if there is no such file.
+///
+/// # Errors
+/// Those of `read`.
+pub fn found<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    }
+}
+
 /// `path` is a file that holds exactly `bytes`.
 pub fn holds(path: &Path, bytes: &[u8]) -> bool {
     fs::read(path).is_ok_and(|found| found == bytes)
@@ -139,10 +150,7 @@ pub fn replace_link(target: &Path, path: &Path) -> Result<(), FileError> {
 /// # Errors
 /// [`FileError`].
 pub fn remove(path: &Path) -> Result<(), FileError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
-        _ => Ok(()),
-    }
+    found(fs::remove_file(path)).map(drop).map_err(failed("remove", path))
 }
 
 /// The temporary name for a new `path`, which a killed process leaves behind. It has no extension that
@@ -157,11 +165,7 @@ fn swap_in(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()
     let directory = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory).map_err(failed("create directory", directory))?;
     let new = unfinished(path);
-    let made = fs::remove_file(&new).or_else(|error| match error.kind() {
-        io::ErrorKind::NotFound => Ok(()),
-        _ => Err(error),
-    });
-    let made = made.and_then(|()| make(&new)).map_err(failed("write", &new));
+    let made = found(fs::remove_file(&new)).and_then(|_| make(&new)).map_err(failed("write", &new));
     let done = made.and_then(|()| fs::rename(&new, path).map_err(failed("replace", path)));
     if done.is_err() {
         // The first error counts; the next try removes a leftover.

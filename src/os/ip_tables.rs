@@ -1,7 +1,9 @@
 //! Translation of IPv4 addresses outside nftables.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::io::{self, BufRead, BufReader};
+
+use crate::os::files;
 
 /// The tables of iptables-legacy, one per line.
 const LEGACY: &str = "/proc/net/ip_tables_names";
@@ -23,9 +25,6 @@ pub fn beside_nft() -> io::Result<bool> {
 
 /// The first lines of a file, which may have megabytes.
 fn first(path: &str, lines: usize) -> io::Result<Vec<String>> {
-    match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-        Ok(file) => BufReader::new(file).lines().take(lines).collect(),
-    }
+    let Some(file) = files::found(File::open(path))? else { return Ok(Vec::new()) };
+    BufReader::new(file).lines().take(lines).collect()
 }

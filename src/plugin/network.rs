@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::ErrorKind;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -19,6 +18,7 @@ use crate::cni::route::CniRoute;
 use crate::inspect::local_socket;
 use crate::net::IfName;
 use crate::net::subnet::{contains, family};
+use crate::os::files;
 use crate::plugin::{claim, store};
 use crate::policy::ask;
 use crate::policy::local::names;
@@ -169,45 +169,58 @@ fn chosen(add: &Add) -> Result<Vec<ChosenNetwork>, CniError> {
         return one();
     };
     let chosen = plans.choose(&names, &add.words.annotations, &add.words.labels);
-    let chosen = chosen.map_err(|error| match error {
-        NetworkError::Refused(_) => {
-            let fix = "ask for another network, or let the administrator allow it \
-                       (humanz-agent ns set NAMESPACE --allow NETWORK)";
-            CniError::config(format!("network of the pod: {error}")).with_details(fix.to_owned())
-        }
-        NetworkError::PinnedElsewhere(ref pod, ..) => {
-            let fix = format!(
-                "put it into that network (humanz-agent ns set {} --network NETWORK), or humanz-agent pin rm {pod}",
-                pod.namespace
-            );
-            CniError::config(format!("network of the pod: {error}")).with_details(fix)
-        }
-        _ => CniError::try_again(format!("network of the pod: {error}")),
-    })?;
+    let chosen = chosen.map_err(|error| not_chosen(&error))?;
+    let pod = PodName { namespace: names.0.clone(), name: names.1.clone() };
+    let chosen = chosen.into_iter().enumerate();
+    chosen.map(|(place, chosen)| interface(add, &plans, &pod, place, chosen)).collect()
+}
+
+/// The interface that is at that `place` among those of the pod.
+fn interface(
+    add: &Add,
+    plans: &NetworkPlans,
+    pod: &PodName,
+    place: usize,
+    chosen: ChosenInterface<'_>,
+) -> Result<ChosenNetwork, CniError> {
     let own = &add.attachment.ifname;
-    let mut found = Vec::new();
-    for (place, chosen) in chosen.into_iter().enumerate() {
-        let ChosenInterface { ifname, network, pinned } = chosen;
-        let ifname = ifname.unwrap_or_else(|| own.clone());
-        if (ifname == *own) != (place == 0) {
-            return Err(CniError::config(format!(
-                "networks of the pod: the runtime calls the first interface {own}, and no other one can have \
-                 that name (humanz.io/networks)"
-            )));
-        }
-        let attachment = Attachment { ifname, ..add.attachment.clone() };
-        let network = network.map(|(name, plan)| (name.clone(), plan.clone()));
-        let pod = PodName { namespace: names.0.clone(), name: names.1.clone() };
-        let pod = Some(pod).filter(|_| !pinned.is_empty());
-        let lacks = network.as_ref().and_then(|(name, _)| {
-            let lacking = plans.lacking(name, &BTreeSet::new(), pod.as_ref())?.first();
-            let (network, pinned) = (name.clone(), pod.clone());
-            lacking.map(|_| BlockQuestion { network, full: BTreeSet::new(), pinned })
-        });
-        let pinned = pinned.into_iter().cloned().collect();
-        found.push(ChosenNetwork { attachment, network, pinned, pod, lacks });
+    let ChosenInterface { ifname, network, pinned } = chosen;
+    let ifname = ifname.unwrap_or_else(|| own.clone());
+    if (ifname == *own) != (place == 0) {
+        return Err(CniError::config(format!(
+            "networks of the pod: the runtime calls the first interface {own}, and no other one can have \
+             that name (humanz.io/networks)"
+        )));
     }
-    Ok(found)
+    let pod = Some(pod).filter(|_| !pinned.is_empty()).cloned();
+    let lacks = network.as_ref().and_then(|(name, _)| {
+        plans.lacking(name, &BTreeSet::new(), pod.as_ref())?.first()?;
+        let (network, pinned) = ((*name).clone(), pod.clone());
+        Some(BlockQuestion { network, full: BTreeSet::new(), pinned })
+    });
+    Ok(ChosenNetwork {
+        attachment: Attachment { ifname, ..add.attachment.clone() },
+        network: network.map(|(name, plan)| (name.clone(), plan.clone())),
+        pinned: pinned.into_iter().cloned().collect(),
+        pod,
+        lacks,
+    })
+}
+
+fn not_chosen(error: &NetworkError) -> CniError {
+    let why = format!("network of the pod: {error}");
+    match error {
+        NetworkError::Refused(_) => CniError::config(why).with_details(
+            "ask for another network, or let the administrator allow it \
+             (humanz-agent ns set NAMESPACE --allow NETWORK)"
+                .to_owned(),
+        ),
+        NetworkError::PinnedElsewhere(pod, ..) => CniError::config(why).with_details(format!(
+            "put it into that network (humanz-agent ns set {} --network NETWORK), or humanz-agent pin rm {pod}",
+            pod.namespace
+        )),
+        _ => CniError::try_again(why),
+    }
 }
 
 /// A further interface of the pod of `add`: its default route, host ports and requested addresses are those of the
@@ -223,13 +236,9 @@ fn alone(add: &Add, attachment: Attachment) -> Add {
 /// What the agent wrote for this configuration; `None`: there are no networks of tenants.
 fn read(conf: &NetConf) -> Result<Option<NetworkPlans>, CniError> {
     let path = network_plan::file(&conf.data_dir);
-    let bytes = match fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => {
-            return Err(CniError::try_again(format!("read {}: {error}", path.display())));
-        }
-    };
+    let bytes = files::found(fs::read(&path))
+        .map_err(|error| CniError::try_again(format!("read {}: {error}", path.display())))?;
+    let Some(bytes) = bytes else { return Ok(None) };
     let plans: NetworkPlans = serde_json::from_slice(&bytes).map_err(|error| {
         let fix = format!("remove the file, which humanz-agent writes again ({LOOK})");
         CniError::try_again(format!("{}: {error}; {fix}", path.display()))

@@ -1,7 +1,7 @@
 //! The administrator's list of the sysctls that networks may request.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::libc::O_NONBLOCK;
@@ -10,6 +10,7 @@ use regex_lite::Regex;
 use crate::cni::Tuning;
 use crate::cni::error::CniError;
 use crate::cni::sysctl::SysctlKey;
+use crate::os::files;
 use crate::plugin::failure::OrInternal;
 
 /// That of the reference plugin tuning.
@@ -63,10 +64,8 @@ fn patterns(text: &str) -> Result<Vec<Regex>, CniError> {
 
 /// The whole file, if there is one. A pipe without a writer is empty.
 fn read() -> io::Result<Option<String>> {
-    let file = match File::options().read(true).custom_flags(O_NONBLOCK).open(PATH) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        file => file?,
-    };
+    let file = File::options().read(true).custom_flags(O_NONBLOCK).open(PATH);
+    let Some(file) = files::found(file)? else { return Ok(None) };
     let mut text = String::new();
     file.take(LIMIT_BYTES + 1).read_to_string(&mut text)?;
     match text.len() as u64 > LIMIT_BYTES {

@@ -1,8 +1,6 @@
 //! The blocks of hosts on disk: without etcd a host that starts again has its own, and routes to the others.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 use ipnetwork::IpNetwork;
@@ -11,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::lease::blocks::FoundBlocks;
 use crate::lease::records::{NodeName, Roots};
 use crate::os::files::{self, FileError};
+use crate::sources::kept_file;
 
 /// In the state directory.
 pub const FILE: &str = "blocks.json";
@@ -50,31 +49,19 @@ impl KeptBlocks {
     /// None, where there is no file, none that can be used, or one about another place.
     pub fn read(state_dir: &Path, roots: &Roots, own: &NodeName) -> KeptBlocks {
         let path = state_dir.join(FILE);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                if error.kind() != ErrorKind::NotFound {
-                    log::error!("read {}: {error}", path.display());
-                }
-                return KeptBlocks::default();
-            }
-        };
-        match serde_json::from_slice::<BlocksFile>(&bytes) {
-            Ok(file) if (&file.prefix, &file.host) == (&roots.humanz, own) => {
+        match kept_file::read::<BlocksFile>(&path) {
+            Some(file) if (&file.prefix, &file.host) == (&roots.humanz, own) => {
                 let mut found = FoundBlocks::default();
                 for (host, block, created) in file.found {
                     found.put(roots, roots.block(&host, block).as_bytes(), created);
                 }
                 KeptBlocks { own: file.own, found }
             }
-            Ok(BlocksFile { host, prefix, .. }) => {
+            Some(BlocksFile { host, prefix, .. }) => {
                 log::warn!("{} is of host {host} below {prefix}: not used", path.display());
                 KeptBlocks::default()
             }
-            Err(error) => {
-                log::error!("{}: {error}", path.display());
-                KeptBlocks::default()
-            }
+            None => KeptBlocks::default(),
         }
     }
 }
@@ -82,6 +69,7 @@ impl KeptBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn blocks_of_another_host_or_prefix_and_garbled_ones_are_not_this_hosts() {

@@ -24,6 +24,7 @@ mod following;
 mod inputs;
 mod item;
 mod kept_blocks;
+pub mod kept_file;
 mod kubernetes;
 mod own_members;
 mod policies;

@@ -2,8 +2,6 @@
 //! not forget what etcd may have.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +11,7 @@ use crate::lease::records::Roots;
 use crate::net::node_name::NodeName;
 use crate::os::files::{self, FileError};
 use crate::policy::held::Published;
+use crate::sources::kept_file;
 
 /// In the state directory.
 pub const FILE: &str = "published.json";
@@ -58,31 +57,20 @@ pub fn write(state_dir: &Path, at: &PublishedAt, published: &Published) -> Resul
 /// until etcd has what this host says.
 pub fn read(state_dir: &Path, at: &PublishedAt) -> Published {
     let path = state_dir.join(FILE);
-    let bytes = match fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) => {
-            if error.kind() != ErrorKind::NotFound {
-                log::error!("read {}: {error}", path.display());
-            }
-            return Published::default();
-        }
-    };
-    match serde_json::from_slice::<NotedPublished>(&bytes) {
-        Ok(noted) if noted.at.is_same(at) => noted.published,
-        Ok(noted) => {
-            let NotedPublished { at: PublishedAt { prefix, host, .. }, .. } = noted;
+    match kept_file::read::<NotedPublished>(&path) {
+        Some(noted) if noted.at.is_same(at) => noted.published,
+        Some(noted) => {
+            let PublishedAt { prefix, host, .. } = noted.at;
             log::warn!("{} is of host {host} below {prefix}: not used", path.display());
             Published::default()
         }
-        Err(error) => {
-            log::error!("{}: {error}", path.display());
-            Published::default()
-        }
+        None => Published::default(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::sync::Arc;
 
     use super::*;

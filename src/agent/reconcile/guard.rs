@@ -174,32 +174,39 @@ fn repair(
         true => ports.iter().map(|port| (guard(port), port.link.index)).collect(),
         false => Vec::new(),
     };
+    let mut wanted = port_changes(&ports, bridge, is_on);
+    wanted.extend(changes(cache.0.iter(), &unwanted(links, network, is_on), found.frames.as_ref()));
+    for change in wanted {
+        applier.apply(&change, || apply(run.kernel, &change, links));
+    }
+    sweep(run, applier);
+    let problem = |link: &&Link| no_guard(link, settings);
+    Ok(unknown.iter().filter(|_| is_on).map(problem).collect())
+}
+
+/// MACs and neighbours of the ports: fixed where guards are on.
+fn port_changes(ports: &[PodPort<'_>], bridge: &Link, is_on: bool) -> Vec<GuardChange> {
     let fixes = ports.iter().filter(|port| port.is_fixed != is_on).map(|port| {
         GuardChange::Fix(port.link.name.clone(), port.link.index, is_on.then_some(port.mac))
     });
     let neighbours = ports.iter().filter(|_| is_on).flat_map(|port| {
-        let (name, mac) = (&port.link.name, port.mac);
-        let set = move |address: &IpAddr| {
-            let neighbour = Neighbour { address: *address, mac };
-            GuardChange::SetNeighbour(name.clone(), bridge.index, neighbour)
+        let set = |address: &IpAddr| {
+            let neighbour = Neighbour { address: *address, mac: port.mac };
+            GuardChange::SetNeighbour(port.link.name.clone(), bridge.index, neighbour)
         };
         port.unset.iter().map(set)
     });
-    let guards = changes(cache.0.iter(), &unwanted(links, network, is_on), found.frames.as_ref());
-    for change in fixes.chain(neighbours).chain(guards).collect::<Vec<_>>() {
-        applier.apply(&change, || apply(run.kernel, &change, links));
-    }
-    sweep(run, applier);
-    let problem = |link: &&Link| {
-        let what = format!(
-            "the pod behind {} has no guard: its addresses are not in the store in {} (IPAM_DIR)",
-            link.name,
-            settings.cni.ipam_dir.display()
-        );
-        let subject = Object::Guard(link.name.to_string());
-        Problem::new(ProblemKind::Unguarded, subject, what).with_fix("restart the pod")
-    };
-    Ok(unknown.iter().filter(|_| is_on).map(problem).collect())
+    fixes.chain(neighbours).collect()
+}
+
+fn no_guard(link: &Link, settings: &Settings) -> Problem {
+    let what = format!(
+        "the pod behind {} has no guard: its addresses are not in the store in {} (IPAM_DIR)",
+        link.name,
+        settings.cni.ipam_dir.display()
+    );
+    let subject = Object::Guard(link.name.to_string());
+    Problem::new(ProblemKind::Unguarded, subject, what).with_fix("restart the pod")
 }
 
 /// Names and indexes of links that shall have no guard: those of our network, if guards are off.

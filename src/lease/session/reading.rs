@@ -1,5 +1,7 @@
 //! Pure. Everything was read: which network it is, and what comes before the claim.
 
+use std::sync::Arc;
+
 use crate::lease::claim::refusal;
 use crate::lease::etcd_error::EtcdError;
 use crate::lease::growth;
@@ -45,34 +47,40 @@ impl SessionMachine {
         let lost = self.last_known.clone();
         let lost = lost.filter(|known| restore::continuity(known, &found) == Continuity::Lost);
         if lost.is_none() && found.modified(&network.roots, &Key::Config) == 0 {
-            if !std::mem::replace(&mut self.progress.waited, true) {
-                return Ok(self.pause(Pause::Grace));
-            }
-            let settings = self.settings();
-            let configuring = |transaction| State::Configuring(found, transaction);
-            return Ok(self.commit("write the network settings", settings, configuring));
+            return Ok(self.configure(found));
         }
         self.progress.waited = false;
         match lost.filter(|_| refusal::config(&found, network).is_none()) {
-            Some(known) => {
-                let revision = known.revision;
-                self.warnings.push(format!(
-                    "etcd lost its data: putting back its content of revision {revision}"
-                ));
-                let (rollback, id) = (self.rollback(&known), &self.new_store_id);
-                let restoration = Restoration::new(known, &found, network, rollback, id);
-                let brought_back = &restoration.brought_back;
-                let back = brought_back.iter().take(REPORTED).map(|(removed, host)| {
-                    format!(
-                        "host {removed} had been removed and is back with an older snapshot of etcd: \
-                         its subnet stays that of host {host}"
-                    )
-                });
-                self.warnings.extend(back);
-                Ok(self.restore(Box::new(restoration)))
-            }
+            Some(known) => Ok(self.put_back(known, &found)),
             None => self.claim(found),
         }
+    }
+
+    /// Nobody has written the network settings: after a pause, in which another host may.
+    fn configure(&mut self, found: Snapshot) -> Command {
+        if !std::mem::replace(&mut self.progress.waited, true) {
+            return self.pause(Pause::Grace);
+        }
+        let settings = self.settings();
+        let configuring = |transaction| State::Configuring(found, transaction);
+        self.commit("write the network settings", settings, configuring)
+    }
+
+    /// etcd lost what this host `known`.
+    fn put_back(&mut self, known: Arc<Snapshot>, found: &Snapshot) -> Command {
+        let revision = known.revision;
+        self.warnings
+            .push(format!("etcd lost its data: putting back its content of revision {revision}"));
+        let (rollback, id) = (self.rollback(&known), &self.new_store_id);
+        let restoration = Restoration::new(known, found, &self.own.network, rollback, id);
+        let back = restoration.brought_back.iter().take(REPORTED).map(|(removed, host)| {
+            format!(
+                "host {removed} had been removed and is back with an older snapshot of etcd: \
+                 its subnet stays that of host {host}"
+            )
+        });
+        self.warnings.extend(back);
+        self.restore(Box::new(restoration))
     }
 
     /// Why `found` is not to be followed: the configured addresses lead to another etcd cluster, and nothing

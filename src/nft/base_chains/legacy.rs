@@ -4,7 +4,6 @@
 //! layout that only that program knows.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -12,6 +11,7 @@ use crate::net::Family;
 use crate::nft::base_chains::chain::{BaseChain, EditKind, RuleEdit};
 use crate::nft::base_chains::error::ChainError;
 use crate::nft::base_chains::legacy_text;
+use crate::os::files;
 use crate::os::xtables_lock::ELSEWHERE;
 
 /// Seconds to wait for another iptables to finish.
@@ -78,11 +78,9 @@ impl LegacyTables {
             Family::V4 => "ip_tables_names",
             Family::V6 => "ip6_tables_names",
         });
-        match fs::read_to_string(&path) {
-            Ok(names) => Ok(names.lines().any(|name| name == "filter")),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(source) => Err(ChainError::Read { path, source }),
-        }
+        let names = files::found(fs::read_to_string(&path));
+        let names = names.map_err(|source| ChainError::Read { path, source })?;
+        Ok(names.is_some_and(|names| names.lines().any(|name| name == "filter")))
     }
 
     /// What the program prints.

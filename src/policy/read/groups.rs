@@ -76,25 +76,7 @@ fn group(
         name: name.name.clone(),
         index: None,
     };
-    let (mut rules, mut faults) = (Vec::new(), Vec::new());
-    match listed(object, name) {
-        Err(fault) => faults.push(fault),
-        Ok(listed) => {
-            for (field, listed) in listed {
-                match policies.get(&listed) {
-                    None => faults.push(field.fault(format!("policy {listed} does not exist"))),
-                    Some(policy) if !policy.complete => {
-                        faults.push(field.fault(format!("policy {listed} is not understood")));
-                    }
-                    Some(policy) if rules.len() + policy.rules.len() > limit => {
-                        let why = format!("groups have more than {RULES_LIMIT} rules");
-                        faults.push(field.fault(why));
-                    }
-                    Some(policy) => rules.extend(policy.rules_of(&subject)),
-                }
-            }
-        }
-    }
+    let (mut rules, mut faults) = listed_rules(name, object, policies, limit);
     let known = object.only(&["policies", "default", "network", "profile", "schema"]);
     faults.extend(known.err());
     let closed = default(object).unwrap_or_else(|fault| {
@@ -103,20 +85,54 @@ fn group(
     });
     for direction in Direction::BOTH {
         if closed.contains(&direction) || !faults.is_empty() {
-            rules.push(Rule {
-                tier: Tier::Group,
-                priority: DEFAULT,
-                origin: origin.clone(),
-                direction,
-                subject: subject.clone(),
-                peers: None,
-                services: None,
-                verdict: PolicyVerdict::Deny,
-                audit: false,
-            });
+            rules.push(default_rule(&subject, &origin, direction));
         }
     }
     Parsed::new(&origin, rules, &faults)
+}
+
+/// The rules of the policies that the group lists, and what is wrong with that list.
+fn listed_rules(
+    name: &Scoped,
+    object: &ObjectField<'_>,
+    policies: &BTreeMap<&Scoped, GroupedPolicy>,
+    limit: usize,
+) -> (Vec<Rule>, Vec<Fault>) {
+    let subject = Selector::Group(name.clone());
+    let (mut rules, mut faults) = (Vec::new(), Vec::new());
+    let listed = match listed(object, name) {
+        Ok(listed) => listed,
+        Err(fault) => return (rules, vec![fault]),
+    };
+    for (field, listed) in listed {
+        match policies.get(&listed) {
+            None => faults.push(field.fault(format!("policy {listed} does not exist"))),
+            Some(policy) if !policy.complete => {
+                faults.push(field.fault(format!("policy {listed} is not understood")));
+            }
+            Some(policy) if rules.len() + policy.rules.len() > limit => {
+                let why = format!("groups have more than {RULES_LIMIT} rules");
+                faults.push(field.fault(why));
+            }
+            Some(policy) => rules.extend(policy.rules_of(&subject)),
+        }
+    }
+    (rules, faults)
+}
+
+/// What denies that direction where no rule of a policy allows it.
+fn default_rule(subject: &Selector, origin: &Origin, direction: Direction) -> Rule {
+    Rule {
+        tier: Tier::Group,
+        priority: DEFAULT,
+        origin: origin.clone(),
+        direction,
+        subject: subject.clone(),
+        peers: None,
+        services: None,
+        verdict: PolicyVerdict::Deny,
+        audit: false,
+    }
 }
 
 /// The policies that a group lists, each once.
