@@ -29,24 +29,35 @@ impl FromStr for YesNo {
     }
 }
 
-/// A text that was typed, or not; an empty one takes the field out.
-pub fn text(field: &'static str, typed: Option<&String>) -> SpecFields {
-    let value = |text: &String| (!text.is_empty()).then(|| json!(text));
-    typed.map(|text| (field, value(text))).into_iter().collect()
+/// What was typed for an option, or not.
+pub trait TypedOption {
+    /// The field of `spec` as it was typed; nothing if it was not.
+    fn spec(&self, field: &'static str) -> SpecFields;
 }
 
-/// Texts that were typed, or not; a single empty one takes the field out.
-pub fn list(field: &'static str, typed: &[String]) -> SpecFields {
-    match typed {
-        [] => Vec::new(),
-        [one] if one.is_empty() => vec![(field, None)],
-        all => vec![(field, Some(json!(all)))],
+/// An empty text takes the field out.
+impl TypedOption for Option<String> {
+    fn spec(&self, field: &'static str) -> SpecFields {
+        let value = |text: &String| (!text.is_empty()).then(|| json!(text));
+        self.iter().map(|text| (field, value(text))).collect()
     }
 }
 
-/// Whether that was typed, and what.
-pub fn flag(field: &'static str, typed: Option<YesNo>) -> SpecFields {
-    typed.map(|YesNo(is)| (field, Some(json!(is)))).into_iter().collect()
+/// A single empty text takes the field out.
+impl TypedOption for Vec<String> {
+    fn spec(&self, field: &'static str) -> SpecFields {
+        match &self[..] {
+            [] => Vec::new(),
+            [one] if one.is_empty() => vec![(field, None)],
+            all => vec![(field, Some(json!(all)))],
+        }
+    }
+}
+
+impl TypedOption for Option<YesNo> {
+    fn spec(&self, field: &'static str) -> SpecFields {
+        self.iter().map(|YesNo(is)| (field, Some(json!(is)))).collect()
+    }
 }
 
 /// A new object of that name.
@@ -130,9 +141,8 @@ mod tests {
     fn what_is_typed_changes_and_what_is_not_stays() {
         let name = StoredName::parse(Kind::find("group").unwrap(), "blue/web").unwrap();
         let words = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
-        let deny = "deny".to_owned();
-        let mut fields = list("policies", &words(&["front", "back"]));
-        fields.extend(text("default", Some(&deny)));
+        let mut fields = words(&["front", "back"]).spec("policies");
+        fields.extend(Some("deny".to_owned()).spec("default"));
         let mut there = StoredObjects::new();
         assert!(changed(&there, &name, &fields).unwrap_err().contains("is not there"));
         there.extend(created(&there, &name, &fields).unwrap().put);
@@ -142,9 +152,9 @@ mod tests {
         assert_eq!(there[&name], object);
         assert!(created(&there, &name, &fields).unwrap_err().contains("there already"));
         assert!(changed(&there, &name, &Vec::new()).unwrap_err().contains("what is to be set"));
-        let mut fields = list("policies", &words(&[""]));
-        fields.extend(text("default", None));
-        fields.extend(flag("shared", Some(YesNo(true))));
+        let mut fields = words(&[""]).spec("policies");
+        fields.extend(None::<String>.spec("default"));
+        fields.extend(Some(YesNo(true)).spec("shared"));
         let after = changed(&there, &name, &fields).unwrap().put.remove(&name).unwrap();
         assert_eq!(after["spec"], json!({"default": "deny", "shared": true}));
     }
@@ -152,7 +162,7 @@ mod tests {
     #[test]
     fn a_field_inside_of_another_changes_alone_and_the_last_one_takes_that_out() {
         let mut object = json!({"spec": {"blocks": "text"}});
-        let typed = |field, typed: &str| text(field, Some(&typed.to_owned()));
+        let typed = |field, typed: &str| Some(typed.to_owned()).spec(field);
         put(&mut object, &typed("blocks.v4", "27"));
         put(&mut object, &typed("blocks.v6", "120"));
         assert_eq!(object, json!({"spec": {"blocks": {"v4": "27", "v6": "120"}}}));

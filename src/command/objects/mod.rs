@@ -1,5 +1,6 @@
 //! `net`, `group`, `profile`, `ns`, `pin` and `tenant`: the objects of tenants in etcd, one at a time.
 
+mod declare;
 pub mod edit;
 pub mod files;
 mod found_pins;

@@ -3,7 +3,8 @@
 use argh::{ArgsInfo, FromArgs};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::objects::edit::{self, SpecFields};
+use crate::command::objects::declare::create_and_set;
+use crate::command::objects::edit::TypedOption;
 use crate::command::objects::verbs::{ListObjects, ObjectKind, RemoveObject, ShowObject};
 use crate::settings::exit::Exit;
 
@@ -46,109 +47,31 @@ enum NamespaceVerb {
     Show(ShowObject),
 }
 
-/// make the rule of a namespace
-#[derive(FromArgs, ArgsInfo, Debug)]
-#[argh(
-    subcommand,
-    name = "create",
-    example = "{command_name} shop --tenant blue --group web",
-    error_code(1, "it cannot be: nothing was changed"),
-    error_code(69, "etcd cannot be reached, or refuses")
-)]
-pub struct NamespaceCreate {
+create_and_set! {
+    /// make the rule of a namespace
+    #[example = "{command_name} shop --tenant blue --group web"]
+    NamespaceCreate,
+    /// change what is given of the rule of a namespace; the rest stays
+    #[example = "{command_name} shop --allow db --allow green/web"]
+    NamespaceSet,
     /// the namespace
-    #[argh(positional)]
-    name: String,
+    name,
     /// the tenant of names without one; empty: default
-    #[argh(option)]
-    tenant: Option<String>,
+    tenant: Option<String> => "tenant",
     /// the group of its pods: name or tenant/name; empty: none
-    #[argh(option)]
-    group: Option<String>,
+    group: Option<String> => "group",
     /// the network of its pods: name or tenant/name; empty: default
-    #[argh(option)]
-    network: Option<String>,
+    network: Option<String> => "network",
     /// what its pods may ask for: name, tenant/name, or * for all of the tenant; again for more, all of them. --allow= for nothing
-    #[argh(option)]
-    allow: Vec<String>,
-    /// only show what would change
-    #[argh(switch)]
-    dry_run: bool,
-    /// print one JSON object
-    #[argh(switch)]
-    json: bool,
-}
-
-/// change what is given of the rule of a namespace; the rest stays
-#[derive(FromArgs, ArgsInfo, Debug)]
-#[argh(
-    subcommand,
-    name = "set",
-    example = "{command_name} shop --allow db --allow green/web",
-    error_code(1, "it cannot be: nothing was changed"),
-    error_code(69, "etcd cannot be reached, or refuses")
-)]
-pub struct NamespaceSet {
-    /// the namespace
-    #[argh(positional)]
-    name: String,
-    /// the tenant of names without one; empty: default
-    #[argh(option)]
-    tenant: Option<String>,
-    /// the group of its pods: name or tenant/name; empty: none
-    #[argh(option)]
-    group: Option<String>,
-    /// the network of its pods: name or tenant/name; empty: default
-    #[argh(option)]
-    network: Option<String>,
-    /// what its pods may ask for: name, tenant/name, or * for all of the tenant; again for more, all of them. --allow= for nothing
-    #[argh(option)]
-    allow: Vec<String>,
-    /// only show what would change
-    #[argh(switch)]
-    dry_run: bool,
-    /// print one JSON object
-    #[argh(switch)]
-    json: bool,
+    allow: Vec<String> => "allow",
 }
 
 pub fn run(call: &mut Call<'_>, options: &NamespaceCommand) -> Result<Outcome, Exit> {
     match &options.verb {
-        NamespaceVerb::Create(options) => {
-            let fields = fields(
-                options.tenant.as_ref(),
-                options.group.as_ref(),
-                options.network.as_ref(),
-                &options.allow,
-            );
-            KIND.create(call, &options.name, &fields, (options.dry_run, options.json))
-        }
-        NamespaceVerb::Set(options) => {
-            let fields = fields(
-                options.tenant.as_ref(),
-                options.group.as_ref(),
-                options.network.as_ref(),
-                &options.allow,
-            );
-            KIND.set(call, &options.name, &fields, (options.dry_run, options.json))
-        }
+        NamespaceVerb::Create(options) => options.run(call),
+        NamespaceVerb::Set(options) => options.run(call),
         NamespaceVerb::Remove(options) => KIND.remove(call, options),
         NamespaceVerb::List(options) => KIND.list(call, options),
         NamespaceVerb::Show(options) => KIND.show(call, options),
     }
-}
-
-fn fields(
-    tenant: Option<&String>,
-    group: Option<&String>,
-    network: Option<&String>,
-    allow: &[String],
-) -> SpecFields {
-    [
-        edit::text("tenant", tenant),
-        edit::text("group", group),
-        edit::text("network", network),
-        edit::list("allow", allow),
-    ]
-    .concat()
 }

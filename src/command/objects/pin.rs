@@ -6,7 +6,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::objects::edit::{self, StoredObjects};
+use crate::command::objects::edit::{self, StoredObjects, TypedOption};
 use crate::command::objects::files;
 use crate::command::objects::found_pins::{FoundPins, KIND, networks};
 use crate::command::objects::pin_release::{self, PinRelease};
@@ -103,7 +103,7 @@ pub fn run(call: &mut Call<'_>, options: &PinCommand) -> Result<Outcome, Exit> {
     match &options.verb {
         PinVerb::Create(options) => create(call, options),
         PinVerb::Set(options) => {
-            let fields = edit::list("addresses", &options.address);
+            let fields = options.address.spec("addresses");
             KIND.set(call, &options.name, &fields, (options.dry_run, options.json))
         }
         PinVerb::Remove(options) => KIND.remove(call, options),
@@ -130,7 +130,7 @@ fn create(call: &mut Call<'_>, options: &PinCreate) -> Result<Outcome, Exit> {
             }
             None => options.address.clone(),
         };
-        edit::created(there, &name, &edit::list("addresses", &addresses))
+        edit::created(there, &name, &addresses.spec("addresses"))
     };
     stored::make(call, created, (options.dry_run, options.json))
 }
