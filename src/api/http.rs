@@ -6,6 +6,9 @@ use std::net::IpAddr;
 /// Largest request; ours have a hundred bytes.
 pub const MAX_BYTES: usize = 8 << 10;
 
+/// What the page wants to have explained.
+const EXPLAIN: &str = "x-humanz-explain";
+
 /// Most header lines of a request.
 const MAX_HEADERS: usize = 64;
 
@@ -17,6 +20,10 @@ pub struct HttpRequest {
     pub host: Option<String>,
     /// HEAD: the body is left out of the response.
     pub head_only: bool,
+    /// `X-Humanz-Explain:`, words with tabs in between, which no page from elsewhere can send: a browser asks for consent first (OPTIONS), and gets none.
+    ///
+    /// Source: Fetch, "CORS-preflight fetch".
+    pub explain: Option<String>,
 }
 
 impl HttpRequest {
@@ -136,7 +143,10 @@ pub fn parse(bytes: &[u8]) -> ParsedRequest {
     let mut hosts = request.headers.iter().filter(of_host);
     let host = hosts.next().and_then(|header| String::from_utf8(header.value.to_vec()).ok());
     let host = host.filter(|_| hosts.next().is_none());
-    ParsedRequest::Whole(HttpRequest { path: path.to_owned(), host, head_only })
+    let mut headers = request.headers.iter();
+    let explain = headers.find(|header| header.name.eq_ignore_ascii_case(EXPLAIN));
+    let explain = explain.and_then(|header| String::from_utf8(header.value.to_vec()).ok());
+    ParsedRequest::Whole(HttpRequest { path: path.to_owned(), host, head_only, explain })
 }
 
 #[cfg(test)]
@@ -152,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_get_is_parsed_however_it_is_cut() {
-        let whole = b"GET /v1/status?x=1 HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
+        let whole = b"GET /v1/status?x=1 HTTP/1.1\r\nHost: a\r\nx-HUMANZ-explain: a/b\tc d\r\n\r\n";
         for length in 0..whole.len() {
             assert_eq!(parse(&whole[..length]), ParsedRequest::Part, "{length}");
         }
@@ -160,6 +170,7 @@ mod tests {
             path: "/v1/status".to_owned(),
             host: Some("a".to_owned()),
             head_only: false,
+            explain: Some("a/b\tc d".to_owned()),
         };
         assert_eq!(parse(whole), ParsedRequest::Whole(request));
     }

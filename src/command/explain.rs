@@ -6,10 +6,12 @@ mod policies;
 mod print;
 
 use argh::{ArgsInfo, FromArgs};
+use serde_json::Value;
 
-use crate::checks::explain::{EndPlace, Hop, PathEnd, hops};
+use crate::checks::explain::{EndPlace, Hop, Path, PathEnd, hops};
 use crate::command::call::{Call, Outcome};
 use crate::inspect::{Host, HostList};
+use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
 /// look at each hop from FROM to TO as far as this host can see, and say where packets are lost, which
@@ -56,7 +58,33 @@ pub struct Explain {
 /// An end is not known, or the kernel does not answer.
 pub fn run(call: &mut Call<'_>, options: &Explain) -> Result<Outcome, Exit> {
     let loaded = call.load_to_look()?;
-    let host = Host::inspect(&loaded.settings, HostList::Saved)?;
+    let (path, all) = explain(&loaded.settings, options)?;
+    let fine = !all.iter().any(Hop::is_lost);
+    let text = print::text(&path, &all, call.style);
+    call.answer(options.json, fine, print::json(&path, &all), &text)
+}
+
+/// What `explain --json` answers to these words: FROM, TO and perhaps a port.
+///
+/// # Errors
+/// As [`run`]; or the words are others.
+pub fn value(settings: &Settings, words: &[&str]) -> Result<Value, Exit> {
+    let (from, to, port) = match *words {
+        [from, to] => (from, to, None),
+        [from, to, port] => (from, to, Some(port.to_owned())),
+        _ => {
+            let why = "two ends are needed: pods (namespace/name) or addresses";
+            return Err(Exit::new(exit::SETTINGS, why));
+        }
+    };
+    let (from, to) = (from.to_owned(), to.to_owned());
+    let options = Explain { from, to, port, ipv6: false, quiet: false, json: true };
+    let (path, hops) = explain(settings, &options)?;
+    Ok(print::json(&path, &hops))
+}
+
+fn explain(settings: &Settings, options: &Explain) -> Result<(Path, Vec<Hop>), Exit> {
+    let host = Host::inspect(settings, HostList::Saved)?;
     let from = find::named(&options.from, &host)?;
     let mut to = find::named(&options.to, &host)?;
     if let Some(port) = &options.port {
@@ -77,7 +105,5 @@ pub fn run(call: &mut Call<'_>, options: &Explain) -> Result<Outcome, Exit> {
     if !all.iter().any(Hop::is_lost) {
         all.extend(hops(&path));
     }
-    let fine = !all.iter().any(Hop::is_lost);
-    let text = print::text(&path, &all, call.style);
-    call.answer(options.json, fine, print::json(&path, &all), &text)
+    Ok((path, all))
 }

@@ -21,6 +21,7 @@ mod reloading;
 mod secrets;
 mod starting;
 mod ui;
+mod ui_typed;
 mod uninstall;
 
 use support::cluster::Alone;

@@ -14,7 +14,7 @@ use crate::support::node::command;
 use crate::support::wait::SOON;
 use crate::support::{Agent, Cluster, Node, Place, Pod, Process, eventually, pod};
 
-const URL: &str = "http://127.0.0.1:8104";
+pub const URL: &str = "http://127.0.0.1:8104";
 /// The first is Debian's: its /usr/bin/chromium is a script that wants more of /etc than a host of the tests has.
 const BROWSERS: [&str; 4] =
     ["/usr/lib/chromium/chromium", "chromium", "chromium-browser", "google-chrome"];
@@ -22,7 +22,7 @@ const FONTS: &str =
     "<fontconfig><dir>/usr/share/fonts</dir><cachedir>/tmp/fonts</cachedir></fontconfig>";
 
 /// Serves the page on the host.
-fn page(host: &Node) -> Process {
+pub fn page(host: &Node) -> Process {
     let server = host.spawn(&mut command(&format!("{EXECUTABLE} ui --env-file /dev/null")));
     eventually("the page is served", 3 * SOON, || match server.log() {
         log if log.contains(URL) => Ok(()),
@@ -285,7 +285,7 @@ fn a_browser_shows_the_reachability_between_hosts() {
     take(host, "matrix-100");
 }
 
-fn is_left_out() -> bool {
+pub fn is_left_out() -> bool {
     let skip = std::env::var("SKIP_BROWSER").is_ok_and(|value| value == "1");
     if skip {
         println!("left out: SKIP_BROWSER=1");
@@ -303,8 +303,6 @@ fn browser() -> PathBuf {
 
 /// The page, once it has all of `words`.
 fn drawn(host: &Node, words: &[&str]) -> String {
-    host.run("mkdir -p /etc/fonts").ok();
-    host.write("/etc/fonts/fonts.conf", FONTS);
     eventually(&format!("the page is drawn with {words:?}"), Duration::from_secs(180), || {
         let shown = browse(host, "--dump-dom");
         if words.iter().all(|text| shown.contains(text)) { Ok(shown) } else { Err(shown) }
@@ -330,13 +328,19 @@ fn take(host: &Node, name: &str) {
 
 /// The browser's DOM after it has loaded the page and run its script.
 fn browse(host: &Node, options: &str) -> String {
-    let line = format!(
+    host.run(&format!("{} --virtual-time-budget=5000 {options} {URL}/", start_browser(host))).ok()
+}
+
+/// The command that starts a browser on `host`.
+pub fn start_browser(host: &Node) -> String {
+    host.run("mkdir -p /etc/fonts").ok();
+    host.write("/etc/fonts/fonts.conf", FONTS);
+    format!(
         "{} --headless --no-sandbox --disable-gpu --disable-quic --no-first-run \
          --disable-background-networking --disable-component-update --disable-sync \
-         --disable-dev-shm-usage --user-data-dir=/tmp/browser --virtual-time-budget=5000 {options} {URL}/",
+         --disable-dev-shm-usage --user-data-dir=/tmp/browser",
         browser().display()
-    );
-    host.run(&line).ok()
+    )
 }
 
 /// The colours of a scheme: `--name: #rrggbb` in the rules `:root` of one part of the style sheet.

@@ -4,11 +4,12 @@ mod serve;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use argh::{ArgsInfo, FromArgs};
 
 use crate::command::call::{Call, Outcome};
+use crate::command::explain;
 use crate::command::flows;
 use crate::command::host_pods;
 use crate::command::ui::serve::{PageAddress, PageSources, serve};
@@ -54,11 +55,17 @@ pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
         PageAddress::Socket(path) => path.display().to_string(),
     };
     let settings = Arc::new(settings);
-    let of_flows = Arc::clone(&settings);
+    let (of_flows, of_explain) = (Arc::clone(&settings), Arc::clone(&settings));
+    let explaining = Mutex::new(());
     let sources = PageSources {
         agent,
         flows: Arc::new(move || {
             flows::find(&of_flows).map(|it| it.json()).map_err(|exit| exit.why)
+        }),
+        // One after the other: it reads all firewalls, and every user of this host can ask.
+        explain: Arc::new(move |words| match explaining.try_lock() {
+            Ok(_alone) => explain::value(&of_explain, words).map_err(|exit| exit.why),
+            Err(_) => Err("something else is being explained: ask again".to_owned()),
         }),
         pods: Arc::new(move || host_pods::find(&settings).map_err(|exit| exit.why)),
     };

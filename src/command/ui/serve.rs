@@ -33,6 +33,9 @@ pub enum PageAddress {
 /// JSON for the page; else why that is not known.
 pub type FindValue = Arc<dyn Fn() -> Result<Value, String> + Send + Sync>;
 
+/// The same for words that were typed.
+pub type ExplainPath = Arc<dyn Fn(&[&str]) -> Result<Value, String> + Send + Sync>;
+
 /// Where the page's data comes from.
 pub struct PageSources {
     /// The agent's socket.
@@ -41,6 +44,8 @@ pub struct PageSources {
     pub flows: FindValue,
     /// The pods of this host.
     pub pods: FindValue,
+    /// Where packets between two ends are lost.
+    pub explain: ExplainPath,
 }
 
 /// Serves the page at `place`; `ready` is called once clients can connect.
@@ -101,7 +106,16 @@ async fn answer(request: &HttpRequest, named: bool, sources: &PageSources) -> Re
         "/map.js" => part("text/javascript; charset=utf-8", include_str!("map.js")),
         "/pods.js" => part("text/javascript; charset=utf-8", include_str!("pods.js")),
         "/flows.js" => part("text/javascript; charset=utf-8", include_str!("flows.js")),
+        "/explain.js" => part("text/javascript; charset=utf-8", include_str!("explain.js")),
         "/page.css" => part("text/css; charset=utf-8", include_str!("page.css")),
+        "/v1/explain" => {
+            let Some(words) = request.explain.clone() else {
+                return Response::text(403, "only this page asks that");
+            };
+            let explain = Arc::clone(&sources.explain);
+            let words = move || explain(&words.split('\t').collect::<Vec<_>>());
+            found(spawn_blocking(words).await)
+        }
         path @ ("/v1/flows" | "/v1/pods") => {
             let source = if path == "/v1/pods" { &sources.pods } else { &sources.flows };
             let source = Arc::clone(source);
@@ -129,13 +143,19 @@ mod tests {
     use super::*;
 
     fn asked(path: &str, host: Option<&str>) -> Response {
+        asked_to_explain(path, host, None)
+    }
+
+    fn asked_to_explain(path: &str, host: Option<&str>, explain: Option<&str>) -> Response {
         let (path, host) = (path.to_owned(), host.map(str::to_owned));
-        let request = HttpRequest { path, host, head_only: false };
+        let explain = explain.map(str::to_owned);
+        let request = HttpRequest { path, host, head_only: false, explain };
         let runtime = runtime::Builder::new_current_thread().build().unwrap();
         let sources = PageSources {
             agent: "/nonexistent".into(),
             flows: Arc::new(|| Err("FLOWS is off".to_owned())),
             pods: Arc::new(|| Err("the stores cannot be read".to_owned())),
+            explain: Arc::new(|words| Ok(words.into())),
         };
         runtime.block_on(answer(&request, true, &sources))
     }
@@ -145,6 +165,15 @@ mod tests {
         assert_eq!(asked("/", Some("127.0.0.1:8104")).status, 200);
         assert_eq!(asked("/", Some("evil.example:8104")).status, 403);
         assert_eq!(asked("/v1/status", None).status, 403);
+    }
+
+    #[test]
+    fn a_page_from_elsewhere_gets_nothing_explained() {
+        let status = |host, explain| asked_to_explain("/v1/explain", Some(host), explain).status;
+        assert_eq!(status("localhost", None), 403, "as an image or a form of another page");
+        assert_eq!(status("evil.example", Some("a b")), 403);
+        let response = asked_to_explain("/v1/explain", Some("localhost"), Some("a/b\t10.0.0.1"));
+        assert_eq!((response.status, response.body), (200, br#"["a/b","10.0.0.1"]"#.to_vec()));
     }
 
     #[test]
@@ -167,6 +196,7 @@ mod tests {
             include_str!("map.js"),
             include_str!("pods.js"),
             include_str!("flows.js"),
+            include_str!("explain.js"),
             include_str!("page.css"),
         ] {
             assert!(!text.contains("http://") && !text.contains("https://"), "{text}");

@@ -1,0 +1,157 @@
+//! What a person types into the page.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::sync::mpsc::{Receiver, channel};
+
+use serde_json::{Value, json};
+
+use crate::support::node::command;
+use crate::support::wait::SOON;
+use crate::support::{Cluster, Node, Place, Pod, Process, eventually};
+use crate::ui::{URL, is_left_out, page, start_browser};
+
+/// A browser that is driven through a pipe, by the DevTools protocol: JSON messages that end with a zero byte.
+struct Browser {
+    to: File,
+    answers: Receiver<Value>,
+    last: u64,
+    _process: Process,
+}
+
+impl Browser {
+    fn start(host: &Node) -> Browser {
+        host.run("mkfifo /tmp/to-browser /tmp/from-browser").ok();
+        let mut shell = command("sh -c");
+        shell.arg(format!(
+            "exec {} --remote-debugging-pipe about:blank 3</tmp/to-browser 4>/tmp/from-browser",
+            start_browser(host)
+        ));
+        let process = host.spawn(&mut shell);
+        let (to, from) = host.inside(|| {
+            let to = File::options().write(true).open("/tmp/to-browser").unwrap();
+            (to, File::open("/tmp/from-browser").unwrap())
+        });
+        let (send, answers) = channel();
+        std::thread::spawn(move || {
+            for message in BufReader::new(from).split(0).map_while(Result::ok) {
+                let Ok(message) = serde_json::from_slice::<Value>(&message) else { continue };
+                if send.send(message).is_err() {
+                    return;
+                }
+            }
+        });
+        Browser { to, answers, last: 0, _process: process }
+    }
+
+    fn call(&mut self, method: &str, parameters: Value, session: Option<&str>) -> Value {
+        self.last += 1;
+        let mut message = json!({"id": self.last, "method": method, "params": parameters});
+        if let Some(session) = session {
+            message["sessionId"] = session.into();
+        }
+        self.to.write_all(format!("{message}\0").as_bytes()).unwrap();
+        loop {
+            let answer =
+                self.answers.recv_timeout(3 * SOON).unwrap_or_else(|e| panic!("{method}: {e}"));
+            if answer["id"] == self.last {
+                return answer["result"].clone();
+            }
+        }
+    }
+
+    /// A session with a page at `url`.
+    fn open(&mut self, url: &str) -> String {
+        let target = self.call("Target.createTarget", json!({"url": url}), None);
+        let attach = json!({"targetId": target["targetId"], "flatten": true});
+        let session = self.call("Target.attachToTarget", attach, None);
+        session["sessionId"].as_str().unwrap().to_owned()
+    }
+
+    /// The value of a script there; `Null` while the page is being loaded.
+    fn evaluate(&mut self, session: &str, script: &str) -> Value {
+        let script = json!({"expression": script, "returnByValue": true, "awaitPromise": true});
+        let answer = self.call("Runtime.evaluate", script, Some(session));
+        assert!(answer["exceptionDetails"].is_null(), "{answer}");
+        answer["result"]["value"].clone()
+    }
+}
+
+const NOTE: &str = r#"(document.getElementById("explain-note") || {}).textContent"#;
+
+#[test]
+fn a_browser_explains_what_is_typed_and_nothing_for_other_pages() {
+    if is_left_out() {
+        return;
+    }
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let _agents = cluster.start_agents(&[]);
+    let [_a, b] = ["a", "b"].map(|name| Pod::add(host, name));
+    let _server = page(host);
+    let mut browser = Browser::start(host);
+    let session = browser.open(URL);
+    let loaded = "document.readyState === 'complete' && typeof offerPods === 'function'";
+    eventually("the page is loaded", 3 * SOON, || match browser.evaluate(&session, loaded) {
+        Value::Bool(true) => Ok(()),
+        other => Err(other.to_string()),
+    });
+    let explain = |browser: &mut Browser, from: &str, to: &str, says: &str| {
+        eventually(&format!("{from} to {to}: {says}"), 3 * SOON, || {
+            let typed = format!(
+                r#"(() => {{
+                    document.getElementById("explain-from").value = {from:?};
+                    document.getElementById("explain-to").value = {to:?};
+                    document.querySelector('#explain-form button').click();
+                }})()"#
+            );
+            browser.evaluate(&session, &typed);
+            eventually("an answer", SOON, || match browser.evaluate(&session, NOTE).to_string() {
+                note if note.contains("looking") => Err(note),
+                note => Ok(note),
+            });
+            let shown = browser.evaluate(&session, "document.body.innerText").to_string();
+            if shown.contains(says) { Ok(shown) } else { Err(shown) }
+        })
+    };
+    let to = b.v4().to_string();
+    let shown =
+        explain(&mut browser, "default/a", &to, "nothing is wrong as far as this host can see");
+    assert!(shown.contains("forwarding") && shown.contains("net.ipv4.ip_forward"), "{shown}");
+    let drops = format!(
+        "nft add table inet mine; \
+         nft add chain inet mine forward '{{ type filter hook forward priority 0; }}'; \
+         nft add rule inet mine forward ip daddr {to} drop"
+    );
+    host.shell(&drops).ok();
+    explain(&mut browser, "default/a", &to, "lost at firewall");
+    // With an answer, on a phone: what is wider than that scrolls inside its box.
+    let phone = json!({"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": true});
+    browser.call("Emulation.setDeviceMetricsOverride", phone, Some(&session));
+    let width = browser.evaluate(&session, "document.documentElement.scrollWidth");
+    assert_eq!(width, 390, "the page is wider than a phone");
+    explain(&mut browser, "default/nobody", &to, "default/nobody");
+    explain(&mut browser, "<img src=x>", "$(id)", "<img src=x>");
+    explain(&mut browser, "default/a", "a b c", "a b c");
+
+    // Another page of the same browser: its requests get no answer, and nothing is explained for it.
+    let other = browser.open("about:blank");
+    eventually("it is loaded", SOON, || match browser.evaluate(&other, "document.readyState") {
+        state if state == "complete" => Ok(()),
+        state => Err(state.to_string()),
+    });
+    for headers in [json!({}), json!({"X-Humanz-Explain": format!("default/a {to}")})] {
+        let asks = format!(
+            r#"fetch("{URL}/v1/explain", {{headers: {headers}}}).then(() => "answered", () => "refused")"#
+        );
+        assert_eq!(browser.evaluate(&other, &asks), "refused", "{headers}");
+    }
+    let asks = |options: &str| {
+        host.run(&format!("curl -sS -i --noproxy * -m 10 {options} {URL}/v1/explain")).ok()
+    };
+    assert!(asks("").starts_with("HTTP/1.1 403 "), "an image of another page");
+    assert!(asks("-X OPTIONS").starts_with("HTTP/1.1 405 "), "a browser asks for consent");
+    assert!(asks("-H X-Humanz-Explain:x").contains("two ends are needed"));
+    let foreign = asks("-H Host:evil.example -H X-Humanz-Explain:x");
+    assert!(foreign.starts_with("HTTP/1.1 403 "), "{foreign}");
+}
