@@ -1,17 +1,24 @@
-//! This host's private key for WireGuard, in a file of the state directory that only root can read.
+//! This host's private keys for WireGuard, in a file of the state directory that only root can read.
+//!
+//! The file alone says how far a change of the key is: every stage is one rename, and devices and record follow.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::net::PrivateKey;
 use crate::os::{files, random};
+use crate::plan::encryption::{RotationStep, Stage};
 
 /// In the state directory.
 pub const FILE: &str = "wireguard.key";
+
+/// In the state directory: somebody asks for another key.
+pub const REQUEST: &str = "wireguard.rotate";
 
 /// Bytes of such a file, and some room.
 const LIMIT_BYTES: u64 = 4096;
@@ -23,13 +30,73 @@ struct KeyRecord {
     /// A machine whose disk was copied needs a key of its own.
     machine_id: String,
     private_key: String,
+    /// Of the second device, while the key is changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_key: Option<String>,
+    /// When the key was made, in seconds since 1970; earlier versions wrote none.
+    #[serde(default)]
+    made: Option<u64>,
+}
+
+/// The keys of this host's devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostKeys {
+    pub first: PrivateKey,
+    /// That of the second device, while the key is changed.
+    pub second: Option<PrivateKey>,
+    /// When the first one was made, in seconds since 1970.
+    pub made_secs: u64,
+}
+
+impl HostKeys {
+    pub fn stage(&self) -> Stage {
+        Stage::of(&self.first, self.second.as_ref())
+    }
+
+    /// The keys after `step`.
+    ///
+    /// # Errors
+    /// There are no random numbers.
+    pub fn after(&self, step: RotationStep) -> anyhow::Result<HostKeys> {
+        let HostKeys { first, second, made_secs } = self.clone();
+        Ok(match step {
+            RotationStep::Begin => HostKeys { first, second: Some(new_key()?), made_secs },
+            RotationStep::TakeOver => {
+                let first = second.clone().unwrap_or(first);
+                HostKeys { first, second, made_secs: now_secs() }
+            }
+            RotationStep::Finish => HostKeys { first, second: None, made_secs },
+        })
+    }
+
+    pub fn age(&self) -> Duration {
+        Duration::from_secs(now_secs().saturating_sub(self.made_secs))
+    }
+}
+
+/// Asks the agent for another key: it looks for this file, which it removes.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn request(state_dir: &Path) -> anyhow::Result<PathBuf> {
+    let path = state_dir.join(REQUEST);
+    files::replace(&path, b"", 0o600)?;
+    Ok(path)
+}
+
+fn new_key() -> anyhow::Result<PrivateKey> {
+    random::secret().map(PrivateKey::of_random).context("read /dev/random")
+}
+
+fn now_secs() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 pub fn path(state_dir: &Path) -> PathBuf {
     state_dir.join(FILE)
 }
 
-/// The key in the file. Without one, or with that of another machine: `in_use`, the one that the kernel has, so
+/// The keys in the file. Without one, or with that of another machine: `in_use`, the one that the kernel has, so
 /// that the other hosts need not learn a new one; else a new one. Both are kept in the file.
 ///
 /// # Errors
@@ -38,34 +105,56 @@ pub fn read_or_make(
     state_dir: &Path,
     machine_id: &str,
     in_use: Option<PrivateKey>,
-) -> anyhow::Result<PrivateKey> {
+) -> anyhow::Result<HostKeys> {
     let path = path(state_dir);
-    if let Some(key) =
-        read(&path, machine_id).with_context(|| format!("read {}", path.display()))?
+    if let Some(keys) =
+        read(state_dir, machine_id).with_context(|| format!("read {}", path.display()))?
     {
-        return Ok(key);
+        return Ok(keys);
     }
-    let new = || random::secret().map(PrivateKey::of_random).context("read /dev/random");
-    let key = in_use.map_or_else(new, Ok)?;
-    let record =
-        KeyRecord { schema: 1, machine_id: machine_id.to_owned(), private_key: key.secret_text() };
-    let text = serde_json::to_string(&record).expect("texts are JSON") + "\n";
-    files::replace(&path, text.as_bytes(), 0o600)?;
-    Ok(key)
+    let first = in_use.map_or_else(new_key, Ok)?;
+    let keys = HostKeys { first, second: None, made_secs: now_secs() };
+    write(state_dir, machine_id, &keys)?;
+    Ok(keys)
 }
 
-/// `None`: there is no file, it is garbled, or of another machine.
-fn read(path: &Path, machine_id: &str) -> std::io::Result<Option<PrivateKey>> {
-    let file = match File::open(path) {
+/// Puts the keys into the file, at once or not at all.
+///
+/// # Errors
+/// The file cannot be written. The text never has a key.
+pub fn write(state_dir: &Path, machine_id: &str, keys: &HostKeys) -> anyhow::Result<()> {
+    let record = KeyRecord {
+        schema: 1,
+        machine_id: machine_id.to_owned(),
+        private_key: keys.first.secret_text(),
+        next_key: keys.second.as_ref().map(PrivateKey::secret_text),
+        made: Some(keys.made_secs),
+    };
+    let text = serde_json::to_string(&record).expect("texts are JSON") + "\n";
+    files::replace(&path(state_dir), text.as_bytes(), 0o600)?;
+    Ok(())
+}
+
+/// The keys in the file. `None`: there is no file, it is garbled, or of another machine.
+///
+/// # Errors
+/// The file is there, and cannot be read.
+pub fn read(state_dir: &Path, machine_id: &str) -> std::io::Result<Option<HostKeys>> {
+    let file = match File::open(path(state_dir)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
     files::keep_private(&file)?;
+    let changed = file.metadata()?.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut text = Vec::new();
     file.take(LIMIT_BYTES).read_to_end(&mut text)?;
     let record: Option<KeyRecord> = serde_json::from_slice(&text).ok();
     let own = record.filter(|record| record.machine_id == machine_id);
-    Ok(own.and_then(|record| record.private_key.parse().ok()))
+    Ok(own.and_then(|record| {
+        let second = record.next_key.and_then(|text| text.parse().ok());
+        let made_secs = record.made.unwrap_or(changed.as_secs());
+        Some(HostKeys { first: record.private_key.parse().ok()?, second, made_secs })
+    }))
 }
 
 #[cfg(test)]
@@ -92,7 +181,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let original = read_or_make(folder.path(), "m1", None).unwrap();
         let copy = read_or_make(folder.path(), "m2", None).unwrap();
-        assert_ne!(copy, original);
+        assert_ne!(copy.first, original.first);
     }
 
     #[test]
@@ -102,9 +191,32 @@ mod tests {
         for garbage in [&b""[..], b"{", b"\xff\xfe", &[b'x'; 1 << 20]] {
             fs::write(path(folder.path()), garbage).unwrap();
             let kept = read_or_make(folder.path(), "m1", Some(used.clone())).unwrap();
-            assert_eq!(kept, used);
-            assert_eq!(read_or_make(folder.path(), "m1", None).unwrap(), used);
+            assert_eq!(kept.first, used);
+            assert_eq!(read_or_make(folder.path(), "m1", None).unwrap(), kept);
         }
+    }
+
+    #[test]
+    fn every_step_of_a_change_is_in_the_file_and_an_older_file_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = || read_or_make(folder.path(), "m1", None).unwrap();
+        let old = read();
+        let mut stages = vec![old.stage()];
+        for step in [RotationStep::Begin, RotationStep::TakeOver, RotationStep::Finish] {
+            let keys = read().after(step).unwrap();
+            write(folder.path(), "m1", &keys).unwrap();
+            assert_eq!(read(), keys, "after a crash");
+            stages.push(keys.stage());
+        }
+        assert_eq!(stages, [Stage::Steady, Stage::Leaving, Stage::Returning, Stage::Steady]);
+        assert_ne!(read().first, old.first);
+        let mode = fs::metadata(path(folder.path())).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600);
+        let secret = old.first.secret_text();
+        let text = format!(r#"{{"schema":1,"machineId":"m1","privateKey":"{secret}"}}"#);
+        fs::write(path(folder.path()), text).unwrap();
+        assert_eq!((read().first, read().second), (old.first, None));
+        assert!(read().age() < Duration::from_secs(600), "since the file was written");
     }
 
     #[test]

@@ -143,7 +143,7 @@ fn is_of_pod(name: &IfName) -> bool {
 
 fn is_tunnel(name: &IfName) -> bool {
     Family::BOTH.into_iter().any(|family| *name == device_name(family))
-        || *name == encryption::device_name()
+        || encryption::device_names().contains(name)
 }
 
 #[cfg(test)]

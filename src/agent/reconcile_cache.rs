@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::agent::reconcile::encryption_guard::CachedGuard;
+use crate::agent::reconcile::encryption_rotation::CachedRotation;
 use crate::agent::reconcile::guard::CachedGuards;
 use crate::agent::reconcile::policy::CachedPolicy;
 use crate::agent::reconcile::profiles::CachedProfiles;
@@ -27,6 +28,8 @@ pub struct ReconcileCache {
     pub table: CachedTable,
     /// Our table that keeps clear text in.
     pub encryption: CachedGuard,
+    /// How far the change of this host's WireGuard key is.
+    pub rotation: CachedRotation,
     /// Our table of tunnels.
     pub tunnels: CachedFilter,
     /// The guards of pods.

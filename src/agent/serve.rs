@@ -123,6 +123,7 @@ impl Agent {
             self.state.quarantine_due,
             self.state.finish_pods_at,
             self.state.closed.look_at,
+            self.state.rotation_due,
             self.state.networks.due(),
             self.state.refused.as_ref().map(|refused| refused.look_at),
             self.registry.patience_ends().filter(|_| !can_look),

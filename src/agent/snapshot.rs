@@ -9,6 +9,7 @@ use crate::etcd::Contact;
 use crate::inspect::host_state::HostState;
 use crate::lease::{LeaseError, Peers};
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
+use crate::plan::encryption::KeyState;
 use crate::plan::peer_routes::PeerRoutes;
 use crate::policy::Scoped;
 use crate::policy::view::View;
@@ -37,6 +38,8 @@ pub struct AgentSnapshot {
     pub peer_routes: Option<Arc<PeerRoutes>>,
     /// What this host is.
     pub host_state: Option<HostState>,
+    /// How far the change of its WireGuard key is; `None`: it encrypts nothing.
+    pub rotation: Option<KeyState>,
     /// What was said about the connection with etcd.
     pub etcd: StoreStatus,
     /// How it goes; `None` on a host without etcd.

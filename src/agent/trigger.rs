@@ -120,6 +120,8 @@ impl TriggerReason {
     pub const PODS: &str = "pods came or went";
     /// The registry has other hosts or pools.
     pub const HOSTS: &str = "the hosts of the network changed";
+    /// This host or another one changes its WireGuard key.
+    pub const KEYS: &str = "a WireGuard key is changed";
     /// A source of policies says something else.
     pub const POLICIES: &str = "policies changed";
 

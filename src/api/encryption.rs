@@ -8,7 +8,7 @@ use crate::agent::snapshot::AgentSnapshot;
 use crate::checks::encryption::Handshakes;
 use crate::net::PublicKey;
 use crate::netlink::wireguard::{Wireguard, WireguardPeer};
-use crate::plan::encryption::{EncryptedPeer, device_name};
+use crate::plan::encryption::{EncryptedPeer, device_names};
 use crate::settings::Settings;
 
 /// By key; none where nothing is encrypted, or the kernel does not say.
@@ -16,10 +16,21 @@ pub fn peers(settings: &Settings) -> BTreeMap<PublicKey, WireguardPeer> {
     if settings.encryption.is_none() {
         return BTreeMap::new();
     }
-    let device =
-        Wireguard::open().ok().flatten().and_then(|kernel| kernel.device(&device_name()).ok());
-    let peers = device.map(|device| device.peers).unwrap_or_default();
-    peers.into_iter().map(|peer| (peer.key, peer)).collect()
+    let Ok(Some(kernel)) = Wireguard::open() else { return BTreeMap::new() };
+    let devices = device_names().into_iter().filter_map(|name| kernel.device(&name).ok());
+    let mut found: BTreeMap<PublicKey, WireguardPeer> = BTreeMap::new();
+    for peer in devices.flat_map(|device| device.peers) {
+        // While a key is changed both devices may know one.
+        let both = found.entry(peer.key).or_insert_with(|| WireguardPeer {
+            received_bytes: 0,
+            sent_bytes: 0,
+            ..peer.clone()
+        });
+        both.last_handshake = both.last_handshake.max(peer.last_handshake);
+        both.received_bytes += peer.received_bytes;
+        both.sent_bytes += peer.sent_bytes;
+    }
+    found
 }
 
 /// Handshakes with the hosts that packets are encrypted to, by key.

@@ -29,6 +29,8 @@ pub struct Status {
     pub kubernetes: Option<KubernetesStatus>,
     pub backend: Option<String>,
     pub peers: Option<Vec<PeerStatus>>,
+    /// This host's WireGuard key; `None`: unknown, or it encrypts nothing.
+    pub encryption: Option<KeyStatus>,
     pub firewall: Option<FirewallStatus>,
     pub policies: Option<PolicyStatus>,
     pub addresses: Option<Vec<Addresses>>,
@@ -122,6 +124,16 @@ pub struct PeerStatus {
     pub probe: Option<ProbeStatus>,
     /// `None`: packets to it are not encrypted.
     pub encryption: Option<EncryptionStatus>,
+}
+
+/// This host's WireGuard key.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeyStatus {
+    pub made: String,
+    pub age_seconds: f64,
+    /// `steady`; while it is changed `leaving` or `returning`.
+    pub stage: String,
 }
 
 /// A host that packets are encrypted to.
@@ -294,6 +306,7 @@ mod tests {
         "addresses[] family free used",
         "backend",
         "changes[] at number repair what why",
+        "encryption age_seconds made stage",
         "etcd certificate_until connected endpoints error last_contact_seconds revision",
         "faults[] cure what",
         "firewall fault ok",
@@ -333,6 +346,7 @@ mod tests {
             kubernetes: Some(KubernetesStatus::default()),
             backend: Some("auto".to_owned()),
             peers: Some(vec![peer]),
+            encryption: Some(KeyStatus::default()),
             firewall: Some(FirewallStatus::default()),
             policies: Some(PolicyStatus {
                 quarantine: vec![QuarantineStatus::default()],

@@ -11,6 +11,7 @@ pub mod config;
 pub mod connectivity;
 pub mod doctor;
 mod drops;
+pub mod encryption;
 pub mod endpoint;
 pub mod explain;
 pub mod flows;
@@ -92,6 +93,8 @@ pub enum Subcommand {
     Pin(objects::PinCommand),
     /// Pods with their groups and profiles.
     Endpoint(endpoint::EndpointCommand),
+    /// This host's WireGuard key.
+    Encryption(encryption::EncryptionCommand),
     /// Where packets are lost.
     Explain(explain::Explain),
     /// Whether packets of pods arrive.
@@ -177,6 +180,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Subcommand::Pin(options) => objects::pin(call, &options),
         Subcommand::Namespace(options) => objects::namespace(call, &options),
         Subcommand::Connectivity(options) => connectivity::run(call, &options),
+        Subcommand::Encryption(options) => encryption::run(call, &options),
         Subcommand::Endpoint(options) => endpoint::run(call, &options),
         Subcommand::Explain(options) => explain::run(call, &options),
         Subcommand::Status(options) => status::run(call, &options),

@@ -123,11 +123,16 @@ pub fn attributes(settings: &Settings, own: NodeAddresses) -> HostAttributes {
     }
 }
 
-/// The end of the device that an earlier agent made.
+/// The ends of the devices that an earlier agent made. Only with a second device a key was being changed, here or
+/// on another host: there, nobody uses what this publishes of it.
 fn encryption_in_kernel(settings: &Settings) -> Option<WireguardEnd> {
-    settings.encryption?;
-    let device = Wireguard::open().ok()??.device(&encryption::device_name()).ok()?;
-    Some(WireguardEnd { public_key: device.public_key?, port: NonZeroU16::new(device.port)? })
+    let rotation_port = NonZeroU16::new(settings.encryption?.rotation_port());
+    let kernel = Wireguard::open().ok()??;
+    let [first, second] = encryption::device_names();
+    let device = kernel.device(&first).ok()?;
+    let next = kernel.device(&second).ok().and_then(|second| second.public_key);
+    let (public_key, port) = (device.public_key?, NonZeroU16::new(device.port)?);
+    Some(WireguardEnd { public_key, port, rotation_port, next })
 }
 
 /// What a pod gets on a host whose own interface is unknown. Source: RFC 894.

@@ -3,12 +3,16 @@
 //! A host claims its key in etcd before it publishes it, and does not write that claim again while it has
 //! the key: what another host writes about the key is later. A record proves less, as every restart of its
 //! agent writes it anew.
+//!
+//! A host that changes keys claims the one to come, before it publishes that beside the present one. From then
+//! on its record proves the present one, which it no longer needs when the change is over.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::lease::identity::Claimant;
-use crate::lease::records::{Key, NodeName};
+use crate::lease::records::{Key, NodeName, WireguardEnd};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::lease::transaction::Transaction;
 use crate::net::PublicKey;
@@ -39,25 +43,36 @@ pub fn owners(found: &Snapshot) -> HashMap<PublicKey, &NodeName> {
         let best = claimed.entry(claim.value).or_insert(proof);
         *best = proof.min(*best);
     }
-    let mut unclaimed: HashMap<PublicKey, (i64, &NodeName)> = HashMap::new();
+    let mut unclaimed: HashMap<PublicKey, (Reverse<bool>, i64, &NodeName)> = HashMap::new();
     for (host, node) in found.nodes.iter() {
-        let Some(key) = node.value.wireguard.map(|end| end.public_key) else { continue };
-        match claimed.get_mut(&key) {
-            // A record that is only remembered says nothing of when.
-            Some(best) if node.modified > 0 => {
-                let since = Since { revision: node.modified, proof: KeyProof::Record };
-                *best = (since, host).min(*best);
-            }
-            Some(_) => {}
-            None => {
-                let proof = (node.created, host);
-                let best = unclaimed.entry(key).or_insert(proof);
-                *best = proof.min(*best);
+        for key in node.value.wireguard.into_iter().flat_map(WireguardEnd::keys) {
+            match claimed.get_mut(&key) {
+                // A record that is only remembered says nothing of when.
+                Some(best) if node.modified > 0 => {
+                    let since = Since { revision: node.modified, proof: KeyProof::Record };
+                    *best = (since, host).min(*best);
+                }
+                Some(_) => {}
+                None => {
+                    let changes = changes_from(found, host, key);
+                    let since = if changes { node.modified } else { node.created };
+                    let proof = (Reverse(changes), since, host);
+                    let best = unclaimed.entry(key).or_insert(proof);
+                    *best = proof.min(*best);
+                }
             }
         }
     }
     let claimed = claimed.into_iter().map(|(key, (_, host))| (key, host));
-    claimed.chain(unclaimed.into_iter().map(|(key, (_, host))| (key, host))).collect()
+    claimed.chain(unclaimed.into_iter().map(|(key, (_, _, host))| (key, host))).collect()
+}
+
+/// The host changes from `key` to one that it has claimed.
+fn changes_from(found: &Snapshot, host: &NodeName, key: PublicKey) -> bool {
+    let end = found.nodes.get(host).and_then(|node| node.value.wireguard);
+    let next = end.filter(|end| end.public_key == key).and_then(|end| end.next);
+    let claim = found.wireguard_keys.get(host).map(|claim| claim.value);
+    next.is_some() && next == claim
 }
 
 /// A claim from before a loss of data is older than all of the store.
@@ -104,7 +119,7 @@ fn mark(found: &mut Snapshot, hosts: Vec<NodeName>) {
 
 /// Claims the key that `own` publishes; `None` if it has, publishes none, or may not.
 pub fn claim(found: &Snapshot, own: &Claimant) -> Option<Transaction> {
-    let key = own.attributes.wireguard.filter(|_| !own.leaves_key_unclaimed)?.public_key;
+    let key = own.attributes.wireguard.filter(|_| !own.leaves_key_unclaimed)?.newest();
     let name = &own.identity.name;
     if found.wireguard_keys.get(name).is_some_and(|claim| claim.value == key) {
         return None;
@@ -228,5 +243,51 @@ mod tests {
         known.put(&roots, Raw { value: text.as_bytes(), modified: 8, ..raw });
         known.put(&roots, Raw { value: key(1).to_string().as_bytes(), modified: 9, ..raw });
         assert_eq!(owners(&known)[&key(1)].as_str(), "evil", "it had given the key up");
+    }
+
+    /// The record of `host` at these revisions, which changes from key 1 to `next`.
+    fn changes(records: &[Write], nexts: &[(&str, u8)], claims: &[Write]) -> Snapshot {
+        let mut found = found(claims, records);
+        let nodes = Arc::make_mut(&mut found.nodes);
+        for (host, next) in nexts {
+            let name: NodeName = host.parse().unwrap();
+            nodes.entry(name).and_modify(|node| {
+                let record = Arc::make_mut(&mut node.value);
+                let end = record.wireguard.unwrap();
+                record.wireguard = Some(WireguardEnd { next: Some(key(*next)), ..end });
+            });
+        }
+        found
+    }
+
+    #[test]
+    fn a_host_that_changes_keys_has_both_and_nobody_takes_either() {
+        let owner = |found: &Snapshot, number| owners(found)[&key(number)].to_string();
+        // h1 has claimed the next one at 20, and published it at 21; it had claimed the other one before.
+        let (h1, next) = (("h1", 1, 9, 21), ("h1", 8, 9, 20));
+        let alone = changes(&[h1], &[("h1", 8)], &[next]);
+        assert_eq!((owner(&alone, 1), owner(&alone, 8)), ("h1".to_owned(), "h1".to_owned()));
+        // An older host publishes one of them, or claims it, afterwards.
+        for number in [1, 8] {
+            let copied = changes(&[h1, ("evil", number, 2, 30)], &[("h1", 8)], &[next]);
+            assert_eq!(owner(&copied, number), "h1", "published");
+            let claims = [next, ("evil", number, 2, 30)];
+            let claimed = changes(&[h1, ("evil", number, 2, 31)], &[("h1", 8)], &claims);
+            assert_eq!(owner(&claimed, number), "h1", "claimed");
+        }
+        // It pretends to change from the key that it steals.
+        let claims = [next, ("evil", 9, 2, 3)];
+        let pretends = changes(&[h1, ("evil", 1, 2, 30)], &[("h1", 8), ("evil", 9)], &claims);
+        assert_eq!(owner(&pretends, 1), "h1");
+        // Or to the next one.
+        let pretends = changes(&[h1, ("evil", 5, 2, 30)], &[("h1", 8), ("evil", 8)], &[next]);
+        assert_eq!(
+            (owner(&pretends, 8), owner(&pretends, 5)),
+            ("h1".to_owned(), "evil".to_owned())
+        );
+        // The change is over, and a restart has written the record anew.
+        let over =
+            changes(&[("h1", 8, 9, 50), ("evil", 8, 2, 30)], &[], &[next, ("evil", 8, 2, 31)]);
+        assert_eq!(owner(&over, 8), "h1");
     }
 }

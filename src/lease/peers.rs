@@ -83,6 +83,8 @@ pub enum PeerFault {
         owner: NodeName,
         /// The agent of `owner` runs.
         alive: bool,
+        /// It is a key that this host publishes.
+        is_own: bool,
     },
     /// Of this host. Those of other hosts may be of versions that know no claims.
     #[error("host {own}: its WireGuard key is not claimed in etcd: another host could take it")]
@@ -140,7 +142,7 @@ impl PeerFault {
                     }
                 },
             ),
-            PeerFault::SharedKey { host, owner, alive } => {
+            PeerFault::SharedKey { host, owner, alive, .. } => {
                 (Object::Host(host.clone()), own_key(host, owner, *alive))
             }
             PeerFault::UnclaimedKey { own } => (
@@ -270,7 +272,8 @@ fn shared_keys(
     let owners = key_owners::owners(found);
     let of_peers = by_name.iter().filter_map(|(host, peer)| Some((host, peer.wireguard?)));
     let of_own = found.nodes.get(own).and_then(|node| Some((own, node.value.wireguard?)));
-    let published = of_peers.chain(of_own).map(|(host, end)| (host, end.public_key));
+    let published = of_peers.chain(of_own);
+    let published = published.flat_map(|(host, end)| end.keys().map(move |key| (host, key)));
     let claimed = found.wireguard_keys.iter().map(|(host, claim)| (host, claim.value));
     let uses: BTreeSet<(PublicKey, NodeName)> = published
         .chain(claimed)
@@ -282,22 +285,30 @@ fn shared_keys(
         let Some(owner) = owners.get(&key).map(|owner| (*owner).clone()) else { continue };
         // This host cannot send to its own key.
         let refused = if host == *own { &owner } else { &host };
-        if let Some(peer) = by_name.get_mut(refused)
-            && peer.wireguard.is_some_and(|end| end.public_key == key)
-        {
-            peer.wireguard = None;
+        if let Some(peer) = by_name.get_mut(refused) {
+            peer.wireguard = peer.wireguard.and_then(|end| without(end, key));
         }
         let alive = found.alive.contains_key(&owner);
-        faults.push(PeerFault::SharedKey { host, owner, alive });
+        let is_own = of_own.is_some_and(|(_, end)| end.keys().any(|own| own == key));
+        faults.push(PeerFault::SharedKey { host, owner, alive, is_own });
     }
     let is_claimed = |end: WireguardEnd| {
         let claim = found.wireguard_keys.get(own);
-        claim.is_some_and(|claim| claim.value == end.public_key)
+        claim.is_some_and(|claim| claim.value == end.newest())
     };
     if of_own.is_some_and(|(_, end)| !is_claimed(end)) {
         faults.push(PeerFault::UnclaimedKey { own: own.clone() });
     }
     faults
+}
+
+/// What is left of an end without a key that is another host's: one that changes keys has two.
+fn without(end: WireguardEnd, refused: PublicKey) -> Option<WireguardEnd> {
+    let next = end.next.filter(|next| *next != refused);
+    if end.public_key != refused {
+        return Some(WireguardEnd { next, ..end });
+    }
+    next.map(|key| WireguardEnd { public_key: key, next, ..end })
 }
 
 impl Peer {

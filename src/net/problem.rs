@@ -107,6 +107,7 @@ kinds! {
     RouteInTheWay: Error, "route-in-the-way";
     RuleInTheWay: Error, "rule-in-the-way";
     ClearText: Warning, "clear-text";
+    KeyRotation: Warning, "key-rotation";
     // Runtimes.
     CniConfiguration: Error, "cni-configuration";
     CniConfigurationUnread: Warning, "cni-configuration-unread";

@@ -48,7 +48,7 @@ impl Wireguard {
         codec::joined(parts).ok_or_else(none)
     }
 
-    /// Sets key and port; `EADDRINUSE` if something else has the port and the device is up.
+    /// Sets key and port, and removes all peers: their handshakes were with another key. `EADDRINUSE` if something else has the port and the device is up.
     ///
     /// # Errors
     /// [`NetlinkError`].

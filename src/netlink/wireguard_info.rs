@@ -23,6 +23,7 @@ const SET_DEVICE: u8 = 1;
 const NAME: u16 = 2;
 const PRIVATE_KEY: u16 = 3;
 const PUBLIC_KEY: u16 = 4;
+const FLAGS: u16 = 5;
 const LISTEN_PORT: u16 = 6;
 const MARK: u16 = 7;
 const PEERS: u16 = 8;
@@ -37,6 +38,9 @@ const LAST_HANDSHAKE: u16 = 6;
 const RECEIVED: u16 = 7;
 const SENT: u16 = 8;
 const ALLOWED: u16 = 9;
+
+/// WGDEVICE_F_REPLACE_PEERS.
+const REPLACE_PEERS: u32 = 1;
 
 /// WGPEER_F_*.
 const REMOVE: u32 = 1;
@@ -115,6 +119,7 @@ pub(super) fn set_device(
     let attributes = Attributes::new()
         .text(NAME, name.as_str())
         .put(PRIVATE_KEY, key.secret_bytes())
+        .u32(FLAGS, REPLACE_PEERS)
         .put(LISTEN_PORT, port.to_ne_bytes())
         .u32(MARK, 0);
     generic::message(family, SET_DEVICE, format!("set WireGuard device {name}"), attributes)

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::net::Object;
+use crate::net::{IfName, Object};
 use crate::netlink::fdb::Destination;
 use crate::netlink::neighbour::Neighbour;
 use crate::nft::{Element, ElementChange, Flowtable};
 use crate::plan::bridge::BridgeChange;
 use crate::plan::bridge_ports::{Reattach, SetPortUp};
-use crate::plan::encryption::{EncryptionChange, PeerChange, device_name};
+use crate::plan::encryption::{EncryptionChange, PeerChange};
 use crate::plan::firewall::{TableChange, TableDifference};
 use crate::plan::host_ports::{HostPortChange, PortElement, TABLE};
 use crate::plan::line::{Describe, Line};
@@ -100,12 +100,12 @@ impl Describe for TunnelChange {
     }
 }
 
-impl Describe for EncryptionChange {
+impl Describe for (&IfName, &EncryptionChange) {
     /// Without the key.
     fn line(&self) -> Line {
         use EncryptionChange::*;
-        let name = device_name();
-        let what = match self {
+        let (name, change) = (self.0.clone(), self.1);
+        let what = match change {
             Delete(_, name) => return Line::removed(Object::Tunnel(name.clone())),
             Create(mtu) => {
                 let values = format!(" (encrypted, mtu {mtu})");

@@ -6,9 +6,14 @@
 
 mod device;
 mod peer;
+mod rotation;
 
 pub use device::{EncryptionChange, EncryptionDevice, FoundEncryption, changes, removals};
 pub use peer::{
-    EncryptedPeer, PeerChange, device_name, inner_mtu, missing_peers, next_hop, overhead,
-    surplus_peers,
+    EncryptedPeer, PeerChange, device_name, device_names, inner_mtu, missing_peers, next_hop,
+    overhead, surplus_peers,
+};
+pub use rotation::{
+    Blocker, KeyState, Rotation, RotationStep, RotationWatch, Sessions, Stage, is_pending,
+    on_second, problem, uses_second,
 };

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 
 use ipnetwork::IpNetwork;
 
@@ -255,7 +256,7 @@ pub fn peer_routes(
     for ((host, peer), tunnel) in peers.iter().zip(usable) {
         let addresses = addresses(host, peer, resolved);
         if here.encryption != LocalEncryption::Off || peer.wireguard.is_some() {
-            match encrypted(peer, addresses, here) {
+            match encrypted(host, peer, addresses, here) {
                 Encrypted::Yes(encrypted) => {
                     peer_routes.tunnel_only_nodes.extend(encrypted.addresses.iter().copied());
                     peer_routes.encrypted.push(encrypted);
@@ -341,6 +342,7 @@ enum Encrypted {
 /// Whether packets to the host are encrypted: if both hosts can. By IPv4, whatever the pods have, if both have
 /// it: a host has one key, and a key is reached at one address.
 fn encrypted(
+    host: &NodeName,
     peer: &Peer,
     addresses: Result<&PerFamily<IpAddr>, UnreachableReason>,
     here: &LocalHost,
@@ -360,6 +362,10 @@ fn encrypted(
             address,
             addresses: *addresses,
             port: end.port.get(),
+            rotation_port: end.rotation_port.map(NonZeroU16::get),
+            next: end.next,
+            host: host.clone(),
+            alive: peer.alive,
             subnets: peer.pod_subnets().collect(),
             mtu_bytes: peer.mtu,
         }),

@@ -130,7 +130,8 @@ settings! {
     "VXLAN_PORT" vxlan_port "10400" "UDP port of this host's VXLAN tunnels: 1 to 65535"
     "ENCRYPTION" encryption "off" "encrypt what pods send to pods of other hosts: off or wireguard (WireGuard of the kernel)" in ENCRYPTIONS
     "ENCRYPTION_STRICT" encryption_strict "true" "with ENCRYPTION=wireguard: nothing to or from pods of other hosts in clear text; false while hosts are changed over"
-    "ENCRYPTION_PORT" encryption_port "10401" "UDP port of this host's WireGuard device: 1 to 65535"
+    "ENCRYPTION_PORT" encryption_port "10401" "UDP port of this host's WireGuard device: 1 to 65535; the one after it is used while keys are changed"
+    "ENCRYPTION_ROTATE" encryption_rotate "168h" "how old this host's WireGuard key becomes before another one takes its place, without loss: 1h to 8760h, or off"
     "IP_MASQ" ip_masq "true" "masquerade pods that send to addresses outside the pool"
     "NON_MASQ_CIDRS" non_masq_cidrs "" "further destinations that see the pod's own address"
     "MANAGE_FORWARD" manage_forward "true" "accept forwarded pod traffic where the host's own rules drop it"

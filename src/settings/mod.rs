@@ -148,6 +148,15 @@ pub struct EncryptionSettings {
     pub port: u16,
     /// Nothing to or from pods of other hosts in clear text.
     pub strict: bool,
+    /// How old a key becomes; `None`: it is changed on demand alone.
+    pub rotate: Option<Duration>,
+}
+
+impl EncryptionSettings {
+    /// UDP port of the second device, which is there while a host changes its key.
+    pub fn rotation_port(self) -> u16 {
+        self.port.checked_add(1).unwrap_or(self.port - 1)
+    }
 }
 
 /// Policies, if they are on.

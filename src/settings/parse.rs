@@ -256,6 +256,7 @@ impl Parser<'_> {
         let is_on = self.value("ENCRYPTION", |text| ENCRYPTIONS.read(text));
         let strict = self.value("ENCRYPTION_STRICT", values::boolean);
         let port = self.value("ENCRYPTION_PORT", values::port);
+        let rotate = self.value("ENCRYPTION_ROTATE", values::key_age);
         if !is_on? {
             return Some(None);
         }
@@ -275,7 +276,12 @@ impl Parser<'_> {
         if vxlan.is_some_and(|vxlan| Some(vxlan.port) == port) {
             self.fault("ENCRYPTION_PORT", "VXLAN_PORT is the same: a port has one owner");
         }
-        Some(Some(EncryptionSettings { port: port?, strict: strict? }))
+        let set = EncryptionSettings { port: port?, strict: strict?, rotate: rotate? };
+        if vxlan.is_some_and(|vxlan| vxlan.port == set.rotation_port()) {
+            let why = "the port after it is VXLAN_PORT, and needed while a host changes its key";
+            self.fault("ENCRYPTION_PORT", why);
+        }
+        Some(Some(set))
     }
 
     fn vxlan(&mut self) -> Option<Vxlan> {

@@ -19,9 +19,11 @@ impl Settings {
         let metrics = self.metrics.and_then(|address| {
             port(address.port(), Protocol::Tcp, Some(address.ip()), "metrics (METRICS_ADDR)")
         });
-        let encryption = self.encryption.and_then(|encryption| {
-            port(encryption.port, Protocol::Udp, None, "encryption (ENCRYPTION_PORT)")
+        let encryption = self.encryption.into_iter().flat_map(|encryption| {
+            let ports = [encryption.port, encryption.rotation_port()];
+            ports.map(|number| port(number, Protocol::Udp, None, "encryption (ENCRYPTION_PORT)"))
         });
+        let encryption = encryption.flatten();
         tunnel.into_iter().chain(encryption).chain(metrics).collect()
     }
 }

@@ -219,11 +219,15 @@ fn encryption_is_off_unless_it_is_asked_for_and_then_strict() {
     assert_eq!(off.encryption, None);
     assert!(off.has_tunnels());
     let strict = of(&[("ENCRYPTION", "wireguard")]);
-    assert_eq!(strict.encryption, Some(EncryptionSettings { port: 10401, strict: true }));
+    let week = Some(Duration::from_secs(7 * 24 * 3600));
+    assert_eq!(
+        strict.encryption,
+        Some(EncryptionSettings { port: 10401, strict: true, rotate: week })
+    );
     assert!(!strict.has_tunnels(), "VXLAN is clear text");
     let ports = strict.reserved_ports().into_iter().map(|port| port.purpose);
-    assert_eq!(ports.collect::<Vec<_>>(), ["encryption (ENCRYPTION_PORT)"]);
+    assert_eq!(ports.collect::<Vec<_>>(), ["encryption (ENCRYPTION_PORT)"; 2]);
     let loose = of(&[("ENCRYPTION", "wireguard"), ("ENCRYPTION_STRICT", "false")]);
     assert!(loose.has_tunnels() && !loose.encryption.unwrap().strict);
-    assert_eq!(loose.reserved_ports().len(), 2);
+    assert_eq!(loose.reserved_ports().len(), 3);
 }

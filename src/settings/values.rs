@@ -58,7 +58,7 @@ pub fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<
     parts.map(parse).collect()
 }
 
-/// `90s`, `2m`, `500ms` or plain seconds, within `bounds`.
+/// `90s`, `2m`, `12h`, `500ms` or plain seconds, within `bounds`.
 pub fn duration(text: &str, bounds: RangeInclusive<Duration>) -> Result<Duration, String> {
     let right = || {
         format!("must be a time from {:?} to {:?}, as in 5s or 2m", bounds.start(), bounds.end())
@@ -69,6 +69,7 @@ pub fn duration(text: &str, bounds: RangeInclusive<Duration>) -> Result<Duration
         "ms" => Duration::from_millis(count),
         "" | "s" => Duration::from_secs(count),
         "m" => Duration::from_secs(count.saturating_mul(60)),
+        "h" => Duration::from_secs(count.saturating_mul(3600)),
         _ => return Err(right()),
     };
     if bounds.contains(&duration) { Ok(duration) } else { Err(right()) }
@@ -82,6 +83,16 @@ pub fn interval_or_none(text: &str) -> Result<Option<Duration>, String> {
         Err(_) if duration(text, Duration::ZERO..=Duration::ZERO).is_ok() => Ok(None),
         Err(wrong) => Err(format!("{wrong}, or 0")),
     }
+}
+
+/// How old a key becomes, at least an hour; `off`: it is not changed by itself.
+pub fn key_age(text: &str) -> Result<Option<Duration>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let year = Duration::from_secs(365 * 24 * 3600);
+    let age = duration(text, Duration::from_secs(3600)..=year);
+    age.map(Some).map_err(|wrong| format!("{wrong}, or off"))
 }
 
 #[cfg(test)]

@@ -21,10 +21,11 @@ use crate::settings::Settings;
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
 /// there; other files are somebody else's.
-const STATE: [&str; 11] = [
+const STATE: [&str; 12] = [
     "state.json",
     last_settings::FILE,
     encryption_key::FILE,
+    encryption_key::REQUEST,
     "state.json.damaged",
     sysctl_record::FILE,
     last_policies::FILE,

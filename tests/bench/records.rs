@@ -63,7 +63,7 @@ pub fn end(number: u32) -> WireguardEnd {
     let mut bytes = [9; 32];
     bytes[..4].copy_from_slice(&number.to_le_bytes());
     let port = NonZeroU16::new(10401).expect("a port");
-    WireguardEnd { public_key: PublicKey(bytes), port }
+    WireguardEnd::new(PublicKey(bytes), port)
 }
 
 fn keys(number: u32, wireguard: Option<WireguardEnd>) -> Vec<TxnOp> {

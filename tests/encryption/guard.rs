@@ -14,12 +14,12 @@ use crate::support::{Cluster, Node};
 fn guard(host: &Node, other: &Node, strict: bool) {
     let guard = EncryptionGuard {
         bridge: "humanz0".parse().unwrap(),
-        port: 10401,
+        ports: [10401, 10402],
         strict,
         pools: vec!["10.244.0.0/16".parse().unwrap(), "fd10:244::/48".parse().unwrap()],
         peers: vec![EncryptionEnd {
             addresses: PerFamily { v4: Some(other.v4().into()), v6: Some(other.v6().into()) },
-            port: 10401,
+            ports: [Some(10401), Some(10402)],
         }],
     };
     host.inside(|| Nft::open().unwrap().replace(&ruleset(&guard)).unwrap());

@@ -18,14 +18,14 @@ use crate::support::wait::{SOON, eventually};
 use crate::support::{Agent, Cluster, Node, Pod, facts, kernel, local};
 
 /// Hosts, agents and a pod on each.
-struct Encrypted {
-    agents: Vec<Agent>,
-    pods: Vec<Pod>,
-    cluster: Cluster,
+pub struct Encrypted {
+    pub agents: Vec<Agent>,
+    pub pods: Vec<Pod>,
+    pub cluster: Cluster,
 }
 
 /// `None` where the kernel has no WireGuard: then that is shown.
-fn encrypted() -> Option<Encrypted> {
+pub fn encrypted() -> Option<Encrypted> {
     if !kernel::has_wireguard() {
         shows_the_reason();
         return None;
@@ -40,23 +40,23 @@ fn encrypted() -> Option<Encrypted> {
 }
 
 impl Encrypted {
-    fn host(&self, number: usize) -> &Node {
+    pub fn host(&self, number: usize) -> &Node {
         &self.cluster.hosts[number - 1]
     }
 
     /// Pods reach pods by both families.
-    fn all_reach(&self) {
+    pub fn all_reach(&self) {
         let places: Vec<&dyn Place> = self.pods.iter().map(|pod| pod as &dyn Place).collect();
         all_reach(&places, &addresses(&places));
     }
 
-    fn restart(&mut self, number: usize) {
+    pub fn restart(&mut self, number: usize) {
         self.agents[number - 1] = Agent::start(self.host(number), ENCRYPTED);
         self.agents[number - 1].wait_ready();
     }
 }
 
-fn wait_for_routes(host: &Node, count: usize) {
+pub fn wait_for_routes(host: &Node, count: usize) {
     eventually(&format!("{}: routes by the device", host.name()), SOON, || {
         let devices = facts::devices(host);
         let encrypted = devices.values().filter(|device| *device == "humanz-wg").count();
@@ -64,7 +64,7 @@ fn wait_for_routes(host: &Node, count: usize) {
     });
 }
 
-fn device(host: &Node) -> WireguardInfo {
+pub fn device(host: &Node) -> WireguardInfo {
     host.inside(|| Wireguard::open().unwrap().unwrap().device(&device_name()).unwrap())
 }
 

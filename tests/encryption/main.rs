@@ -13,6 +13,8 @@ mod guard;
 mod guide;
 mod hosts;
 mod refused;
+mod rotation;
+mod stream;
 
 /// Both families, encrypted.
 const ENCRYPTED: &[(&str, &str)] =

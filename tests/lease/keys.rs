@@ -72,7 +72,7 @@ fn up(etcd: &EtcdServer, folder: &std::path::Path, name: &str, number: u8) -> Ho
     start.etcd.user = Some(name.to_owned());
     start.etcd.password_file = Some(file);
     let port = 10401.try_into().unwrap();
-    start.attributes.wireguard = Some(WireguardEnd { public_key: key(number), port });
+    start.attributes.wireguard = Some(WireguardEnd::new(key(number), port));
     let host = Host::launch(start);
     host.snapshot();
     host

@@ -157,7 +157,7 @@ impl Host {
         let mut bytes = [1; 32];
         let id = self.machine_id().into_bytes();
         bytes.iter_mut().zip(id).for_each(|(to, from)| *to = from);
-        let end = WireguardEnd { public_key: PublicKey(bytes), port: NonZeroU16::MIN };
+        let end = WireguardEnd::new(PublicKey(bytes), NonZeroU16::MIN);
         self.identity().is_multiple_of(2).then_some(end)
     }
 

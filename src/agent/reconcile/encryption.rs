@@ -1,45 +1,50 @@
-//! Keeps the WireGuard device: the device before its peers, its peers before the routes to their pods.
+//! Keeps the WireGuard device, and a second one while a host changes its key: devices before their peers, peers
+//! before the routes to their pods.
 
 use std::num::NonZeroU16;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use ipnetwork::IpNetwork;
-use nix::errno::Errno;
 
-use crate::agent::applier::{Applier, Hint};
-use crate::agent::encryption_key;
-use crate::agent::reconcile::{Reconcile, sysctls};
+use crate::agent::applier::Applier;
+use crate::agent::encryption_key::{self, HostKeys};
+use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::encryption_device::{self, UsableDevice};
 use crate::agent::trigger::Scope;
 use crate::inspect::host_state::HostState;
 use crate::lease::records::WireguardEnd;
 use crate::net::subnet::{gateway, host};
-use crate::net::{Family, Object, PrivateKey};
-use crate::netlink::link::{self, Link, LinkChange, LinkRef};
+use crate::net::{Family, IfName, Object, PrivateKey};
+use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
-use crate::netlink::wireguard::{self, KIND, PeerEdit, Wireguard, WireguardInfo};
-use crate::netlink::{NetlinkError, address};
+use crate::netlink::wireguard::WireguardPeer;
 use crate::plan::encryption::{
-    EncryptedPeer, EncryptionChange, EncryptionDevice, FoundEncryption, PeerChange, changes,
-    device_name, inner_mtu, missing_peers, next_hop, removals, surplus_peers,
+    EncryptedPeer, EncryptionDevice, Sessions, Stage, device_name, device_names, inner_mtu,
+    missing_peers, next_hop, on_second, removals, surplus_peers, uses_second,
 };
 use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::routes::{NextHop, Routes};
-use crate::plan::tunnel::ALIAS;
 
-/// The device as it is after [`reconcile`].
+/// The devices as they are after [`reconcile`].
 #[derive(Default)]
 pub struct Encryption {
-    /// Index; 0 in a dry run that would make it.
-    index: u32,
     mtu_bytes: u32,
-    /// It can be used; else all stays as it is.
-    usable: Option<UsableDevice>,
+    /// This host's keys; `None` in a dry run, or they cannot be read.
+    pub keys: Option<HostKeys>,
+    /// One that cannot be used stays as it is.
+    devices: [DeviceSlot; 2],
+    /// The peers of the second one.
+    seconds: Vec<EncryptedPeer>,
+    pub sessions: Sessions,
 }
 
-struct UsableDevice {
-    /// `None`: in a dry run, on a host without the device.
-    kernel: Option<Wireguard>,
-    config: WireguardInfo,
+/// One of the two.
+#[derive(Default)]
+struct DeviceSlot {
+    /// 0: there is none.
+    index: u32,
+    usable: Option<UsableDevice>,
 }
 
 /// What encryption leaves of packets between hosts, in bytes; `None`: they are not encrypted.
@@ -52,7 +57,7 @@ pub fn mtu(run: &Reconcile<'_>, host_state: &HostState, peer_routes: &PeerRoutes
     first.into_iter().chain(of_peers).map(inner).min()
 }
 
-/// Makes or repairs the device, or removes it where nothing is encrypted.
+/// Makes or repairs the devices, or removes them where nothing is encrypted.
 pub fn reconcile(
     run: &Reconcile<'_>,
     host_state: &HostState,
@@ -69,222 +74,172 @@ pub fn reconcile(
     let least = inner_mtu(host_state.own.mtu_bytes, Family::V6, run.subnets);
     let mtu = mtu(run, host_state, peer_routes).unwrap_or(least);
     let mtu_bytes = run.settings.mtu_bytes.unwrap_or(mtu).min(mtu);
-    let usable = keep_device(run, mtu_bytes, applier).unwrap_or_else(|error| {
+    let mut encryption = Encryption { mtu_bytes, ..Encryption::default() };
+    if let Err(error) = encryption.keep_devices(run, peer_routes, applier) {
         applier.inspection_failed(Object::Tunnel(device_name()), &error);
-        None
-    });
-    let index = rtnl.link(&device_name()).ok().flatten().map_or(0, |link| link.index);
-    Encryption { index, mtu_bytes, usable }
+    }
+    for (device, name) in encryption.devices.iter_mut().zip(device_names()) {
+        let index = device.usable.as_ref().map(|usable| usable.index);
+        let in_kernel = || rtnl.link(&name).ok().flatten().map_or(0, |link| link.index);
+        device.index = index.unwrap_or_else(in_kernel);
+    }
+    encryption
 }
 
-/// Removes the device.
+/// Removes the devices.
 pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
-    match rtnl.link(&device_name()) {
+    device_names().iter().for_each(|name| remove(rtnl, name, applier));
+}
+
+fn remove(rtnl: &Rtnl, name: &IfName, applier: &mut Applier) {
+    match rtnl.link(name) {
         Ok(found) => {
             let found: Vec<Link> = found.into_iter().collect();
-            apply_all(rtnl, None, &removals(&found), applier);
+            encryption_device::apply_all(rtnl, None, &removals(&found), applier);
         }
-        Err(error) => applier.inspect_failed(Object::Tunnel(device_name()), error),
+        Err(error) => applier.inspect_failed(Object::Tunnel(name.clone()), error),
     }
 }
 
 impl Encryption {
-    /// Key and port, for the other hosts.
-    pub fn end(&self) -> Option<WireguardEnd> {
-        let config = &self.usable.as_ref()?.config;
-        Some(WireguardEnd { public_key: config.public_key?, port: NonZeroU16::new(config.port)? })
+    /// Keys and ports, for the other hosts.
+    pub fn end(&self, run: &Reconcile<'_>) -> Option<WireguardEnd> {
+        let config = &self.devices[0].usable.as_ref()?.config;
+        let second = self.devices[1].usable.as_ref().and_then(|device| device.config.public_key);
+        Some(WireguardEnd {
+            public_key: config.public_key?,
+            port: NonZeroU16::new(config.port)?,
+            rotation_port: NonZeroU16::new(run.settings.encryption?.rotation_port()),
+            next: second.filter(|_| self.stage() != Stage::Steady),
+        })
     }
 
-    /// The routes through the device.
+    /// All devices that should be there are.
+    pub fn is_whole(&self) -> bool {
+        let wanted = if self.needs_second() { 2 } else { 1 };
+        self.devices[..wanted].iter().all(|device| device.usable.is_some())
+    }
+
+    pub fn stage(&self) -> Stage {
+        self.keys.as_ref().map_or(Stage::Steady, HostKeys::stage)
+    }
+
+    /// The routes through the devices.
     pub fn routes(&self, run: &Reconcile<'_>, peer_routes: &PeerRoutes) -> Routes {
-        let device = (self.index, self.mtu_bytes);
         let of_peer = |peer: &EncryptedPeer| {
+            let second = uses_second(self.stage(), peer, &self.sessions);
+            let device = (self.devices[usize::from(second)].index, self.mtu_bytes);
             let route =
                 |to: &IpNetwork| (*to, next_hop(peer, *to, device, run.subnets, run.subnets));
             peer.subnets.iter().map(route).collect::<Vec<_>>()
         };
-        let peers = peer_routes.encrypted.iter().filter(|_| self.usable.is_some());
+        let is_usable = self.devices[0].usable.is_some();
+        let peers = peer_routes.encrypted.iter().filter(|_| is_usable);
         peers.flat_map(of_peer).collect()
     }
 
     /// A route that is not wanted stays: the device cannot be looked at, and that is no reason to forget the way.
     pub fn keeps(&self, hop: &NextHop) -> bool {
-        self.usable.is_none() && self.index != 0 && hop.device == self.index
+        let is_lost = |device: &DeviceSlot| device.usable.is_none() && device.index != 0;
+        self.devices.iter().any(|device| is_lost(device) && hop.device == device.index)
     }
 
-    /// Adds what the device must know of other hosts, before routes need it.
+    /// Adds what the devices must know of other hosts, before routes need it.
     pub fn prepare(&self, peer_routes: &PeerRoutes, applier: &mut Applier) {
-        if let Some(usable) = &self.usable {
-            let changes = missing_peers(&peer_routes.encrypted, &usable.config.peers);
-            usable.change_peers(&changes, applier);
+        for (device, wanted) in self.usable(peer_routes) {
+            device.change_peers(&missing_peers(wanted, &device.config.peers), applier);
         }
     }
 
-    /// Takes from the device what no route needs any more.
+    /// Takes from the devices what no route needs any more, and the second one with it.
     pub fn tidy(&self, run: &Reconcile<'_>, peer_routes: &PeerRoutes, applier: &mut Applier) {
-        if let Some(usable) = self.usable.as_ref().filter(|_| run.in_sync) {
-            let changes = surplus_peers(&peer_routes.encrypted, &usable.config.peers);
-            usable.change_peers(&changes, applier);
+        if !run.in_sync || self.devices[0].usable.is_none() {
+            return;
+        }
+        for (device, wanted) in self.usable(peer_routes) {
+            device.change_peers(&surplus_peers(wanted, &device.config.peers), applier);
+        }
+        let [_, second] = device_names();
+        if self.keys.is_some() && !self.needs_second() && self.devices[1].index != 0 {
+            remove(&run.kernel.rtnl, &second, applier);
         }
     }
-}
 
-impl UsableDevice {
-    fn change_peers(&self, changes: &[PeerChange], applier: &mut Applier) {
-        let Some(kernel) = &self.kernel else {
-            return applier.apply_each(changes, || Ok::<_, NetlinkError>(Vec::new()));
+    fn usable<'a>(
+        &'a self,
+        peer_routes: &'a PeerRoutes,
+    ) -> impl Iterator<Item = (&'a UsableDevice, &'a [EncryptedPeer])> {
+        let wanted = [&peer_routes.encrypted[..], &self.seconds[..]];
+        let usable = self.devices.iter().map(|device| device.usable.as_ref());
+        usable.zip(wanted).filter_map(|(device, wanted)| Some((device?, wanted)))
+    }
+
+    fn needs_second(&self) -> bool {
+        self.stage() != Stage::Steady || !self.seconds.is_empty()
+    }
+
+    fn keep_devices(
+        &mut self,
+        run: &Reconcile<'_>,
+        peer_routes: &PeerRoutes,
+        applier: &mut Applier,
+    ) -> anyhow::Result<()> {
+        let (rtnl, [first, second]) = (&run.kernel.rtnl, device_names());
+        let kernel = encryption_device::open()?;
+        let found = encryption_device::found(rtnl, &kernel, &first)?;
+        let in_use = found.as_ref().and_then(|found| found.config.as_ref()?.private_key.clone());
+        let others = if run.scope == Scope::ALL || found.is_none() {
+            encryption_device::renamed(rtnl)?
+        } else {
+            Vec::new()
         };
-        applier
-            .apply_each(changes, || kernel.change_peers(&device_name(), changes.iter().map(edit)));
-    }
-}
-
-fn edit(change: &PeerChange) -> PeerEdit<'_> {
-    match change {
-        PeerChange::Set(_, peer) => PeerEdit::Set(peer),
-        PeerChange::Remove(_, key) => PeerEdit::Remove(*key),
-    }
-}
-
-/// Makes the device what it should be; `None` if that failed.
-fn keep_device(
-    run: &Reconcile<'_>,
-    mtu_bytes: u32,
-    applier: &mut Applier,
-) -> anyhow::Result<Option<UsableDevice>> {
-    let (rtnl, name) = (&run.kernel.rtnl, device_name());
-    let kernel = Wireguard::open().context("open generic netlink socket")?.context(Hint {
-        why: "this kernel has no WireGuard".to_owned(),
-        fix: "modprobe wireguard says what is missing; until it is there, pods of other hosts are not \
-              reached"
-            .to_owned(),
-    })?;
-    let found = found(rtnl, &kernel)?;
-    let before = found.as_ref().and_then(|found| found.config.clone());
-    let key = key(run, before.as_ref(), applier)?;
-    let port = run.settings.encryption.context("encryption is off")?.port;
-    let addresses = run.subnets.iter().map(|subnet| host(gateway(*subnet))).collect();
-    let device = EncryptionDevice { name: name.clone(), key, port, mtu_bytes, addresses };
-    let others =
-        if run.scope == Scope::ALL || found.is_none() { renamed(rtnl)? } else { Vec::new() };
-    let changes = match changes(&device, found.as_ref(), &others) {
-        Ok(changes) => changes,
-        Err(foreign) => {
-            applier.failed(*foreign);
-            return Ok(None);
+        self.keys = keys(run, in_use.as_ref(), applier)?;
+        let key = self.keys.as_ref().map(|keys| keys.first.clone()).or(in_use);
+        // In a dry run without a device any key will do: nothing is written.
+        let key = key.unwrap_or_else(|| PrivateKey::of_random([1; 32]));
+        let settings = run.settings.encryption.context("encryption is off")?;
+        let device = |name, key, port| EncryptionDevice {
+            name,
+            key,
+            port,
+            mtu_bytes: self.mtu_bytes,
+            addresses: run.subnets.iter().map(|subnet| host(gateway(*subnet))).collect(),
+        };
+        let of_first = device(first, key.clone(), settings.port);
+        let of_second = self.keys.as_ref().and_then(|keys| keys.second.clone()).unwrap_or(key);
+        let of_second = device(second, of_second, settings.rotation_port());
+        self.devices[0].usable =
+            encryption_device::keep(run, kernel, &of_first, found, &others, applier)?;
+        self.seconds = on_second(&peer_routes.encrypted, self.stage());
+        if self.needs_second() && self.devices[0].usable.is_some() {
+            let kernel = encryption_device::open()?;
+            let found = encryption_device::found(rtnl, &kernel, &of_second.name)?;
+            self.devices[1].usable =
+                encryption_device::keep(run, kernel, &of_second, found, &[], applier)?;
         }
-    };
-    if !apply_all(rtnl, Some((&kernel, &device)), &changes, applier) {
-        return Ok(None);
+        let peers = |device: &DeviceSlot| -> Vec<WireguardPeer> {
+            device.usable.as_ref().map(|usable| usable.config.peers.clone()).unwrap_or_default()
+        };
+        let [of_first, of_second] = self.devices.each_ref().map(peers);
+        self.sessions = Sessions::of([&of_first, &of_second], since_1970());
+        Ok(())
     }
-    if applier.is_dry() && found.is_none() {
-        return Ok(Some(UsableDevice { kernel: None, config: WireguardInfo::default() }));
-    }
-    sysctls::keep_tunnel(run, &name, applier);
-    let config = match (changes.is_empty(), before) {
-        (true, Some(config)) => config,
-        _ => kernel.device(&name)?,
-    };
-    Ok(Some(UsableDevice { kernel: Some(kernel), config }))
 }
 
-/// In a dry run without a device any key will do: nothing is written.
-fn key(
+/// This host's keys. `in_use`: that of the first device. In a dry run none are made.
+fn keys(
     run: &Reconcile<'_>,
-    before: Option<&WireguardInfo>,
+    in_use: Option<&PrivateKey>,
     applier: &Applier,
-) -> anyhow::Result<PrivateKey> {
-    let in_use = before.and_then(|config| config.private_key.clone());
+) -> anyhow::Result<Option<HostKeys>> {
+    let (folder, machine_id) = (&run.settings.state_dir, &run.kernel.machine_id);
     if applier.is_dry() {
-        return Ok(in_use.unwrap_or_else(|| PrivateKey::of_random([1; 32])));
+        return Ok(encryption_key::read(folder, machine_id).ok().flatten());
     }
-    encryption_key::read_or_make(&run.settings.state_dir, &run.kernel.machine_id, in_use)
+    encryption_key::read_or_make(folder, machine_id, in_use.cloned()).map(Some)
 }
 
-fn found(rtnl: &Rtnl, kernel: &Wireguard) -> anyhow::Result<Option<FoundEncryption>> {
-    let name = device_name();
-    let Some(link) = rtnl.link(&name)? else { return Ok(None) };
-    let is_wireguard = link.kind.as_deref() == Some(KIND);
-    let config = if is_wireguard { Some(kernel.device(&name)?) } else { None };
-    let visible = |found: &IpNetwork| match found {
-        IpNetwork::V4(_) => true,
-        IpNetwork::V6(v6) => !v6.ip().is_unicast_link_local(),
-    };
-    let addresses = rtnl.addresses(Some(link.index))?.into_iter().map(|found| found.address);
-    let addresses = addresses.filter(visible).collect();
-    Ok(Some(FoundEncryption { link, config, addresses }))
-}
-
-/// Devices of ours under other names.
-fn renamed(rtnl: &Rtnl) -> Result<Vec<Link>, NetlinkError> {
-    let mut links = rtnl.links_of_kind(KIND)?;
-    links.retain(|link| link.name != device_name());
-    Ok(links)
-}
-
-/// One after the other; those after a failed one are not tried, and it is false.
-fn apply_all(
-    rtnl: &Rtnl,
-    device: Option<(&Wireguard, &EncryptionDevice)>,
-    changes: &[EncryptionChange],
-    applier: &mut Applier,
-) -> bool {
-    let before = applier.failures().len();
-    changes.iter().all(|change| {
-        applier.apply(change, || apply(rtnl, device, change));
-        applier.failures().len() == before
-    })
-}
-
-fn apply(
-    rtnl: &Rtnl,
-    device: Option<(&Wireguard, &EncryptionDevice)>,
-    change: &EncryptionChange,
-) -> anyhow::Result<()> {
-    let name = device_name();
-    let set = |change| vec![link::change(LinkRef::Name(&name), &change)];
-    let nothing = LinkChange::default();
-    let index = || -> anyhow::Result<u32> {
-        Ok(rtnl.link(&name)?.with_context(|| format!("{name} has just been deleted"))?.index)
-    };
-    let messages = match change {
-        EncryptionChange::Delete(index, _) => {
-            vec![link::delete(LinkRef::Index(*index)).tolerating(Errno::ENODEV)]
-        }
-        EncryptionChange::Create(mtu) => wireguard::add(&name, *mtu, ALIAS).into(),
-        EncryptionChange::Mark => set(LinkChange { alias: Some(ALIAS.to_owned()), ..nothing }),
-        EncryptionChange::Detach => set(LinkChange { master: Some(0), ..nothing }),
-        EncryptionChange::SetMtu(mtu) => set(LinkChange { mtu: Some(*mtu), ..nothing }),
-        EncryptionChange::Configure(_) => {
-            let (kernel, device) = device.context("a device that is only removed")?;
-            let configured = kernel.set_device(&name, &device.key, device.port);
-            return configured.map_err(|error| port_hint(error, device.port));
-        }
-        EncryptionChange::SetUp => {
-            let up = rtnl.apply(&set(LinkChange { up: true, ..nothing }));
-            let port = device.map_or(0, |(_, device)| device.port);
-            return up.map_err(|error| port_hint(error, port));
-        }
-        EncryptionChange::RemoveAddress(found) => {
-            vec![address::delete(index()?, *found).tolerating(Errno::EADDRNOTAVAIL)]
-        }
-        EncryptionChange::AddAddress(wanted) => {
-            if wanted.is_ipv6() {
-                sysctls::allow_ipv6(&name)?;
-            }
-            vec![address::add(index()?, *wanted).tolerating(Errno::EEXIST)]
-        }
-    };
-    Ok(rtnl.apply(&messages)?)
-}
-
-fn port_hint(error: NetlinkError, port: u16) -> anyhow::Error {
-    if error.errno() != Some(Errno::EADDRINUSE) {
-        return error.into();
-    }
-    let hint = Hint {
-        why: format!("another program, or another WireGuard device, has UDP port {port}"),
-        fix: "set ENCRYPTION_PORT (every host may have its own)".to_owned(),
-    };
-    anyhow::Error::from(error).context(hint)
+/// Now, as the kernel dates handshakes.
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -1,5 +1,7 @@
 //! Keeps the table that keeps clear text in.
 
+use std::num::NonZeroU16;
+
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Reconcile, own_table};
 use crate::agent::trigger::Scope;
@@ -61,12 +63,13 @@ fn wanted(run: &Reconcile<'_>) -> Option<Ruleset> {
     let encryption = run.settings.encryption?;
     let peers = run.peers.into_iter().flat_map(|peers| peers.by_name.values());
     let peers = peers.filter_map(|peer| {
-        let port = peer.wireguard?.port.get();
-        Some(EncryptionEnd { addresses: peer.addresses, port })
+        let end = peer.wireguard?;
+        let ports = [Some(end.port), end.rotation_port].map(|port| port.map(NonZeroU16::get));
+        Some(EncryptionEnd { addresses: peer.addresses, ports })
     });
     Some(ruleset(&EncryptionGuard {
         bridge: run.settings.bridge.clone(),
-        port: encryption.port,
+        ports: [encryption.port, encryption.rotation_port()],
         strict: encryption.strict,
         pools: run.pools().collect(),
         peers: peers.collect(),

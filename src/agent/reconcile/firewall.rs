@@ -74,8 +74,8 @@ fn pods_come_by(host_state: &HostState, peer_routes: &PeerRoutes) -> Vec<IfName>
     let tunnels = Family::BOTH.into_iter().filter(used).map(device_name);
     let uplink = host_state.uplinks.first().cloned();
     let direct = uplink.filter(|_| !peer_routes.direct.is_empty() || !peer_routes.is_tunneled());
-    let encrypted = (!peer_routes.encrypted.is_empty()).then(encryption::device_name);
-    direct.into_iter().chain(tunnels).chain(encrypted).collect()
+    let encrypted = (!peer_routes.encrypted.is_empty()).then(encryption::device_names);
+    direct.into_iter().chain(tunnels).chain(encrypted.into_iter().flatten()).collect()
 }
 
 /// Removes our tables, and our rules in the chains of others.

@@ -12,6 +12,7 @@ use ipnetwork::IpNetwork;
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::bridge::BridgeOutcome;
+use crate::agent::reconcile::encryption_rotation::{self, CachedRotation};
 use crate::agent::reconcile::guard::CachedGuards;
 use crate::agent::reconcile::policy::PolicyWork;
 use crate::agent::reconcile::profiles::CachedProfiles;
@@ -168,7 +169,7 @@ impl ObservedHost<'_> {
         applier: &mut Applier,
     ) -> (Vec<CheckProblems>, Option<WireguardEnd>) {
         let ObservedHost { run, host_state, peer_routes, scope } = *self;
-        let ReconcileCache { placed, table, tunnels, .. } = cache;
+        let ReconcileCache { placed, table, tunnels, rotation, .. } = cache;
         let mut firewall = |applier: &mut Applier| {
             reconcile::firewall::reconcile(run, host_state, peer_routes, table, applier)
         };
@@ -178,7 +179,8 @@ impl ObservedHost<'_> {
             // Before there is a device, and before another host that is new can be sent to.
             reconcile::tunnel_filter::reconcile(run, host_state, tunnels, applier);
         }
-        let routes = scope.routes.then(|| routes(run, host_state, peer_routes, placed, applier));
+        let known = (placed, rotation);
+        let routes = scope.routes.then(|| routes(run, host_state, peer_routes, known, applier));
         let (unreachable, encryption) = routes.unzip();
         let unreachable = unreachable.map(|found| (ProblemSource::PeerRoutes, found));
         let blocked = first.or_else(|| scope.firewall.then(|| firewall(applier)));
@@ -249,7 +251,7 @@ fn routes(
     run: &Reconcile<'_>,
     host_state: &HostState,
     peer_routes: &PeerRoutes,
-    placed: &mut BTreeSet<IpNetwork>,
+    (placed, rotation): (&mut BTreeSet<IpNetwork>, &mut CachedRotation),
     applier: &mut Applier,
 ) -> (Vec<Problem>, Option<WireguardEnd>) {
     let Some(peers) = run.peers else { return (Vec::new(), None) };
@@ -263,7 +265,7 @@ fn routes(
     let mut problems: Vec<Problem> = problems.collect();
     let encryption = reconcile::encryption::reconcile(run, host_state, peer_routes, applier);
     let Some(tunnels) = reconcile::tunnel::reconcile(run, host_state, peer_routes, applier) else {
-        return (problems, encryption.end());
+        return (problems, encryption.end(run));
     };
     tunnels.prepare(run, peer_routes, applier);
     encryption.prepare(peer_routes, applier);
@@ -283,7 +285,9 @@ fn routes(
     problems.extend(reconcile::routes::reconcile(run, &wanted, keeps, placed, applier));
     tunnels.tidy(run, peer_routes, applier);
     encryption.tidy(run, peer_routes, applier);
-    (problems, encryption.end())
+    let end = encryption.end(run);
+    problems.extend(encryption_rotation::advance(run, &encryption, peer_routes, rotation, applier));
+    (problems, end)
 }
 
 /// Hosts in clear text that become problems.

@@ -52,6 +52,7 @@ impl Agent {
             peers: state.peers.clone(),
             peer_routes: state.cache.peer_routes.last(),
             host_state: state.host_state.clone(),
+            rotation: state.cache.rotation.state(),
             etcd: state.etcd.clone(),
             contact: self.registry.contact().cloned(),
             policies,

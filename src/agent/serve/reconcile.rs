@@ -1,6 +1,6 @@
 //! One reconcile: when it is due, its input, and what follows from its outcome.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ipnetwork::IpNetwork;
 
@@ -16,6 +16,9 @@ use crate::inspect::host_state::attributes;
 use crate::inspect::pool_use::{addresses, scarce};
 use crate::net::PerFamily;
 use crate::policy::knowledge::HostKnowledge;
+
+/// How soon handshakes are looked at again, while keys are changed.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Agent {
     /// Reconciles if a scope is due. Not before the other hosts are
@@ -45,6 +48,10 @@ impl Agent {
         let seen =
             run::run(&self.input(&subnets, Some(&policies), scope), &mut cache, &mut applier);
         self.state.cache = cache;
+        if scope.routes {
+            let look_soon = self.state.cache.rotation.look_soon;
+            self.state.rotation_due = look_soon.then(|| Instant::now() + LOOK_AGAIN);
+        }
         if scope.links {
             self.state.networks.in_place =
                 self.state.networks.served.blocks.iter().copied().collect();
@@ -102,6 +109,10 @@ impl Agent {
             } else {
                 TriggerReason::START
             });
+        }
+        if self.state.rotation_due.take_if(|due| *due <= now).is_some() {
+            self.state.scope = self.state.scope.and(Scope::ROUTES);
+            self.state.reasons.and(TriggerReason::KEYS);
         }
         if self.files.take_due(now) {
             self.state.scope.files = true;

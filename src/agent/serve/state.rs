@@ -63,6 +63,8 @@ pub struct AgentState {
     /// When to look at everything.
     pub(super) resync_at: Instant,
     pub(super) retry: Duration,
+    /// When to look how far changes of WireGuard keys are.
+    pub(super) rotation_due: Option<Instant>,
     pub(super) ready: bool,
     pub(super) announcement: Announcement,
     /// The operator wants the settings to be read again.
@@ -132,6 +134,7 @@ impl AgentState {
             rate_limit: RepairRateLimit::default(),
             resync_at: now,
             retry: RETRY,
+            rotation_due: None,
             ready: false,
             announcement: Announcement::new(now),
             reload_requested: false,

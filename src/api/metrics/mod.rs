@@ -301,6 +301,11 @@ fn encryption(page: &mut Page, known: &AgentSnapshot) {
     let sent: u64 = peers.values().map(|peer| peer.sent_bytes).sum();
     bytes.sample(&[("direction", "received")], received as f64);
     bytes.sample(&[("direction", "sent")], sent as f64);
+    if let Some(rotation) = known.rotation {
+        let help = "Age of this host's WireGuard key.";
+        let age = rotation.made.elapsed().unwrap_or_default();
+        page.gauges("humanz_encryption_key_age_seconds", help).sample(&[], age.as_secs_f64());
+    }
     let Ok(counts) = Nft::open().and_then(|nft| nft.counts(ENCRYPTION_TABLE)) else { return };
     let help =
         "Packets that were dropped to keep clear text in, or to keep strangers from the port.";

@@ -15,8 +15,8 @@ use crate::api::problems::{gateways, problems};
 use crate::api::status::policies::policies;
 use crate::api::status::{
     Addresses, BlockStatus, ChangeStatus, ConnectionStatus, EncryptionStatus, EtcdStatus,
-    FirewallStatus, KubernetesStatus, LeaseStatus, Loop, NodeStatus, PeerStatus, ProbeStatus,
-    Problems, SCHEMA, Status,
+    FirewallStatus, KeyStatus, KubernetesStatus, LeaseStatus, Loop, NodeStatus, PeerStatus,
+    ProbeStatus, Problems, SCHEMA, Status,
 };
 use crate::checks::probe::ProbeStats;
 use crate::inspect::pool_use::{Use, addresses};
@@ -25,7 +25,7 @@ use crate::net::node_name::NodeName;
 use crate::net::time::timestamp;
 use crate::net::{PerFamily, Problem, ProblemKind, PublicKey};
 use crate::netlink::wireguard::WireguardPeer;
-use crate::plan::encryption::EncryptedPeer;
+use crate::plan::encryption::{EncryptedPeer, KeyState, Stage};
 use crate::plan::peer_routes::{LocalBackend, PeerRoutes};
 use crate::policy::Scoped;
 use crate::settings::Source;
@@ -76,6 +76,7 @@ pub fn host(
         kubernetes: kubernetes(snapshot),
         backend: Some(backend(snapshot.settings.backend).to_owned()),
         peers: peers(snapshot, probed),
+        encryption: snapshot.rotation.map(key),
         firewall: Some(firewall(&problems)),
         policies: Some(policies(snapshot, &problems)),
         addresses: Some(uses.iter().map(usage).collect()),
@@ -96,6 +97,16 @@ pub fn change(entry: &JournalEntry) -> ChangeStatus {
 
 fn moment(at: SystemTime) -> String {
     timestamp(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+}
+
+fn key(of: KeyState) -> KeyStatus {
+    let stage = match of.stage {
+        Stage::Steady => "steady",
+        Stage::Leaving => "leaving",
+        Stage::Returning => "returning",
+    };
+    let age_seconds = of.made.elapsed().unwrap_or_default().as_secs_f64();
+    KeyStatus { made: moment(of.made), age_seconds, stage: stage.to_owned() }
 }
 
 fn node((name, machine_id): (&str, &str), snapshot: Option<&AgentSnapshot>) -> NodeStatus {

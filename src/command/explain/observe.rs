@@ -25,7 +25,6 @@ use crate::netlink::wireguard::{self, Wireguard, WireguardPeer};
 use crate::nft::Nft;
 use crate::os::netns::{self, NetNs};
 use crate::os::{echo, sysctl};
-use crate::plan::encryption;
 use crate::plan::firewall::tunnels::TUNNELS_TABLE;
 use crate::plan::firewall::{AGENT_TABLE, standalone_table};
 use crate::plan::guard::{DropReason, TABLE};
@@ -251,9 +250,9 @@ fn lookup(rtnl: &Rtnl, address: IpAddr) -> Result<Lookup, Exit> {
         Some(index) => rtnl.link_by_index(index).context("look at a link")?,
         None => None,
     };
-    let is_encrypted =
-        link.as_ref().is_some_and(|link| link.kind.as_deref() == Some(wireguard::KIND));
-    let encrypted = is_encrypted.then(|| encrypted_to(address).map_err(|error| why(&error)));
+    let device = link.as_ref().filter(|link| link.kind.as_deref() == Some(wireguard::KIND));
+    let encrypted =
+        device.map(|device| encrypted_to(&device.name, address).map_err(|error| why(&error)));
     let tunnel = match (link.filter(|link| link.vxlan.is_some()), &way) {
         (Some(link), Ok(Some(way))) => Some(tunnel(rtnl, link.index, *way, address)?),
         _ => None,
@@ -261,10 +260,10 @@ fn lookup(rtnl: &Rtnl, address: IpAddr) -> Result<Lookup, Exit> {
     Ok(Lookup { way, entering: Ok(()), neighbours, tunnel, encrypted })
 }
 
-/// The host that the device sends packets for `address` to.
-fn encrypted_to(address: IpAddr) -> Result<Option<EncryptedHop>, NetlinkError> {
+/// The host that this device sends packets for `address` to.
+fn encrypted_to(device: &IfName, address: IpAddr) -> Result<Option<EncryptedHop>, NetlinkError> {
     let Some(kernel) = Wireguard::open()? else { return Ok(None) };
-    let peers = kernel.device(&encryption::device_name())?.peers;
+    let peers = kernel.device(device)?.peers;
     let prefix = |peer: &WireguardPeer| {
         let allowed = peer.allowed.iter().filter(|network| network.contains(address));
         allowed.map(|network| network.prefix()).max()

@@ -60,14 +60,20 @@ fn tunnel(Tunnel { mac, vni, port }: Tunnel) -> Value {
     json!({ "mac": mac.to_string(), "vni": vni, "port": port })
 }
 
-fn wireguard(WireguardEnd { public_key, port }: WireguardEnd, is_claimed: bool) -> Value {
-    json!({ "public_key": public_key.to_string(), "port": port, "claimed": is_claimed })
+fn wireguard(end: WireguardEnd, is_claimed: bool) -> Value {
+    json!({
+        "public_key": end.public_key.to_string(),
+        "port": end.port,
+        "claimed": is_claimed,
+        "rotation_port": end.rotation_port,
+        "next_key": end.next.map(|key| key.to_string()),
+    })
 }
 
 /// The host has claimed the key that it publishes, and no other host had it before.
 fn is_claimed(cluster: &ClusterView, host: &NodeName, end: WireguardEnd) -> bool {
     let found = &cluster.snapshot;
-    found.wireguard_keys.get(host).is_some_and(|claim| claim.value == end.public_key)
+    found.wireguard_keys.get(host).is_some_and(|claim| claim.value == end.newest())
         && key_owners::owners(found).get(&end.public_key) == Some(&host)
 }
 
@@ -120,9 +126,10 @@ fn text(cluster: &ClusterView, host: &NodeName, keys: &[(String, i64)], style: S
     )
 }
 
-fn wireguard_text(WireguardEnd { public_key, port }: WireguardEnd, is_claimed: bool) -> String {
+fn wireguard_text(end: WireguardEnd, is_claimed: bool) -> String {
     let claim = if is_claimed { "" } else { ", a key that is not claimed" };
-    format!("WireGuard {public_key}, UDP port {port}{claim}")
+    let next = end.next.map(|key| format!(", changes to {key}")).unwrap_or_default();
+    format!("WireGuard {}, UDP port {}{claim}{next}", end.public_key, end.port)
 }
 
 fn tunnel_text(Tunnel { mac, vni, port }: Tunnel) -> String {

@@ -1,7 +1,7 @@
 //! Pure. The status as text.
 
 use crate::api::status::{
-    ChangeStatus, ConnectionStatus, EtcdStatus, KubernetesStatus, Loop, PeerStatus,
+    ChangeStatus, ConnectionStatus, EtcdStatus, KeyStatus, KubernetesStatus, Loop, PeerStatus,
     PolicySourceStatus, Status,
 };
 use crate::command::status::shown::Shown;
@@ -18,19 +18,18 @@ const LATEST: usize = 5;
 /// One screen.
 pub fn screen(shown: &Shown, style: Style) -> String {
     let status = &shown.status;
-    let mut text = facts(
-        &[
-            ("host", host(status)),
-            ("agent", agent(shown)),
-            ("lease", lease(status)),
-            store(status),
-            ("pods", pods(shown)),
-            ("firewall", firewall(status)),
-            ("policies", policies(status)),
-            ("hosts", hosts(status)),
-        ],
-        style,
-    );
+    let mut rows = vec![
+        ("host", host(status)),
+        ("agent", agent(shown)),
+        ("lease", lease(status)),
+        store(status),
+        ("pods", pods(shown)),
+        ("firewall", firewall(status)),
+        ("policies", policies(status)),
+        ("hosts", hosts(status)),
+    ];
+    rows.extend(status.encryption.as_ref().map(|key| ("encryption", encryption(key))));
+    let mut text = facts(&rows, style);
     let peers = peers(status);
     if !peers.is_empty() {
         text.push('\n');
@@ -177,6 +176,15 @@ fn pods(shown: &Shown) -> String {
         lines.push(line);
     }
     lines.join("\n")
+}
+
+fn encryption(key: &KeyStatus) -> String {
+    let change = match key.stage.as_str() {
+        "steady" => "",
+        "leaving" => "; it is changed: hosts go over to the second device",
+        _ => "; it was changed: hosts return to the first device",
+    };
+    format!("WireGuard, this host's key is of {}{change}", key.made)
 }
 
 fn firewall(status: &Status) -> String {

@@ -29,6 +29,7 @@ pub fn status(host: &Host) -> (Status, Vec<String>) {
         peers: host.peers.clone(),
         peer_routes: found.peer_routes.clone(),
         host_state: found.outcome.as_ref().map(|outcome| outcome.host_state.clone()),
+        rotation: None,
         etcd: store_status(host),
         contact: None,
         policies: last_policies(host).map(Arc::new),

@@ -75,6 +75,30 @@ pub struct WireguardEnd {
     pub public_key: PublicKey,
     /// UDP port.
     pub port: NonZeroU16,
+    /// UDP port of the second device, which hosts have while one of them changes its key. `None`: a version that
+    /// knows of no such change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation_port: Option<NonZeroU16>,
+    /// The key of its second device while it changes keys: the one to come, and at last the one in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<PublicKey>,
+}
+
+impl WireguardEnd {
+    /// An end that changes no key.
+    pub fn new(public_key: PublicKey, port: NonZeroU16) -> WireguardEnd {
+        WireguardEnd { public_key, port, rotation_port: None, next: None }
+    }
+
+    /// The key that is claimed: before it is published.
+    pub fn newest(&self) -> PublicKey {
+        self.next.unwrap_or(self.public_key)
+    }
+
+    /// The keys of both devices, that of the first one first.
+    pub fn keys(self) -> impl Iterator<Item = PublicKey> {
+        std::iter::once(self.public_key).chain(self.next.filter(|next| *next != self.public_key))
+    }
 }
 
 /// Identifier and port of a VXLAN tunnel.

@@ -425,7 +425,7 @@ fn a_starting_agent_waits_for_the_end_of_an_alive_key_from_before() {
 /// Host h1 publishes this key.
 fn with_key(number: u8) -> HostAttributes {
     let port = 10401.try_into().unwrap();
-    let wireguard = Some(WireguardEnd { public_key: PublicKey([number; 32]), port });
+    let wireguard = Some(WireguardEnd::new(PublicKey([number; 32]), port));
     HostAttributes { wireguard, ..HostAttributes::default() }
 }
 

@@ -165,7 +165,9 @@ mod tests {
 
     fn check(found: Option<FoundEncryption>, others: &[Link], expected: &[&str]) {
         let changes = changes(&wanted(), found.as_ref(), others).unwrap();
-        let lines: Vec<String> = changes.iter().map(|change| change.line().to_string()).collect();
+        let name = device_name();
+        let line = |change| (&name, change).line().to_string();
+        let lines: Vec<String> = changes.iter().map(line).collect();
         assert_eq!(lines, expected);
         assert!(lines.iter().all(|line| !line.contains("BQUF")), "the key is shown nowhere");
     }

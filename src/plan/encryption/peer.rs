@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnetwork::IpNetwork;
 
+use crate::lease::records::NodeName;
 use crate::net::{Family, IfName, Mac, PerFamily, PublicKey, subnet};
 use crate::netlink::wireguard::{KEEPALIVE_SECS, NewWireguardPeer, WireguardPeer};
 use crate::plan::routes::NextHop;
@@ -20,6 +21,13 @@ pub struct EncryptedPeer {
     pub addresses: PerFamily<IpAddr>,
     /// UDP port of its device.
     pub port: u16,
+    /// That of its second device; `None`: a version that has none.
+    pub rotation_port: Option<u16>,
+    /// The key of its second device, while it changes keys.
+    pub next: Option<PublicKey>,
+    pub host: NodeName,
+    /// Its agent runs.
+    pub alive: bool,
     /// Its pod subnets, and its blocks of tenants' networks.
     pub subnets: Vec<IpNetwork>,
     /// The MTU of outer packets to it, as it published.
@@ -36,7 +44,13 @@ pub enum PeerChange {
 
 /// The name of the device.
 pub fn device_name() -> IfName {
-    "humanz-wg".parse().expect("a name of an interface")
+    let [first, _] = device_names();
+    first
+}
+
+/// Its name, and that of the second one, which is there while a host changes its key.
+pub fn device_names() -> [IfName; 2] {
+    ["humanz-wg", "humanz-wg2"].map(|name| name.parse().expect("a name of an interface"))
 }
 
 /// Bytes that WireGuard adds to a packet: 16 of header, 16 of authentication, 8 of UDP, and 20 or 40 of IP.
@@ -132,6 +146,10 @@ mod tests {
                 v6: format!("2001:db8::{number}").parse().ok(),
             },
             port: 10401,
+            rotation_port: Some(10402),
+            next: None,
+            host: format!("h{number}").parse().unwrap(),
+            alive: true,
             subnets: vec![format!("10.244.{number}.0/24").parse().unwrap()],
             mtu_bytes: None,
         }

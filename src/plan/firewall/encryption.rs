@@ -12,7 +12,7 @@ use crate::net::{Family, IfName, PerFamily};
 use crate::nft::{
     Action, Chain, Element, Field, Hook, Match, NftRule, Ruleset, Set, Shape, Type, Value, Verdict,
 };
-use crate::plan::encryption::device_name;
+use crate::plan::encryption::device_names;
 use crate::plan::firewall::{PRIORITY_RAW, base};
 
 /// The table's name. No network's table can have it: theirs is `humanz_<network>`.
@@ -38,8 +38,8 @@ const UDP: u8 = 17;
 pub struct EncryptionGuard {
     /// The bridge that the pods are plugged into.
     pub bridge: IfName,
-    /// UDP port of this host's device.
-    pub port: u16,
+    /// UDP ports of this host's devices.
+    pub ports: [u16; 2],
     /// Nothing in clear text.
     pub strict: bool,
     /// Where the pods of all hosts have their addresses.
@@ -53,7 +53,8 @@ pub struct EncryptionGuard {
 pub struct EncryptionEnd {
     /// Its node addresses.
     pub addresses: PerFamily<IpAddr>,
-    pub port: u16,
+    /// UDP ports of its devices.
+    pub ports: [Option<u16>; 2],
 }
 
 /// The table that `guard` asks for.
@@ -67,12 +68,12 @@ pub fn ruleset(guard: &EncryptionGuard) -> Ruleset {
         base_chain("leaving", Hook::POSTROUTING, guard.clear(LEAVING, Match::Destination, false)),
     ];
     let mut chains: Vec<Chain> = strict.into_iter().filter(|_| guard.strict).collect();
-    let received = NftRule {
+    let received = guard.ports.map(|port| NftRule {
         comment: "encrypted packets".to_owned(),
-        matches: vec![Match::UdpTo(guard.port)],
+        matches: vec![Match::UdpTo(port)],
         action: Action::Verdict(Verdict::Jump(CHECKED.to_owned())),
-    };
-    chains.push(base_chain("received", Hook::INPUT, vec![received]));
+    });
+    chains.push(base_chain("received", Hook::INPUT, received.into()));
     chains.push(Chain { name: CHECKED.to_owned(), base: None, rules: guard.checked() });
     chains.push(base_chain("sent", Hook::FORWARD, Family::BOTH.map(|of| guard.sent(of)).into()));
     let hosts =
@@ -89,7 +90,8 @@ pub fn ruleset(guard: &EncryptionGuard) -> Ruleset {
 impl EncryptionGuard {
     fn inside(&self) -> Set {
         let loopback = "lo".parse().expect("a name of an interface");
-        let names = [self.bridge.clone(), device_name(), loopback];
+        let [first, second] = device_names();
+        let names = [self.bridge.clone(), first, second, loopback];
         Set {
             name: INSIDE.to_owned(),
             shape: Shape::set([Type::Interface]),
@@ -107,11 +109,14 @@ impl EncryptionGuard {
         }
     }
 
-    /// The other hosts' node addresses, each with its port.
+    /// The other hosts' node addresses, each with its ports.
     fn ends(&self, family: Family) -> Set {
-        let ends = self.peers.iter().filter_map(|peer| {
-            let address = peer.addresses.get(family)?;
-            Some(Element::key([Value::address(*address), Value::port(peer.port)]))
+        let ends = self.peers.iter().flat_map(|peer| {
+            let address = peer.addresses.get(family).copied();
+            let ports = peer.ports.into_iter().flatten();
+            ports.filter_map(move |port| {
+                Some(Element::key([Value::address(address?), Value::port(port)]))
+            })
         });
         let shape = Shape::set([Type::address(family), Type::Port]);
         Set { name: ends_set(family).to_owned(), shape, elements: ends.collect() }
@@ -187,7 +192,7 @@ mod tests {
     fn guard(strict: bool) -> EncryptionGuard {
         EncryptionGuard {
             bridge: "humanz0".parse().unwrap(),
-            port: 10401,
+            ports: [10401, 10402],
             strict,
             pools: vec!["10.244.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()],
             peers: vec![EncryptionEnd {
@@ -195,7 +200,7 @@ mod tests {
                     v4: "192.0.2.2".parse().ok(),
                     v6: "2001:db8::2".parse().ok(),
                 },
-                port: 7000,
+                ports: [Some(7000), Some(7001)],
             }],
         }
     }
@@ -212,13 +217,14 @@ mod tests {
         sets.iter().map(set).chain(rules).collect()
     }
 
-    const PORTS: [&str; 12] = [
-        "@inside \"humanz-wg\", \"humanz0\", \"lo\"",
+    const PORTS: [&str; 13] = [
+        "@inside \"humanz-wg\", \"humanz-wg2\", \"humanz0\", \"lo\"",
         "@nodes4 192.0.2.2",
-        "@ends4 192.0.2.2 . 7000",
+        "@ends4 192.0.2.2 . 7000, 192.0.2.2 . 7001",
         "@nodes6 2001:db8::2",
-        "@ends6 2001:db8::2 . 7000",
+        "@ends6 2001:db8::2 . 7000, 2001:db8::2 . 7001",
         "received: meta l4proto udp th dport 10401 counter jump checked",
+        "received: meta l4proto udp th dport 10402 counter jump checked",
         "checked: iifname \"humanz0\" counter drop",
         "checked: ip saddr @nodes4 counter accept",
         "checked: ip6 saddr @nodes6 counter accept",

@@ -210,7 +210,7 @@ fn encrypting(backend: LocalBackend, encryption: LocalEncryption) -> Host {
 fn with_key(peer: Peer) -> Peer {
     let public_key = crate::net::PublicKey([7; 32]);
     let port = std::num::NonZeroU16::new(7000).unwrap();
-    Peer { wireguard: Some(records::WireguardEnd { public_key, port }), ..peer }
+    Peer { wireguard: Some(records::WireguardEnd::new(public_key, port)), ..peer }
 }
 
 const BOTH_PODS: &[&str] = &["10.1.2.0/24", "fd00:0:0:2::/64"];

@@ -1,0 +1,95 @@
+//! Hosts change their keys under traffic: no packet is lost, and none is in clear text.
+
+use std::time::Duration;
+
+use humanz::net::PublicKey;
+use humanz::plan::encryption::device_names;
+
+use crate::capture::Capture;
+use crate::hosts::{Encrypted, device, encrypted, wait_for_routes};
+use crate::stream::Stream;
+use crate::support::Node;
+use crate::support::node::Place;
+use crate::support::ping::Pinger;
+use crate::support::wait::eventually;
+
+/// Two times as long as all hosts must be silent on a device, and some more.
+const CHANGED: Duration = Duration::from_secs(90);
+
+const KEY_FILE: &str = "/var/lib/humanz/wireguard.key";
+
+fn has_second(host: &Node) -> bool {
+    let [_, second] = device_names();
+    host.run(&format!("ip link show {second}")).succeeded()
+}
+
+fn key(host: &Node) -> PublicKey {
+    device(host).public_key.unwrap()
+}
+
+fn ask(host: &Node) {
+    host.write("/var/lib/humanz/wireguard.rotate", "");
+}
+
+/// The host has another key than `old`, and no host has a second device any more.
+fn wait_for_change(all: &Encrypted, number: usize, old: PublicKey) {
+    eventually("the key is changed", CHANGED, || {
+        let now = key(all.host(number));
+        let hosts = || all.cluster.hosts.iter();
+        let second: Vec<bool> = hosts().map(has_second).collect();
+        if now != old && !second.contains(&true) {
+            return Ok(());
+        }
+        Err(format!("{now} was {old}; second devices: {second:?}"))
+    });
+}
+
+/// Traffic of both families, both ways, between the hosts of one segment and across the router.
+struct Traffic {
+    pingers: Vec<Pinger>,
+    stream: Stream,
+    capture: Capture,
+}
+
+impl Traffic {
+    fn start(all: &Encrypted) -> Traffic {
+        let capture = Capture::start(&all.cluster);
+        let [one, two, three] = &all.pods[..] else { panic!("three pods") };
+        let pairs = [(one, two.v4()), (three, one.v6())];
+        let pingers = pairs.map(|(from, to)| Pinger::start(from, to)).into();
+        Traffic { pingers, stream: Stream::start(one, two), capture }
+    }
+
+    fn assert_nothing_lost(self, when: &str) {
+        self.capture.assert_encrypted(when);
+        let pause = self.stream.assert_whole();
+        println!("{when}: the stream is whole, its longest pause was {pause:?}");
+        for pinger in self.pingers {
+            let report = pinger.report();
+            println!("{when}: {}: {} sent, {} lost", report.name, report.sent, report.lost.len());
+            assert!(report.lost.is_empty(), "{report:?}");
+        }
+    }
+}
+
+#[test]
+fn a_change_of_the_key_loses_nothing_and_sends_nothing_in_clear_text() {
+    let Some(all) = encrypted() else { return };
+    let traffic = Traffic::start(&all);
+    for number in [1, 2] {
+        let old = key(all.host(number));
+        ask(all.host(number));
+        wait_for_change(&all, number, old);
+        let claim = all.cluster.etcd.get(&format!("/humanz/v1/wireguard/h{number}"));
+        assert_eq!(claim, Some(key(all.host(number)).to_string()));
+        let mode = all.host(number).run(&format!("stat -c %a {KEY_FILE}")).ok();
+        assert_eq!(mode.trim(), "600");
+        for host in all.cluster.hosts.iter() {
+            let peers = device(host).peers;
+            assert!(peers.iter().all(|peer| peer.key != old), "{}", host.name());
+            wait_for_routes(host, 4);
+        }
+    }
+    traffic.assert_nothing_lost("two hosts changed keys");
+    all.all_reach();
+}
