@@ -416,6 +416,9 @@ fn as_compare(condition: &Condition) -> Compare {
         Condition::Unchanged { key, modified } => {
             Compare::mod_revision(key.as_str(), CompareOp::Equal, *modified)
         }
+        Condition::Created { key, created } => {
+            Compare::create_revision(key.as_str(), CompareOp::Equal, *created)
+        }
         Condition::Exists { key } => Compare::create_revision(key.as_str(), CompareOp::Greater, 0),
         Condition::RangeUnchanged { prefix, since } => {
             Compare::mod_revision(prefix.as_str(), CompareOp::Less, since + 1)

@@ -5,10 +5,15 @@
 //! and no later write changes that. A host uses a block only once it has read its own key, and with it every key
 //! that was created before.
 
+pub mod empty;
+pub mod known_store;
+pub mod session;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnetwork::IpNetwork;
 
+use crate::lease::blocks::known_store::KnownStore;
 use crate::lease::choose::free_slot;
 use crate::lease::peers::Owners;
 use crate::lease::records::{Key, NodeName, Roots};
@@ -206,27 +211,33 @@ impl BlockFault {
     }
 }
 
-/// Takes `block` of the network with this name, if the record of `host` has not changed since the revision
-/// `record`: it is this machine's.
+/// Takes `block` of the network with this name, if in `store` neither the record of `host` has changed, so that it is
+/// this machine's, nor the settings, so that no other host has noticed a loss of data that this one has not.
 pub fn take(
     roots: &Roots,
     host: &NodeName,
     block: IpNetwork,
     network: &str,
-    record: i64,
+    store: &KnownStore,
 ) -> Transaction {
     let (mut transaction, key) = (Transaction::default(), roots.block(host, block));
-    transaction.unchanged(roots.key(&Key::Node(host.clone())), record);
+    transaction.unchanged(roots.key(&Key::Node(host.clone())), store.record);
+    transaction.unchanged(roots.key(&Key::Config), store.settings);
     transaction.unchanged(&key, 0);
     transaction.put(key, network);
     transaction
 }
 
-/// Gives `block` back, on the same condition.
-pub fn give_back(roots: &Roots, host: &NodeName, block: IpNetwork, record: i64) -> Transaction {
+/// Gives `block` back, if the record of `host` has not changed since the revision `record`, and if its key is the one that was created then.
+pub fn give_back(
+    roots: &Roots,
+    host: &NodeName,
+    (block, created): (IpNetwork, i64),
+    record: i64,
+) -> Transaction {
     let (mut transaction, key) = (Transaction::default(), roots.block(host, block));
     transaction.unchanged(roots.key(&Key::Node(host.clone())), record);
-    transaction.exists(&key);
+    transaction.created(&key, created);
     transaction.delete(key);
     transaction
 }

@@ -18,6 +18,8 @@ pub struct Transaction {
 pub enum Condition {
     /// The key was last changed at the revision `modified`; 0: it does not exist.
     Unchanged { key: String, modified: i64 },
+    /// The key was created at the revision `created`, and not deleted since.
+    Created { key: String, created: i64 },
     /// There is such a key.
     Exists { key: String },
     /// No key with `prefix` was changed after the revision `since`.
@@ -62,7 +64,9 @@ impl Transaction {
 
     fn collect<'a>(&'a self, written: &mut BTreeSet<&'a str>, read: &mut BTreeSet<&'a str>) {
         read.extend(self.conditions.iter().map(|condition| match condition {
-            Condition::Unchanged { key, .. } | Condition::Exists { key } => key.as_str(),
+            Condition::Unchanged { key, .. }
+            | Condition::Created { key, .. }
+            | Condition::Exists { key } => key.as_str(),
             Condition::RangeUnchanged { prefix, .. } | Condition::NoneHas { prefix, .. } => prefix,
         }));
         for write in &self.writes {
@@ -77,6 +81,11 @@ impl Transaction {
 
     pub fn unchanged(&mut self, key: impl Into<String>, modified: i64) -> &mut Transaction {
         self.conditions.push(Condition::Unchanged { key: key.into(), modified });
+        self
+    }
+
+    pub fn created(&mut self, key: impl Into<String>, created: i64) -> &mut Transaction {
+        self.conditions.push(Condition::Created { key: key.into(), created });
         self
     }
 

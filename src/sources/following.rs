@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::kube::KubeSettings;
+use crate::lease::blocks::session::BlockInputs;
 use crate::net::node_name::NodeName;
 use crate::os::event_loop::EventLoop;
 use crate::policy::held::PodOwners;
 use crate::policy::members::peers;
 use crate::policy::{Members, Selector, SourceUpdate};
-use crate::sources::blocks::{BlockInputs, Blocks, BlocksStart, BlocksUpdate, blocks};
+use crate::sources::blocks::{Blocks, BlocksStart, BlocksUpdate, blocks};
 use crate::sources::cluster_state::PodScope;
 use crate::sources::exchange::{Exchange, exchange};
 use crate::sources::exchanged::{ExchangeInputs, ExchangeStart, Exchanged};

@@ -35,7 +35,7 @@ mod references;
 mod shared;
 mod stored;
 
-pub use blocks::{BlockInputs, Blocks, BlocksStart, BlocksUpdate, WantedBlocks, blocks};
+pub use blocks::{Blocks, BlocksStart, BlocksUpdate, blocks};
 pub use change::{Change, Effect, Planned};
 pub use cluster_state::{ClusterState, PodScope};
 pub use exchange::{Exchange, exchange};

@@ -20,6 +20,7 @@ impl World {
         copy.installed = self.hosts[host].installed;
         copy.wide = self.hosts[host].wide;
         copy.disk = self.hosts[host].disk.clone();
+        copy.blocks.kept = self.hosts[host].blocks.kept.clone();
         self.hosts.push(copy);
         self.start(number);
     }

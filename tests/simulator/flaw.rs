@@ -38,4 +38,12 @@ pub enum Flaw {
     TransactionProvesNothing,
     /// A starting agent treats hosts that it has not read yet as removed.
     RemovesBeforeReading,
+    /// Of two keys of one block the later one counts.
+    LatestBlockCounts,
+    /// A block is used once its key is written, before it is read which keys were created before.
+    BlockUsedBeforeRead,
+    /// A plugin does not look again whether its block is still open once it has an address.
+    BlockLeftUnderPods,
+    /// Blocks that etcd lost are free at once.
+    BlocksNotRemembered,
 }

@@ -13,6 +13,7 @@ use humanz::net::{PerFamily, PublicKey};
 use ipnetwork::IpNetwork;
 
 use super::flaw::Flaw;
+use super::networks::HostBlocks;
 
 pub struct Host {
     pub number: usize,
@@ -42,6 +43,8 @@ pub struct Host {
     pub disk: Option<Saved>,
     /// The subnet whose claim it may write, where it has a role of its own.
     pub reserved: Option<IpNetwork>,
+    /// Its blocks of networks, and the pods there.
+    pub blocks: HostBlocks,
     /// The subnet of its bridge and pods.
     pub uses: Option<IpNetwork>,
 }
@@ -93,6 +96,7 @@ impl Host {
             disturbed: 0,
             disk: None,
             reserved: None,
+            blocks: HostBlocks::default(),
             uses: None,
         }
     }

@@ -13,7 +13,7 @@ use super::overwritten::as_read;
 use super::world::World;
 
 /// How long survivors of a loss need until they have restored the known keys, in milliseconds.
-const SURVIVORS: u64 = 1_000;
+pub const SURVIVORS: u64 = 1_000;
 
 /// The outcome of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +28,8 @@ pub enum Verdict {
 
 /// Something that must not happen.
 pub struct Violation {
-    what: String,
-    unavoidable: bool,
+    pub what: String,
+    pub unavoidable: bool,
 }
 
 impl Violation {
@@ -109,7 +109,7 @@ impl World {
                     continue;
                 }
             };
-            let compares = |condition: &Condition| matches!(condition, Condition::Unchanged { key: compared, .. } if compared == key);
+            let compares = |condition: &Condition| matches!(condition, Condition::Unchanged { key: compared, .. } | Condition::Created { key: compared, .. } if compared == key);
             if !transaction.conditions.iter().any(compares) {
                 self.wrong(format!("h{host} writes {key} without a condition on it"));
             }
@@ -185,6 +185,7 @@ impl World {
             .filter(|host| !self.stands_back(*host))
             .collect();
         self.judge_copies(&present);
+        self.judge_blocks_at_rest();
         for host in &present {
             let fault = self.fault_at_rest(*host, &found, &present);
             if let Some(fault) = fault.filter(|_| !full) {

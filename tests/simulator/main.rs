@@ -5,10 +5,13 @@
 //! `SCHEDULES` is how many there are.
 #![allow(clippy::print_stdout, reason = "a test may talk")]
 
+mod block_judge;
+mod block_keys;
 mod copies;
 mod flaw;
 mod host;
 mod judge;
+mod networks;
 mod overwritten;
 mod random;
 mod roles;
@@ -22,7 +25,7 @@ use std::thread;
 
 use flaw::Flaw;
 use judge::Verdict;
-use script::{LOSSES, OVERWRITING, Script};
+use script::{LOSSES, OVERWRITING, PODS, Script};
 use world::World;
 
 /// How many schedules unless `SCHEDULES` says otherwise.
@@ -222,4 +225,24 @@ fn a_transaction_that_proves_nothing_is_detected() {
 fn replay() {
     let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     println!("{}", report(Script::of(seed), Flaw::None));
+}
+
+#[test]
+fn later_keys_of_blocks_that_count_are_detected() {
+    detected_in(Some(PODS), Flaw::LatestBlockCounts, &["both use block"]);
+}
+
+#[test]
+fn a_block_that_is_used_before_its_key_is_read_is_detected() {
+    detected_in(Some(PODS), Flaw::BlockUsedBeforeRead, &["both use block"]);
+}
+
+#[test]
+fn a_plugin_that_does_not_look_again_is_detected() {
+    detected_in(Some(PODS), Flaw::BlockLeftUnderPods, &["both use block"]);
+}
+
+#[test]
+fn lost_blocks_that_are_free_at_once_are_detected() {
+    detected_in(Some(LOSSES), Flaw::BlocksNotRemembered, &["both use block"]);
 }

@@ -76,6 +76,7 @@ impl World {
                 let transaction = leave::transaction(&found, &keys, &self.store.roots);
                 let gone = self.store.commit(&transaction);
                 self.note(|_| format!("the operator removes {host}: {gone:?}"));
+                self.remove_blocks(host);
             }
         }
         for host in 0..self.hosts.len() {

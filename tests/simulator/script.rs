@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::networks::NETWORKS;
 use super::overwritten::Target;
 use super::random::Random;
 
@@ -34,6 +35,10 @@ pub enum Act {
     Steal(usize),
     /// The operator configures the host with a wider pool.
     Widen(usize),
+    /// A pod of that network starts on the host.
+    Pod(usize, usize),
+    /// A pod of the host ends.
+    PodEnds(usize),
     /// A host with the Python agent joins.
     Python(usize),
     /// etcd does not answer.
@@ -85,6 +90,10 @@ impl Script {
         Script::in_style(seed, None)
     }
 
+    pub fn has_pods(&self) -> bool {
+        self.acts.iter().any(|planned| matches!(planned.act, Act::Pod(..)))
+    }
+
     /// The same with events of that kind, if one is given.
     pub fn in_style(seed: u64, style: Option<u64>) -> Script {
         let mut random = Random::new(seed);
@@ -111,6 +120,7 @@ impl Script {
             let at = 1_000 + random.below(90_000);
             acts.push(Planned { at, act: act(style, hosts, &mut random) });
         }
+        acts.extend(pods(seed, hosts, style));
         acts.sort_by_key(|planned| planned.at);
         let rests = [0, 0, 300, 1_000][Random::new(seed ^ 0x4e57).below(4) as usize];
         let own_keys_only = Random::new(seed ^ 0x20135).happens(500);
@@ -122,6 +132,9 @@ impl Script {
 /// [`Script::in_style`] with losses of data, and with keys that others overwrite.
 pub const LOSSES: u64 = 1;
 pub const OVERWRITING: u64 = 7;
+
+/// [`Script::in_style`] with many pods of tenants' networks; no seed alone has it.
+pub const PODS: u64 = 9;
 
 /// `style`: 0 with hosts of the Python agent, 1 and 2 with losses of data, 3 with hosts that leave,
 /// 4 with wider pools, 5 with copied machines, 6 with backups that have hosts that left, 7 with keys that
@@ -153,6 +166,22 @@ fn act(style: u64, hosts: usize, random: &mut Random) -> Act {
         10 => [Act::Down, Act::Up][random.below(2) as usize],
         _ => Act::Compact,
     }
+}
+
+/// Pods of tenants' networks: many in schedules of their style, some in one of six others.
+fn pods(seed: u64, hosts: usize, style: u64) -> Vec<Planned> {
+    let mut random = Random::new(seed ^ 0xb10c5);
+    let count = [0, 0, 0, 0, 0, 16][random.below(6) as usize];
+    let count = if style == PODS { 60 } else { count };
+    let span = [3_000, 90_000][random.below(2) as usize];
+    let planned = (0..count).map(|_| {
+        let at = 1_500 + random.below(span);
+        let host = random.below(hosts as u64) as usize;
+        let network = random.below(NETWORKS as u64) as usize;
+        let act = if random.happens(400) { Act::PodEnds(host) } else { Act::Pod(host, network) };
+        Planned { at, act }
+    });
+    planned.collect()
 }
 
 fn overwriting(host: usize, random: &mut Random) -> Act {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use humanz::lease::Snapshot;
+use humanz::lease::blocks::FoundBlocks;
 use humanz::lease::records::{Key, NodeName, Roots};
 use humanz::lease::snapshot::Raw;
 use humanz::lease::transaction::{Condition, Transaction, Write};
@@ -28,6 +29,9 @@ pub struct Store {
     pub leases: Vec<i64>,
     /// Watches from before this revision are refused.
     pub compacted: i64,
+    /// Keys of blocks, as agents read them, and all their changes: the revision, and that of the creation or none.
+    pub blocks: FoundBlocks,
+    pub block_log: Vec<(i64, String, Option<i64>)>,
     /// The same as `keys`, as agents read it.
     parsed: Snapshot,
 }
@@ -45,6 +49,8 @@ impl Store {
             counter: 0,
             leases: Vec::new(),
             compacted: 0,
+            blocks: FoundBlocks::default(),
+            block_log: Vec::new(),
             parsed: Snapshot::default(),
         }
     }
@@ -146,10 +152,17 @@ impl Store {
         self.keys.get(&self.roots.key(&Key::Config)).map_or(0, |stored| stored.modified)
     }
 
+    fn is_block(&self, key: &str) -> bool {
+        key.starts_with(&self.roots.blocks_range())
+    }
+
     fn holds(&self, condition: &Condition) -> bool {
         match condition {
             Condition::Unchanged { key, modified } => {
                 self.keys.get(key).map_or(0, |stored| stored.modified) == *modified
+            }
+            Condition::Created { key, created } => {
+                self.keys.get(key).is_some_and(|stored| stored.created == *created)
             }
             Condition::Exists { key } => self.keys.contains_key(key),
             Condition::RangeUnchanged { prefix, since } => {
@@ -169,12 +182,20 @@ impl Store {
         let created = self.keys.get(key).map_or(revision, |stored| stored.created);
         let stored = Stored { value: value.to_owned(), created, modified: revision, lease };
         self.keys.insert(key.to_owned(), stored);
+        if self.is_block(key) {
+            self.blocks.put(&self.roots, key.as_bytes(), created);
+            self.block_log.push((revision, key.to_owned(), Some(created)));
+        }
         let (key, value) = (key.as_bytes(), value.as_bytes());
         self.parsed.put(&self.roots, Raw { key, value, created, modified: revision });
     }
 
     fn delete(&mut self, key: &str, revision: i64) -> bool {
         self.parsed.delete(&self.roots, key.as_bytes(), revision);
+        if self.is_block(key) {
+            self.blocks.delete(&self.roots, key.as_bytes());
+            self.block_log.push((revision, key.to_owned(), None));
+        }
         self.keys.remove(key).is_some()
     }
 }

@@ -2,6 +2,7 @@
 //! other, in an order that follows from the seed alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use humanz::lease::EtcdError;
 use humanz::lease::claim::leave;
@@ -12,16 +13,18 @@ use humanz::lease::{Lease, LeaseError, Saved, Snapshot};
 use humanz::net::subnet::Pool;
 use ipnetwork::IpNetwork;
 
+use super::block_keys::KeyEvent;
 use super::flaw::Flaw;
 use super::host::{AgentState, Host, network, roots};
 use super::judge::{Verdict, Violation};
+use super::networks::{BlockEvent, PodStart};
 use super::overwritten::{Target, as_read};
 use super::random::Random;
 use super::script::{Act, Script};
 use super::store::Store;
 
 /// A call to etcd is given up after this.
-const TIMEOUT: u64 = 5_000;
+pub const TIMEOUT: u64 = 5_000;
 /// How long etcd may be silent while a host waits on it.
 const PUT_BACK: u64 = 500;
 /// The shortest and the longest rest of a watch.
@@ -53,6 +56,8 @@ pub(super) enum Scheduled {
     /// A foreign alive key expires.
     Forgotten(String),
     OperatorRemoves,
+    Blocks(BlockEvent),
+    Keys(KeyEvent),
     /// The second half of [`Flaw::PutThenGet`].
     Reads(usize, u32, u32),
 }
@@ -90,6 +95,13 @@ pub struct World {
     queue: BTreeMap<(u64, u64), Scheduled>,
     scheduled: u64,
     pub(super) random: Random,
+    /// For blocks: the rest happens as without them.
+    pub(super) block_random: Random,
+    pub(super) clock: Instant,
+    pods: u32,
+    pub(super) has_networks: bool,
+    /// All pods have ended, and none starts any more.
+    pub has_no_pods: bool,
     pub repaired: bool,
     leases: i64,
     pub wrong: Option<Violation>,
@@ -116,6 +128,11 @@ impl World {
             queue: BTreeMap::new(),
             scheduled: 0,
             random: Random::new(script.seed ^ 0x5eed),
+            block_random: Random::new(script.seed ^ 0xb10c),
+            clock: Instant::now(),
+            pods: 0,
+            has_networks: script.has_pods(),
+            has_no_pods: false,
             repaired: false,
             leases: 0,
             wrong: None,
@@ -125,6 +142,7 @@ impl World {
             world.at(planned.at, Scheduled::Act(planned.act));
         }
         world.at(REPAIRED, Scheduled::Repair);
+        world.plan_blocks();
         world
     }
 
@@ -144,7 +162,7 @@ impl World {
         self.wrong.take().map_or(Verdict::Fine, Violation::verdict)
     }
 
-    fn at(&mut self, time: u64, event: Scheduled) {
+    pub(super) fn at(&mut self, time: u64, event: Scheduled) {
         self.scheduled += 1;
         self.queue.insert((time, self.scheduled), event);
     }
@@ -181,6 +199,8 @@ impl World {
             Scheduled::Wear(host, target) => self.wear(host, target),
             Scheduled::Forgotten(key) => self.forget(&key),
             Scheduled::OperatorRemoves => self.operator_removes(),
+            Scheduled::Blocks(event) => self.happen_to_blocks(event),
+            Scheduled::Keys(event) => self.happen_to_keys(event),
             Scheduled::Reads(host, life, sequence) if self.lives(host, life) => {
                 let drawn = Event::TicketAllocated(self.store.counter);
                 self.respond(host, sequence, Ok(drawn));
@@ -189,7 +209,7 @@ impl World {
         }
     }
 
-    fn lives(&self, host: usize, life: u32) -> bool {
+    pub(super) fn lives(&self, host: usize, life: u32) -> bool {
         self.hosts[host].life == life && self.hosts[host].agent.is_some()
     }
 
@@ -203,7 +223,9 @@ impl World {
                 if self.hosts[host].exists && !self.hosts[host].left {
                     self.kill(host);
                     self.hosts[host].uses = None;
+                    self.reboot_blocks(host);
                     if reinstalls {
+                        self.hosts[host].blocks.kept = Default::default();
                         self.hosts[host].disk = None;
                         self.hosts[host].installed += 1;
                     }
@@ -235,9 +257,16 @@ impl World {
                 if self.hosts[host].exists && !self.hosts[host].left {
                     self.kill(host);
                     self.hosts[host].uses = None;
+                    self.reboot_blocks(host);
                     self.after(50, Scheduled::Leaves(host));
                 }
             }
+            Act::Pod(host, network) => {
+                self.pods += 1;
+                let pod = PodStart { number: self.pods, network, starts: 0 };
+                self.happen_to_blocks(BlockEvent::Add(host, pod));
+            }
+            Act::PodEnds(host) => self.happen_to_blocks(BlockEvent::End(host)),
             Act::Python(python) => {
                 if self.up && !self.pythons.contains_key(&python) {
                     self.pythons.insert(python, None);
@@ -262,12 +291,14 @@ impl World {
                 self.after(apart, Scheduled::Act(Act::Empty));
             }
             Act::Empty => {
+                self.note_known_blocks();
                 self.lost = Some(self.now);
                 let keys: Vec<String> = self.store.keys.keys().cloned().collect();
                 self.store.delete_now(&keys);
                 // The versions of a key that is deleted begin anew.
                 self.store.counter = 0;
                 self.notify_watches();
+                self.notify_block_watches();
             }
         }
     }
@@ -275,6 +306,7 @@ impl World {
     /// etcd starts anew with other data.
     fn lose(&mut self, store: Store) {
         self.down();
+        self.note_known_blocks();
         self.restored = !store.keys.is_empty();
         self.store = store;
         self.epoch += 1;
@@ -287,6 +319,7 @@ impl World {
         self.up = false;
         for host in 0..self.hosts.len() {
             self.broken(host);
+            self.blocks_broken(host);
             self.interrupted(host);
         }
     }
@@ -332,11 +365,13 @@ impl World {
         if self.flaw == Flaw::RemovesBeforeReading && self.hosts[host].disk.is_some() {
             self.publish(host, &Snapshot::default());
         }
+        self.start_blocks(host);
         self.begin(host);
     }
 
     fn kill(&mut self, host: usize) {
         let Some(agent) = self.hosts[host].agent.take() else { return };
+        self.stop_blocks(host);
         self.hosts[host].disturbed = self.now;
         if let Some(lease) = agent.kept {
             let delay = self.random.between(20_000, 30_000);
@@ -358,6 +393,7 @@ impl World {
         let delay = self.random.between(3_000, 30_000);
         self.after(delay, Scheduled::Broken(host, life));
         self.after(PUT_BACK, Scheduled::Interrupted(host, life));
+        self.blocks_cut(host);
     }
 
     fn heal(&mut self, host: usize) {
@@ -366,6 +402,7 @@ impl World {
             self.hold_lease(host);
             let life = self.hosts[host].life;
             self.after(5, Scheduled::Heard(host, life));
+            self.blocks_heal(host);
         }
     }
 
@@ -570,6 +607,7 @@ impl World {
         let longest = (50 * agent.attempts * agent.attempts).min(500);
         let delay = self.random.between(longest / 2, longest);
         self.after(delay, Scheduled::Begin(host, life));
+        self.serve_blocks(host);
     }
 
     fn settled(&mut self, host: usize, settled: Settled) {
@@ -662,6 +700,7 @@ impl World {
                 resolved: Default::default(),
             });
         }
+        self.serve_blocks(host);
     }
 
     pub(super) fn notify_watches(&mut self) {
@@ -834,9 +873,11 @@ impl World {
             self.judge_transaction(host, &transaction);
             let gone = self.store.commit(&transaction);
             self.note(|_| format!("h{host} leaves: {gone:?}"));
+            self.remove_blocks(&identity.name);
         }
         self.hosts[host].left = true;
         self.hosts[host].disk = None;
+        self.hosts[host].blocks.kept = Default::default();
         self.notify_watches();
     }
 

@@ -11,7 +11,9 @@ use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::networks::kept_blocks;
 use crate::inspect::pods;
-use crate::lease::Peers;
+use crate::lease::blocks::known_store::KnownStore;
+use crate::lease::blocks::session::BlockInputs;
+use crate::lease::{LeaseError, Peers};
 use crate::net::node_name::NodeName;
 use crate::os::files::{self, FileError};
 use crate::policy::Scoped;
@@ -19,7 +21,7 @@ use crate::policy::network_plan::{self, NetworkPlans};
 use crate::policy::served::ServedNetworks;
 use crate::policy::sources::Policies;
 use crate::settings::Settings;
-use crate::sources::{BlockInputs, BlocksUpdate};
+use crate::sources::BlocksUpdate;
 
 /// What this host knew of blocks when its agent stopped.
 pub fn kept_networks(settings: &Settings, host: &NodeName, policies: &Policies) -> HostNetworks {
@@ -76,15 +78,16 @@ impl Agent {
     fn send_block_inputs(&self) {
         let state = &self.state;
         let Some(known) = state.policies.snapshot() else { return };
-        let record = state.snapshot.as_ref().filter(|_| state.in_sync);
-        let record = record.and_then(|hosts| hosts.nodes.get(&self.name));
+        // Two machines with one name would take each other's keys away.
+        let is_copied = state.etcd.trouble.as_ref().is_some_and(LeaseError::is_of_copy);
+        let found = state.snapshot.as_ref().filter(|_| state.in_sync && !is_copied);
         self.policies.set_blocks(BlockInputs {
-            record: record.map(|record| record.modified),
+            store: found.and_then(|found| KnownStore::of(found, &self.name)),
             pools: state.networks.served.pools.clone(),
             wanted: state.networks.wanted(&known.networks),
             pin_ranges: state.networks.served.pin_ranges.clone(),
-            pins: state.networks.pins(&known.networks),
-            released: state.networks.released.clone(),
+            pins: state.networks.pins(),
+            released: state.networks.empty.released.clone(),
         });
     }
 
@@ -179,7 +182,7 @@ impl Agent {
         if idle.is_empty() {
             return;
         }
-        self.state.networks.released.extend(idle.iter().copied());
+        self.state.networks.empty.released.extend(idle.iter().copied());
         let is_used = |taken: &[std::net::IpAddr]| -> BTreeSet<IpNetwork> {
             let has_pod = |block: &&IpNetwork| taken.iter().any(|it| block.contains(*it));
             idle.iter().filter(has_pod).copied().collect()
@@ -188,7 +191,7 @@ impl Agent {
             (Ok(()), Ok(taken)) => is_used(&taken),
             _ => idle.iter().copied().collect(),
         };
-        self.state.networks.keep(used.iter().copied());
+        self.state.networks.empty.keep(used.iter().copied());
         let given_back = idle.iter().filter(|block| !used.contains(*block));
         given_back.for_each(|block| log::info!("block {block} is given back: no pod is in it"));
     }

@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
+use super::session::{BlockInputs, BlockSession, WantedBlocks};
 use super::*;
+use crate::lease::transaction::Condition;
 
 const POOLS: [&str; 2] = ["10.32.0.0/16", "10.33.0.0/24"];
 
@@ -116,12 +118,15 @@ fn what_etcd_lost_is_remembered_of_others_alone() {
 #[test]
 fn a_block_is_taken_by_creation_and_given_back_by_its_host() {
     let (host, block) = ("h1".parse().unwrap(), "10.32.0.64/26".parse().unwrap());
-    let taken = take(&roots(), &host, block, "blue/front", 8);
+    let taken = take(&roots(), &host, block, "blue/front", &store(8));
     assert_eq!(
         taken.needs(),
-        "write /z-blocks/h1/10.32.0.64-26; read /z-blocks/h1/10.32.0.64-26, /z/nodes/h1"
+        "write /z-blocks/h1/10.32.0.64-26; read /z-blocks/h1/10.32.0.64-26, /z/config, /z/nodes/h1"
     );
-    let given = give_back(&roots(), &host, block, 8);
+    let given = give_back(&roots(), &host, (block, 9), 8);
+    // A request that etcd makes late takes no block away that this host has again.
+    let key = roots().block(&host, block);
+    assert!(given.conditions.contains(&Condition::Created { key, created: 9 }));
     assert!(given.deletes() && !taken.deletes());
 }
 
@@ -176,4 +181,83 @@ proptest! {
             had = owned.by_host;
         }
     }
+}
+
+/// Its record is as written at that revision.
+fn store(record: i64) -> KnownStore {
+    KnownStore { record, record_created: 2, settings: 1, id: "one".into() }
+}
+
+/// A host `h1` that wants a block of the second pool.
+fn session() -> (BlockSession, BlockInputs) {
+    let host: NodeName = "h1".parse().unwrap();
+    let session = BlockSession::new(roots(), host, BTreeSet::new(), FoundBlocks::default());
+    let addresses: IpNetwork = POOLS[1].parse().unwrap();
+    let pool = Pool::new(addresses, 2).unwrap();
+    let wanted = vec![WantedBlocks { network: "blue/front".into(), addresses, pool, count: 1 }];
+    let inputs =
+        BlockInputs { store: Some(store(2)), pools: pools(), wanted, ..BlockInputs::default() };
+    (session, inputs)
+}
+
+/// What `session` writes next: `+10.33.0.0/26`, `-10.33.0.0/26`.
+fn writes(session: &mut BlockSession, inputs: &BlockInputs) -> Vec<String> {
+    let owned = session.found.owned(&inputs.pools);
+    session.adopt(&owned, inputs);
+    let writes = session.writes(&owned, inputs);
+    writes.iter().for_each(|write| session.committed(write));
+    let sign = |takes| if takes { '+' } else { '-' };
+    writes.iter().map(|write| format!("{}{}", sign(write.takes), write.block)).collect()
+}
+
+#[test]
+fn a_block_whose_key_was_deleted_before_it_was_read_is_asked_for_again() {
+    let (mut session, inputs) = session();
+    session.read(FoundBlocks::default(), 5);
+    let first = writes(&mut session, &inputs);
+    assert_eq!(first.len(), 1);
+    assert_eq!(writes(&mut session, &inputs), Vec::<String>::new(), "it is asked for");
+    let block: IpNetwork = first[0][1..].parse().unwrap();
+    let key = roots().block(&"h1".parse().unwrap(), block);
+    session.change(key.as_bytes(), Some(6), 7);
+    session.change(key.as_bytes(), None, 7);
+    assert_eq!(writes(&mut session, &inputs), first);
+}
+
+#[test]
+fn a_key_of_this_host_in_an_older_snapshot_is_not_its_block_again() {
+    let (mut session, mut inputs) = session();
+    inputs.wanted.clear();
+    session.read(FoundBlocks::default(), 50);
+    session.read(found(&[("/z-blocks/h1/10.33.0.64-26", 7)]), 9);
+    assert!(session.waits());
+    assert_eq!(writes(&mut session, &inputs), ["-10.33.0.64/26"]);
+    assert!(session.own.is_empty());
+}
+
+#[test]
+fn a_host_whose_keys_are_gone_puts_them_back_and_takes_none_until_others_had_the_time_to() {
+    let (mut session, inputs) = session();
+    let own = "/z-blocks/h1/10.32.0.64-26";
+    session.read(found(&[(own, 7), ("/z-blocks/h2/10.33.0.0-26", 8)]), 9);
+    assert_eq!(writes(&mut session, &inputs).len(), 1);
+    session.read(FoundBlocks::default(), 30);
+    assert!(session.waits());
+    assert_eq!(session.found.owned(&pools()).of(&"h2".parse().unwrap()).len(), 1, "it is known");
+    assert_eq!(writes(&mut session, &inputs), ["+10.32.0.64/26"]);
+}
+
+#[test]
+fn a_host_whose_record_was_not_lost_waits_all_the_same_once_etcd_was_rebuilt() {
+    let (mut session, mut inputs) = session();
+    inputs.wanted.clear();
+    session.read(FoundBlocks::default(), 5);
+    assert!(writes(&mut session, &inputs).is_empty() && !session.waits());
+    inputs.store = Some(KnownStore { settings: 7, ..store(2) });
+    assert!(
+        writes(&mut session, &inputs).is_empty() && !session.waits(),
+        "only the pool has grown"
+    );
+    inputs.store = Some(KnownStore { settings: 8, id: "two".into(), ..store(2) });
+    assert!(writes(&mut session, &inputs).is_empty() && session.waits());
 }

@@ -1,0 +1,276 @@
+//! Pure. What a host does about its blocks: which count as its own, and which keys it writes next. The caller has
+//! the clock and the connection to etcd, and notes on disk what is this host's before anybody uses it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnetwork::IpNetwork;
+
+use crate::lease::blocks::known_store::KnownStore;
+use crate::lease::blocks::{FoundBlocks, OwnedBlocks, give_back, take};
+use crate::lease::records::{NodeName, Roots};
+use crate::lease::transaction::Transaction;
+use crate::net::subnet::{self, Pool};
+use crate::net::{Problem, hash};
+
+/// What this host knows and wants.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BlockInputs {
+    /// `None`: nothing is written.
+    pub store: Option<KnownStore>,
+    /// All pools of networks.
+    pub pools: Vec<IpNetwork>,
+    pub wanted: Vec<WantedBlocks>,
+    /// Parts of the pools that no other blocks are taken of than these of single pods …
+    pub pin_ranges: Vec<IpNetwork>,
+    /// … each with its network, for people who look at the keys.
+    pub pins: BTreeMap<IpNetwork, String>,
+    /// Blocks in which no pod runs, and none will start.
+    pub released: BTreeSet<IpNetwork>,
+}
+
+/// How many blocks of a pool this host wants to have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WantedBlocks {
+    /// For people who look at the keys.
+    pub network: String,
+    /// All addresses of the network in this family …
+    pub addresses: IpNetwork,
+    /// … and those that blocks are cut from.
+    pub pool: Pool,
+    pub count: usize,
+}
+
+/// One host's blocks through etcd.
+#[derive(Clone, Debug)]
+pub struct BlockSession {
+    roots: Roots,
+    host: NodeName,
+    /// This host's blocks.
+    pub own: BTreeSet<IpNetwork>,
+    pub found: FoundBlocks,
+    /// Blocks that this host had before, by keys of an older snapshot: others may have had them since.
+    stale: BTreeSet<IpNetwork>,
+    /// Blocks whose keys were put and have not been read yet.
+    asked: BTreeSet<IpNetwork>,
+    /// Pools of which no block is free.
+    pub exhausted: BTreeSet<IpNetwork>,
+    /// etcd was read in this life.
+    pub is_read: bool,
+    /// Of etcd, when it was read last; before that of the latest key that is known.
+    revision: i64,
+    store: Option<KnownStore>,
+    /// Other hosts put back what etcd lost: no block is taken.
+    waits: bool,
+}
+
+/// A key of this host that is to be written, or deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockWrite {
+    pub block: IpNetwork,
+    pub takes: bool,
+    pub transaction: Transaction,
+}
+
+/// Who has which block.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BlockOwners {
+    /// This host's.
+    pub own: BTreeSet<IpNetwork>,
+    /// Those of them that another host had first.
+    pub lost: BTreeSet<IpNetwork>,
+    pub others: BTreeMap<NodeName, Vec<IpNetwork>>,
+    pub problems: Vec<Problem>,
+}
+
+impl BlockSession {
+    /// `own` and `found`: as they were when the agent stopped.
+    pub fn new(
+        roots: Roots,
+        host: NodeName,
+        own: BTreeSet<IpNetwork>,
+        found: FoundBlocks,
+    ) -> BlockSession {
+        BlockSession {
+            roots,
+            host,
+            own,
+            revision: found.iter().map(|(_, _, created)| created).max().unwrap_or(0),
+            found,
+            is_read: false,
+            store: None,
+            stale: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            exhausted: BTreeSet::new(),
+            waits: false,
+        }
+    }
+
+    /// Takes over all keys, as they were at `revision`. If etcd lost some, [`BlockSession::waited`] follows once
+    /// hosts have put back theirs.
+    pub fn read(&mut self, mut found: FoundBlocks, revision: i64) {
+        let went_back = revision < self.revision;
+        let had = |block: &IpNetwork| self.found.of(&self.host).any(|(known, _)| known == *block);
+        let has = |block: &IpNetwork| found.of(&self.host).any(|(known, _)| known == *block);
+        let is_gone = self.own.iter().any(|block| had(block) && !has(block));
+        self.waits |= went_back || is_gone;
+        if self.waits {
+            found.remembering(&self.found, &self.host);
+        }
+        (self.found, self.revision) = (found, revision);
+        self.asked.clear();
+        if went_back {
+            let keys = self.found.of(&self.host).map(|(block, _)| block);
+            self.stale = keys.filter(|block| !self.own.contains(block)).collect();
+        }
+        self.is_read = true;
+    }
+
+    /// What nobody put back is gone: everything is to be read again.
+    pub fn waited(&mut self) {
+        self.waits = false;
+    }
+
+    pub fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Applies a change: a key that was created at that revision, or deleted.
+    pub fn change(&mut self, key: &[u8], created: Option<i64>, revision: i64) {
+        match created {
+            Some(created) => self.found.put(&self.roots, key, created),
+            None => {
+                let gone = self.roots.held_block(key).filter(|(host, _)| *host == self.host);
+                if let Some((_, block)) = gone {
+                    // This host deletes keys only of blocks that are not its own any more.
+                    self.waits |= self.own.contains(&block);
+                    self.asked.remove(&block);
+                }
+                self.found.delete(&self.roots, key);
+            }
+        }
+        self.revision = self.revision.max(revision);
+    }
+
+    /// Takes over what the keys say of this host's blocks: those that it has, whoever started to take them. Before
+    /// [`BlockSession::waits`] is looked at.
+    pub fn adopt(&mut self, owned: &OwnedBlocks, inputs: &BlockInputs) {
+        if let Some(store) = &inputs.store {
+            let before = self.store.replace(store.clone());
+            self.waits |= before.is_some_and(|before| store.is_rebuilt(&before));
+        }
+        let keys: BTreeSet<IpNetwork> = self.found.of(&self.host).map(|(block, _)| block).collect();
+        self.asked.retain(|block| !keys.contains(block));
+        self.stale.retain(|block| keys.contains(block));
+        let is_kept = |it: &&IpNetwork| !inputs.released.contains(*it) && !self.stale.contains(*it);
+        self.own.extend(owned.of(&self.host).iter().filter(is_kept));
+        self.own.retain(|block| !inputs.released.contains(block));
+    }
+
+    /// What is to be written next. What is written counts once the watch has it.
+    pub fn writes(&mut self, owned: &OwnedBlocks, inputs: &BlockInputs) -> Vec<BlockWrite> {
+        self.exhausted.clear();
+        let Some(store) = &inputs.store else { return Vec::new() };
+        let mut writes = Vec::new();
+        let keys: BTreeMap<IpNetwork, i64> = self.found.of(&self.host).collect();
+        for (block, created) in &keys {
+            let is_lost = owned.owner(*block).is_some_and(|owner| owner != self.host);
+            let is_unused = inputs.released.contains(block) || self.stale.contains(block);
+            // Another host was faster, or no pod needs it any longer.
+            if is_unused || is_lost && !self.own.contains(block) {
+                let transaction =
+                    give_back(&self.roots, &self.host, (*block, *created), store.record);
+                writes.push(BlockWrite { block: *block, takes: false, transaction });
+            }
+        }
+        let network = |block: IpNetwork| {
+            let of = |it: &&WantedBlocks| subnet::contains(it.addresses, block);
+            inputs.wanted.iter().find(of).map_or("-", |it| it.network.as_str())
+        };
+        for block in self.own.iter().filter(|block| !keys.contains_key(*block)) {
+            let is_part = inputs.pools.iter().any(|pool| subnet::contains(*pool, *block));
+            if is_part && owned.owner(*block).is_none() && !self.asked.contains(block) {
+                writes.push(self.take(*block, network(*block), store));
+            }
+        }
+        if !self.waits {
+            writes.extend(self.pins(owned, inputs, store));
+            writes.extend(self.further(owned, inputs, store));
+        }
+        writes
+    }
+
+    /// The transaction of `write` was made.
+    pub fn committed(&mut self, write: &BlockWrite) {
+        if write.takes {
+            self.asked.insert(write.block);
+        }
+    }
+
+    /// Who has which block, as others are to know it.
+    pub fn owners(&self, owned: &OwnedBlocks, inputs: &BlockInputs) -> BlockOwners {
+        let mut others = owned.by_host.clone();
+        others.remove(&self.host);
+        // A block is this host's until its key is gone.
+        let keys = self.found.of(&self.host).map(|(block, _)| block);
+        let given_back = keys.filter(|block| inputs.released.contains(block));
+        let own: BTreeSet<IpNetwork> = self.own.iter().copied().chain(given_back).collect();
+        let is_lost =
+            |block: &&IpNetwork| owned.owner(**block).is_some_and(|owner| owner != self.host);
+        let lost = own.iter().filter(is_lost).copied().collect();
+        BlockOwners { own, lost, others, problems: owned.problems() }
+    }
+
+    fn take(&self, block: IpNetwork, network: &str, store: &KnownStore) -> BlockWrite {
+        let transaction = take(&self.roots, &self.host, block, network, store);
+        BlockWrite { block, takes: true, transaction }
+    }
+
+    /// Takes the blocks of single pods, as far as no host has them.
+    fn pins(
+        &self,
+        owned: &OwnedBlocks,
+        inputs: &BlockInputs,
+        store: &KnownStore,
+    ) -> Vec<BlockWrite> {
+        let is_free = |block: &IpNetwork| {
+            owned.owner(*block).is_none()
+                && !self.own.contains(block)
+                && !self.asked.contains(block)
+                && !inputs.released.contains(block)
+        };
+        let wanted = inputs.pins.iter().filter(|(block, _)| is_free(block));
+        wanted.map(|(block, network)| self.take(*block, network, store)).collect()
+    }
+
+    /// Takes the blocks that this host wants beside those that it has or has asked for.
+    fn further(
+        &mut self,
+        owned: &OwnedBlocks,
+        inputs: &BlockInputs,
+        store: &KnownStore,
+    ) -> Vec<BlockWrite> {
+        let is_of_many = |block: &&IpNetwork| {
+            !inputs.pin_ranges.iter().any(|range| subnet::contains(*range, **block))
+        };
+        let mut asked: Vec<IpNetwork> = self.asked.iter().filter(is_of_many).copied().collect();
+        let mut writes = Vec::new();
+        for WantedBlocks { network, addresses, pool, count } in &inputs.wanted {
+            let is_part = |block: &&IpNetwork| subnet::contains(*addresses, **block);
+            let has_first = |block: &&IpNetwork| owned.owner(**block).as_ref() == Some(&self.host);
+            let own = self.own.iter().filter(is_of_many);
+            let had = own.filter(is_part).filter(has_first).count();
+            let missing = count.saturating_sub(had + asked.iter().filter(is_part).count());
+            for _ in 0..missing {
+                let start = hash::stable(&[self.host.as_str(), network]) as u32;
+                let but = [&asked[..], &inputs.pin_ranges].concat();
+                let Some(block) = owned.free(pool, start, &but) else {
+                    self.exhausted.insert(*addresses);
+                    break;
+                };
+                asked.push(block);
+                writes.push(self.take(block, network, store));
+            }
+        }
+        writes
+    }
+}
