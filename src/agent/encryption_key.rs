@@ -3,7 +3,7 @@
 //! The file alone says how far a change of the key is: every stage is one rename, and devices and record follow.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -140,10 +140,7 @@ pub fn write(state_dir: &Path, machine_id: &str, keys: &HostKeys) -> anyhow::Res
 /// # Errors
 /// The file is there, and cannot be read.
 pub fn read(state_dir: &Path, machine_id: &str) -> std::io::Result<Option<HostKeys>> {
-    let file = match File::open(path(state_dir)) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
+    let Some(file) = files::found(File::open(path(state_dir)))? else { return Ok(None) };
     files::keep_private(&file)?;
     let changed = file.metadata()?.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut text = Vec::new();

@@ -1,8 +1,6 @@
 //! Takes the steps of the change of this host's WireGuard key: each is one rename of the file of keys, and the next
 //! reconcile makes devices and routes follow.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use crate::agent::applier::Applier;
@@ -12,6 +10,7 @@ use crate::agent::reconcile::encryption::Encryption;
 use crate::agent::trigger::Scope;
 use crate::lease::{PeerFault, Peers};
 use crate::net::{Object, Problem};
+use crate::os::files;
 use crate::plan::encryption::{
     EncryptedPeer, KeyState, Rotation, RotationStep, RotationWatch, Stage, device_name, is_pending,
     problem,
@@ -88,10 +87,7 @@ fn take(run: &Reconcile<'_>, keys: &HostKeys, step: RotationStep, applier: &mut 
     let (folder, machine_id) = (&run.settings.state_dir, &run.kernel.machine_id);
     let written = keys.after(step).and_then(|keys| {
         encryption_key::write(folder, machine_id, &keys)?;
-        match fs::remove_file(folder.join(encryption_key::REQUEST)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
-        }
+        Ok(files::remove(&folder.join(encryption_key::REQUEST))?)
     });
     match written {
         Ok(()) => log::info!("the WireGuard key of this host: {what}"),

@@ -1,11 +1,14 @@
 //! Pins in etcd, and the hosts that have their addresses.
 
+use ipnetwork::IpNetwork;
+
 use crate::command::call::Call;
 use crate::command::objects::edit::StoredObjects;
 use crate::command::objects::verbs::ObjectKind;
 use crate::etcd;
 use crate::inspect::cluster;
 use crate::lease::blocks::OwnedBlocks;
+use crate::lease::records::NodeName;
 use crate::policy::Networks;
 use crate::policy::pin::PinnedAddress;
 use crate::policy::read::documents;
@@ -35,6 +38,14 @@ impl FoundPins {
         let (found, _) = etcd::blocks(server, roots).map_err(unreachable)?;
         let pools: Vec<_> = networks.pools().map(|(pool, _)| pool).collect();
         Ok(FoundPins { owned: found.owned(&pools), networks })
+    }
+
+    /// The hosts that have blocks of the pod now, each with its block.
+    pub fn holders(&self, placed: &[PinnedAddress]) -> Vec<(NodeName, IpNetwork)> {
+        let blocks = placed.iter().map(PinnedAddress::block);
+        let holder = |block| self.owned.owner(block).map(|host| (host, block));
+        let is_whole = |(host, block): &(NodeName, IpNetwork)| self.owned.of(host).contains(block);
+        blocks.filter_map(holder).filter(is_whole).collect()
     }
 
     /// The hosts that have addresses of the pod now.

@@ -10,6 +10,7 @@ use crate::command::objects::stored;
 use crate::etcd;
 use crate::inspect::cluster;
 use crate::lease::records::{Key, NodeName, Roots};
+use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 use crate::policy::PodName;
 use crate::settings::exit::{self, Exit};
@@ -49,27 +50,10 @@ pub fn run(call: &mut Call<'_>, options: &PinRelease) -> Result<Outcome, Exit> {
     let placed = placed.map_err(|fault| failed(format!("Pin {pod}: {fault}")))?;
     let loaded = call.load()?;
     let (server, roots) = cluster::etcd(&loaded.settings)?;
-    let mut held: Vec<(NodeName, IpNetwork)> = Vec::new();
-    for block in placed.iter().map(|it| it.block()) {
-        let owner = found.owned.owner(block);
-        held.extend(owner.filter(|it| found.owned.of(it).contains(&block)).map(|it| (it, block)));
-    }
+    let held = found.holders(&placed);
     let unreachable = |why| Exit::new(exit::UNAVAILABLE, format!("release pin {pod}: {why}"));
     let hosts = etcd::read(server, roots).map_err(unreachable)?;
-    for (host, block) in &held {
-        if hosts.alive.contains_key(host) {
-            return Err(failed(format!(
-                "nothing was changed: the agent of host {host}, which has {block}, runs: it gives the address back \
-                 as soon as the pod has ended there"
-            )));
-        }
-        if !options.force {
-            return Err(failed(format!(
-                "nothing was changed: the agent of host {host}, which has {block}, does not run, but the pod may: \
-                 --force if that host is off, or the pod has ended"
-            )));
-        }
-    }
+    refuse_in_use(&held, &hosts, options.force)?;
     if !held.is_empty() {
         let revision = |host: &NodeName| hosts.modified(roots, &Key::Alive(host.clone()));
         let transaction = release(roots, &held, revision);
@@ -86,6 +70,35 @@ pub fn run(call: &mut Call<'_>, options: &PinRelease) -> Result<Outcome, Exit> {
     let value = json!({"pod": pod.to_string(), "released": held.iter()
         .map(|(host, block)| json!({"host": host.as_str(), "block": block.to_string()})).collect::<Vec<_>>()});
     call.answer(options.json, true, value, &text)
+}
+
+/// A host whose agent runs gives them back itself; one without may have the pod all the same.
+fn refuse_in_use(
+    held: &[(NodeName, IpNetwork)],
+    hosts: &Snapshot,
+    force: bool,
+) -> Result<(), Exit> {
+    for (host, block) in held {
+        if hosts.alive.contains_key(host) {
+            return Err(Exit::new(
+                exit::FAILURE,
+                format!(
+                    "nothing was changed: the agent of host {host}, which has {block}, runs: it gives the address back \
+                 as soon as the pod has ended there"
+                ),
+            ));
+        }
+        if !force {
+            return Err(Exit::new(
+                exit::FAILURE,
+                format!(
+                    "nothing was changed: the agent of host {host}, which has {block}, does not run, but the pod may: \
+                 --force if that host is off, or the pod has ended"
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Deletes the keys, if no agent of these hosts has come back.
