@@ -139,7 +139,7 @@ fn taken(heard: &BlocksUpdate, address: IpAddr, pod: Option<&PodName>) -> Option
         )),
         None if pin::block(address) == *block => None,
         _ => Some(format!(
-            "{holder} has block {block}, in which {address} lies, from before it was kept for pins: end its \
+            "{holder} has block {block}, which contains {address}, from before it was kept for pins: end its \
              pods there, or pin another address"
         )),
     }

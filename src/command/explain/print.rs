@@ -34,7 +34,7 @@ pub fn text(path: &Path, hops: &[Hop], style: Style) -> String {
     format!("{text}{end}")
 }
 
-/// The same as one object.
+/// The same as one object; `cure` is `fix` as earlier releases have it.
 pub fn json(path: &Path, hops: &[Hop]) -> Value {
     let end = |end: &PathEnd| json!({ "name": end.name, "address": end.address });
     let hop = |hop: &Hop| {
@@ -44,7 +44,7 @@ pub fn json(path: &Path, hops: &[Hop]) -> Value {
         };
         json!({
             "hop": hop.name, "place": hop.place, "seen": hop.seen,
-            "verdict": word(&hop.verdict).0, "cure": fix,
+            "verdict": word(&hop.verdict).0, "fix": fix, "cure": fix,
         })
     };
     json!({

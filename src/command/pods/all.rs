@@ -1,6 +1,7 @@
 //! `pods --all`: every agent answers a request in etcd.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
@@ -22,9 +23,6 @@ use crate::settings::exit::{self, Exit};
 /// join; and more in a large network, where they spread their answers.
 const WITHIN: Duration = Duration::from_secs(6);
 const EACH_HOST: Duration = Duration::from_millis(1);
-
-/// Every address. Source: RFC 4632 §3.1, RFC 4291 §2.4.
-const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
 /// The hosts, by name.
 pub struct AllPods {
@@ -80,14 +78,19 @@ pub fn read(settings: &mut Settings) -> Result<AllPods, Exit> {
 /// Blocks of tenants' networks, wherever those are.
 fn owned_blocks(settings: &Settings) -> Result<(OwnedBlocks, Vec<String>), Exit> {
     let (server, roots) = cluster::etcd(settings)?;
-    let everywhere: Vec<IpNetwork> = EVERYWHERE.iter().filter_map(|it| it.parse().ok()).collect();
     Ok(match etcd::blocks(server, roots) {
-        Ok((found, _)) => (found.owned(&everywhere), Vec::new()),
+        Ok((found, _)) => (found.owned(&everywhere()), Vec::new()),
         Err(why) => (
             OwnedBlocks::default(),
             vec![format!("blocks of tenants' networks are unknown: {why}")],
         ),
     })
+}
+
+/// Every address.
+fn everywhere() -> [IpNetwork; 2] {
+    let all = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    all.map(|address: IpAddr| IpNetwork::new(address, 0).expect("a prefix length of 0"))
 }
 
 /// What another host answered; `None`: it is no host yet.
@@ -117,11 +120,11 @@ fn judged(
 
 /// This host has its pods whether its agent runs or not.
 fn own(settings: &Settings, cluster: &ClusterView, remarks: &mut Vec<String>) -> HostAnswer {
-    let everywhere: Vec<IpNetwork> = EVERYWHERE.iter().filter_map(|it| it.parse().ok()).collect();
     let (found, unread) = attachments(settings);
     remarks.extend(unread);
-    let mut pods: Vec<_> =
-        found.iter().filter_map(|pod| PodAttachment::reported(pod, &everywhere)).collect();
+    let everywhere = everywhere();
+    let pods = found.iter().filter_map(|pod| PodAttachment::reported(pod, &everywhere));
+    let mut pods: Vec<_> = pods.collect();
     pods.sort_by(|a, b| a.pod.cmp(&b.pod));
     let answer = JudgedPods { pods, more: 0, foreign: Vec::new(), foreign_count: 0 };
     HostAnswer { host: cluster.own.clone(), answer: Ok(answer) }

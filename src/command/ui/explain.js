@@ -4,7 +4,7 @@
 function hop(one) {
   const kind = one.verdict === "ok" ? "good" : "bad";
   const seen = make("td", one.seen);
-  if (one.cure) seen.append(make("span", "→ " + one.cure, "fix"));
+  if (one.fix) seen.append(make("span", "→ " + one.fix, "fix"));
   return row(make("td", one.verdict, kind), one.hop, one.place, seen);
 }
 
