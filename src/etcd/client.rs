@@ -18,6 +18,7 @@ use crate::etcd::urgent::UrgentKeys;
 use crate::etcd::watch::{self, KeyWatch, Seen, after, raw};
 use crate::lease::EtcdError;
 use crate::lease::blocks::FoundBlocks;
+use crate::lease::blocks::held::HeldBlock;
 use crate::lease::records::{HostPods, Key, NodeName, ReachabilityReport, Roots};
 use crate::lease::snapshot::{EtcdCluster, Raw, Snapshot};
 use crate::lease::transaction::{Condition, Transaction, Write};
@@ -171,6 +172,17 @@ impl Etcd {
         let mut found = FoundBlocks::default();
         let take = |raw: Raw<'_>| {
             found.put(&self.roots, raw.key, raw.created);
+            true
+        };
+        let (revision, _) = self.read_range(&self.roots.blocks_range(), 0, take).await?;
+        Ok((found, revision))
+    }
+
+    /// The blocks of all hosts with what they were taken for, and the revision of etcd.
+    pub async fn held_blocks(&self) -> Result<(Vec<HeldBlock>, i64), EtcdError> {
+        let mut found = Vec::new();
+        let take = |raw: Raw<'_>| {
+            found.extend(HeldBlock::read(&self.roots, raw.key, raw.value));
             true
         };
         let (revision, _) = self.read_range(&self.roots.blocks_range(), 0, take).await?;

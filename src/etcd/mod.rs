@@ -50,6 +50,7 @@ use ipnetwork::IpNetwork;
 use tokio::sync::watch as latest;
 
 use crate::lease::blocks::FoundBlocks;
+use crate::lease::blocks::held::HeldBlock;
 use crate::lease::records::NodeName;
 use crate::lease::transaction::Transaction;
 use crate::lease::{EtcdError, HostAttributes, Roots, Snapshot};
@@ -137,6 +138,17 @@ pub fn pods(
 /// No member answers, or reading is not permitted.
 pub fn blocks(settings: &EtcdSettings, roots: &Roots) -> Result<(FoundBlocks, i64), String> {
     once(settings, roots, async |etcd| etcd.blocks().await)
+}
+
+/// The blocks of all hosts with what they were taken for, and the revision of etcd.
+///
+/// # Errors
+/// As [`blocks`].
+pub fn held_blocks(
+    settings: &EtcdSettings,
+    roots: &Roots,
+) -> Result<(Vec<HeldBlock>, i64), String> {
+    once(settings, roots, async |etcd| etcd.held_blocks().await)
 }
 
 /// Commits one transaction; false if a condition did not hold. `what` is for errors.

@@ -6,6 +6,7 @@
 //! that was created before.
 
 pub mod empty;
+pub mod held;
 pub mod known_store;
 pub mod session;
 

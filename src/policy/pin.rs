@@ -58,6 +58,11 @@ pub fn block(address: IpAddr) -> IpNetwork {
     masked(with_prefix(address, Family::of(address).bits() - HOST_BITS))
 }
 
+/// A block of the size that pinned pods have.
+pub fn is_block_of_one(block: IpNetwork) -> bool {
+    block.prefix() == subnet::family(block).bits() - HOST_BITS
+}
+
 /// `range` has room for a pin, and is a part of `pool`.
 pub fn fits(pool: IpNetwork, range: IpNetwork) -> bool {
     let longest = subnet::family(range).bits() - HOST_BITS;

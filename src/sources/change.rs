@@ -1,16 +1,17 @@
 //! Pure. Changes of the policies in etcd, each as one transaction.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ipnetwork::IpNetwork;
 use serde_json::{Map, Value};
 
-use crate::lease::blocks::FoundBlocks;
+use crate::lease::blocks::held::HeldBlock;
 use crate::lease::transaction::{Transaction, Write};
-use crate::net::{Problem, subnet};
-use crate::policy::Scoped;
+use crate::net::Problem;
+use crate::policy::Networks;
 use crate::policy::network::NetworkOverlap;
 use crate::policy::read::documents;
+use crate::sources::other_use::{OtherUse, other_uses};
 use crate::sources::references::dangling;
 use crate::sources::stored::{MARK, OBJECTS_LIMIT, StoredName, StoredPolicies, VALUE_LIMIT};
 
@@ -45,34 +46,24 @@ pub struct Planned {
     pub transaction: Transaction,
     /// What was wrong before, and stays so.
     pub problems: Vec<Problem>,
-    /// Addresses that networks have and would not have any more.
-    pub given_up: Vec<(Scoped, IpNetwork)>,
+    /// Addresses that would be used otherwise.
+    pub other_uses: Vec<OtherUse>,
 }
 
 impl Planned {
-    /// Nothing is changed if a host has a block of what would be given up, with these `blocks` below `range` at
+    /// Nothing is changed if a host has a block of what would have another use, with these `blocks` below `range` at
     /// `revision` now.
     ///
     /// # Errors
     /// The networks, and the hosts that have blocks of them.
     pub fn spare_blocks(
         &mut self,
-        blocks: &FoundBlocks,
+        blocks: &[HeldBlock],
         range: &str,
         revision: i64,
     ) -> Result<(), Vec<String>> {
-        let mut faults = Vec::new();
-        for (network, pool) in &self.given_up {
-            let inside = blocks.iter().filter(|(_, block, _)| subnet::contains(*pool, *block));
-            let hosts: BTreeSet<&str> = inside.map(|(host, ..)| host.as_str()).collect();
-            if !hosts.is_empty() {
-                let hosts = hosts.into_iter().collect::<Vec<_>>().join(", ");
-                faults.push(format!(
-                    "Network {network}: hosts have blocks of {pool} ({hosts}): end its pods, and wait until the \
-                     hosts have given the blocks back (BLOCK_RELEASE_AFTER, 10 minutes)"
-                ));
-            }
-        }
+        let faults: Vec<String> =
+            self.other_uses.iter().filter_map(|it| it.refused(blocks)).collect();
         self.transaction.range_unchanged(range, revision);
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
@@ -127,8 +118,8 @@ impl Change {
         if !faults.is_empty() {
             return Err(faults);
         }
-        let given_up = given_up(&before, &after);
-        Ok(Planned { effects, transaction, problems: stored.read(range).problems, given_up })
+        let other_uses = other_uses(&networks(&before), &networks(&after));
+        Ok(Planned { effects, transaction, problems: stored.read(range).problems, other_uses })
     }
 
     fn effects(&self, before: &BTreeMap<StoredName, Value>) -> Vec<(StoredName, Effect)> {
@@ -208,23 +199,10 @@ fn new_faults(
     faults
 }
 
-/// The pools of networks in `before` that are in no network of that name in `after`.
-fn given_up(
-    before: &BTreeMap<StoredName, Value>,
-    after: &BTreeMap<StoredName, Value>,
-) -> Vec<(Scoped, IpNetwork)> {
-    let read = |objects: &BTreeMap<StoredName, Value>| {
-        let networks = objects.iter().filter(|(name, _)| name.kind.name == "Network");
-        documents::read(&networks.map(|(_, it)| it.clone()).collect::<Vec<_>>(), true).networks
-    };
-    let (before, after) = (read(before), read(after));
-    let pools = before
-        .iter()
-        .flat_map(|(name, network)| network.networks().map(move |pool| (name.clone(), pool)));
-    let is_kept = |(name, pool): &(Scoped, IpNetwork)| {
-        after.get(name).is_some_and(|network| network.networks().any(|it| it == *pool))
-    };
-    pools.filter(|one| !is_kept(one)).collect()
+/// The networks among `objects`.
+fn networks(objects: &BTreeMap<StoredName, Value>) -> Networks {
+    let networks = objects.iter().filter(|(name, _)| name.kind.name == "Network");
+    documents::read(&networks.map(|(_, it)| it.clone()).collect::<Vec<_>>(), true).networks
 }
 
 /// What is kept of an object: no status, and nothing that a server adds.
@@ -244,7 +222,6 @@ fn bare(mut object: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::records::Roots;
     use serde_json::json;
 
     const RANGE: &str = "/h-policies/";
@@ -353,34 +330,5 @@ mod tests {
         let all = change.plan(&StoredPolicies::default(), RANGE, 0, &[]).unwrap().transaction;
         assert_eq!(all.writes.len(), 1000usize.div_ceil(TOGETHER) + 1);
         assert!(all.writes.len() <= 64);
-    }
-
-    #[test]
-    fn a_network_that_hosts_have_blocks_of_keeps_its_addresses() {
-        let network = |spec: Value| own("Network", "front", &spec);
-        let stored = stored(&[network(json!({"subnets": ["10.32.0.0/16", "fd00:32::/64"]}))]);
-        let roots = Roots { hosts: "/h".into(), counter: "/c".into(), humanz: "/z".into() };
-        let mut blocks = FoundBlocks::default();
-        blocks.put(&roots, b"/z-blocks/h1/10.32.0.64-26", 7);
-        let try_to = |change: &Change| {
-            let mut planned = change.plan(&stored, RANGE, 9, &[]).unwrap();
-            if planned.given_up.is_empty() {
-                return Ok(());
-            }
-            planned.spare_blocks(&blocks, "/z-blocks/", 9)
-        };
-        let put = |spec| Change::put(vec![network(spec)]).unwrap();
-        let shared = put(json!({"subnets": ["10.32.0.0/16", "fd00:32::/64"], "shared": true}));
-        assert_eq!(try_to(&shared), Ok(()));
-        assert_eq!(try_to(&put(json!({"subnets": ["10.32.0.0/16"]}))), Ok(()), "nobody has IPv6");
-        let name = StoredName::of(&network(json!({}))).unwrap();
-        for change in [
-            put(json!({"subnets": ["10.33.0.0/16"]})),
-            put(json!({"subnets": ["10.32.0.0/17"]})),
-            Change { put: BTreeMap::new(), remove: vec![name] },
-        ] {
-            let refused = try_to(&change).unwrap_err().join("; ");
-            assert!(refused.contains("10.32.0.0/16 (h1)"), "{refused}");
-        }
     }
 }

@@ -10,7 +10,7 @@
 //! - `blocks`, `kept_blocks`: blocks of tenants' networks that hosts have, through etcd
 //! - `following`: starts and ends them
 //! - `item`, `cluster_state`, `find`, `doubtful`: what is kept of objects of the API, and what they say, pure
-//! - `stored`, `change`, `references`: keys and values of policies in etcd, pure
+//! - `stored`, `change`, `references`, `other_use`: keys and values of policies in etcd, pure
 //! - `publication`, `shared`, `inputs`: keys and values of members, and what a host says and needs, pure
 
 mod blocks;
@@ -26,6 +26,7 @@ mod item;
 mod kept_blocks;
 pub mod kept_file;
 mod kubernetes;
+mod other_use;
 mod own_members;
 mod policies;
 mod publication;

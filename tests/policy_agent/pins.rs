@@ -238,7 +238,15 @@ fn hostile_pins_start_no_pod_with_another_address_and_take_nothing() {
     let [_, _, third, fourth] = v4.octets();
     let base = fourth & !63;
     let kept = format!("10.32.{third}.{base}/26");
-    humanz(h1, &format!("net set blue/front --pins {kept} --pins fd00:32::ffff:0/112"));
+    let over = format!("net set blue/front --pins {kept} --pins fd00:32::ffff:0/112");
+    let refused = Agent::run(h1, &over, FROM_ETCD);
+    let why = format!("hosts have blocks in {kept} for any pods (h1), as {kept}");
+    assert!(refused.status.code() == Some(1) && refused.stderr.contains(&why), "{refused}");
+    // Whoever writes into etcd asks nobody.
+    let spec = json!({"subnets": ["10.32.0.0/16", "fd00:32::/64"],
+        "pins": [kept, "fd00:32::ffff:0/112"]});
+    let front = network("blue/front", spec);
+    cluster.etcd.put("/humanz/v1-policies/Network/blue/front", front.to_string());
     let [own, inside] = [held.v4().to_string(), format!("10.32.{third}.{}", base + 62)];
     let range = "/humanz/v1-policies/Pin/shop";
     let put = |name: &str, addresses: &[&str]| {

@@ -48,8 +48,8 @@ pub fn make(
         let (stored, revision) = read_policies(&start).map_err(unreachable)?;
         let change = change(&understood(&stored, &range).0).map_err(|why| refused(vec![why]))?;
         let mut planned = change.plan(&stored, &range, revision, &pools).map_err(refused)?;
-        if !planned.given_up.is_empty() {
-            let found = etcd::blocks(&start.etcd, &start.roots).map_err(unreachable)?;
+        if !planned.other_uses.is_empty() {
+            let found = etcd::held_blocks(&start.etcd, &start.roots).map_err(unreachable)?;
             let (blocks, revision) = found;
             let range = start.roots.blocks_range();
             planned.spare_blocks(&blocks, &range, revision).map_err(refused)?;
