@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -39,16 +40,20 @@ struct RunningServer {
     thread: thread::JoinHandle<()>,
 }
 
-/// Starts the server. An address that cannot be had is logged and tried again.
+/// Starts the server, and waits until its listeners are open: who starts a unit asks it as soon as it is ready. An
+/// address that cannot be had is logged and tried again.
 ///
 /// # Errors
 /// There can be no more threads, or no event loop.
 pub fn start(shared: Arc<SharedState>, settings: &Settings) -> io::Result<Box<dyn StatusServer>> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let (listen, wanted) = latest::channel(Listen::of(settings));
+    let (opened, was_opened) = channel();
     let thread = thread::Builder::new().name("local".into()).spawn(move || {
-        LocalSet::new().block_on(&runtime, serve(shared, wanted));
+        LocalSet::new().block_on(&runtime, serve(shared, wanted, opened));
     })?;
+    // A thread that ended will not listen.
+    let _ended = was_opened.recv();
     Ok(Box::new(RunningServer { listen, thread }))
 }
 
@@ -69,12 +74,14 @@ impl StatusServer for RunningServer {
     }
 }
 
-async fn serve(shared: Arc<SharedState>, mut wanted: latest::Receiver<Listen>) {
+async fn serve(shared: Arc<SharedState>, mut wanted: latest::Receiver<Listen>, opened: Sender<()>) {
     let mut listeners = Listeners::default();
     let mut tick = interval(RETRY);
     loop {
         let listen = wanted.borrow_and_update().clone();
         listeners.open(&shared, &listen);
+        // Only the start waits.
+        let _nobody_waits = opened.send(());
         tokio::select! {
             _ = tick.tick() => {}
             moved = wanted.changed() => if moved.is_err() { return },
@@ -248,4 +255,26 @@ fn push(lines: &mut String, line: &ChangeLine) -> io::Result<()> {
     lines.push_str(&serde_json::to_string(line)?);
     lines.push('\n');
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Texts, parse, values_only};
+
+    #[test]
+    fn once_started_it_can_be_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.sock");
+        let socket = path.to_str().unwrap().to_owned();
+        let texts = Texts::from([("SUBNET_SOURCE", "static".to_owned()), ("SOCKET", socket)]);
+        let settings = parse(&texts, values_only).unwrap();
+        for _ in 0..20 {
+            let shared = SharedState::new("h1".into(), "m1".into(), texts.clone());
+            let server = start(Arc::new(shared), &settings).unwrap();
+            std::os::unix::net::UnixStream::connect(&path).unwrap();
+            server.stop();
+            assert!(!path.exists());
+        }
+    }
 }

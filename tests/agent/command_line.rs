@@ -3,7 +3,7 @@
 use crate::support::disk::EXECUTABLE;
 use crate::support::node::command;
 use crate::support::{Agent, Ended, Place, soon};
-use crate::{CONFIGURATION, STANDALONE, alone, standalone, state};
+use crate::{CONFIGURATION, STANDALONE, alone, assert_unchanged, standalone, state};
 
 fn refused(ended: &Ended, code: i32, words: &[&str]) {
     assert_eq!(ended.status.code(), Some(code), "{ended}");
@@ -185,7 +185,7 @@ fn a_dry_run_prints_the_changes_of_a_start_and_makes_none() {
     soon("the link is up", || alone.host.run("ip link show eth0").stdout.contains("state UP"));
     let before = state(&alone.host);
     let output = Agent::run(&alone.host, "--dry-run", STANDALONE).ok();
-    assert_eq!(state(&alone.host), before);
+    assert_unchanged(&alone.host, &before);
     for line in [
         "+ bridge humanz0",
         "+ address 10.244.1.1/24 on bridge humanz0",
@@ -211,7 +211,8 @@ fn once_reconciles_the_host_and_exits() {
     let first = state(&alone.host);
     assert!(first.contains("10.244.1.1/24"), "{first}");
     Agent::run(&alone.host, "--once", STANDALONE).ok();
-    assert_eq!(state(&alone.host), first, "a second time changes nothing, not even a file's age");
+    // A second time changes nothing, not even the age of a file.
+    assert_unchanged(&alone.host, &first);
 }
 
 #[test]

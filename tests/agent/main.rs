@@ -49,6 +49,17 @@ fn state(host: &Node) -> String {
     .ok()
 }
 
+/// Fails with the lines of the state that are not as they were.
+#[track_caller]
+fn assert_unchanged(host: &Node, before: &str) {
+    let now = state(host);
+    let gone: Vec<_> =
+        before.lines().filter(|line| !now.lines().any(|other| other == *line)).collect();
+    let new: Vec<_> =
+        now.lines().filter(|line| !before.lines().any(|other| other == *line)).collect();
+    assert!(now == before, "gone: {gone:#?}\nnew: {new:#?}");
+}
+
 /// Starts the agent and waits until it serves.
 fn serve(host: &Node, more: &[(&str, &str)]) -> Agent {
     let agent = Agent::start(host, &standalone(more));

@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use crate::support::cni::Network;
 use crate::support::local::status;
 use crate::support::{Agent, Node, Pinger, Place, Pod, facts, soon};
-use crate::{CONFIGURATION, alone, state};
+use crate::{CONFIGURATION, alone, assert_unchanged, state};
 
 /// The settings of a host that serves itself.
 const BEFORE: &str = "SUBNET_SOURCE=static\nIPV6_SUBNET=fd10::/48\n";
@@ -63,7 +63,7 @@ fn a_reload_previews_and_applies_changes_without_disturbing_pods() {
     let before = state(host);
     agent.reload();
     agent.wait_log(&["reload: no setting changes"]);
-    assert_eq!(state(host), before);
+    assert_unchanged(host, &before);
     configure(host, "IP_MASQ=false\nMANAGE_FORWARD=false\n");
     agent.reload();
     assert!(!host.run("nft list table inet humanz").succeeded(), "nothing is wanted in it");
@@ -99,7 +99,7 @@ fn all_errors_are_reported_and_nothing_is_changed() {
     host.run("rm /etc/humanz/agent.env").ok();
     agent.reload();
     agent.wait_log(&["read /etc/humanz/agent.env: No such file"]);
-    assert_eq!(state(host), before);
+    assert_unchanged(host, &before);
     let problems = status(host)["problems"].clone();
     assert_eq!(problems[0]["kind"], "invalid-setting", "{problems:#}");
     assert_eq!(problems[0]["subject"], "settings file /etc/humanz/agent.env", "{problems:#}");
@@ -156,13 +156,11 @@ fn a_moved_configuration_exists_once() {
     soon("it has moved", || host.list("/etc/cni/net.d") == ["10-other.conf"]);
     let text = host.read("/etc/cni/net.d/10-other.conf").unwrap();
     assert!(text.contains("\"cniVersion\": \"0.4.0\""), "{text}");
-    // A file that was written over belongs to its writer: the agent has no time to repair it before.
-    configure(host, "CNI_TYPE=third\n");
-    agent.process.signal(Signal::SIGSTOP);
+    // A file that was written over belongs to its writer. While it runs, the agent could repair it before it reloads.
+    agent.stop();
     host.write("/etc/cni/net.d/10-other.conf", "{}");
-    agent.process.signal(Signal::SIGHUP);
-    agent.process.signal(Signal::SIGCONT);
-    soon("both are there", || host.list("/etc/cni/net.d").len() == 2);
+    let agent = serve(host, "CNI_TYPE=third\n");
+    assert_eq!(host.list("/etc/cni/net.d"), ["05-humanz.conflist", "10-other.conf"]);
     assert_eq!(host.read("/etc/cni/net.d/10-other.conf").as_deref(), Some("{}"));
     assert!(host.run("/opt/cni/bin/third").succeeded(), "the plugin has the new name");
     assert!(host.run("/opt/cni/bin/humanz").succeeded(), "DELs still come under the old one");

@@ -228,7 +228,7 @@ fn pods_send_at_the_rate_of_their_profile_and_guard_and_policies_hold_there_too(
     let agent = serve(host, &[]);
     let (db, web) = (add(host, "db", "db"), add(host, "web", "web;humanz.io/group=web"));
     note_marks(&db);
-    assert_eq!(marks(&web, &db), both(8));
+    soon("its mark", || marks(&web, &db) == both(8));
     web.check().unwrap();
     is_limited(&web, &db, 40e6);
     assert!(rate(&db, &web, web.v4()) > 60e6, "what a pod gets has no limit");
