@@ -39,10 +39,12 @@ fn standalone<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     [STANDALONE, more].concat()
 }
 
-/// Everything of the kernel and the disk that the agent could change.
+/// Everything of the kernel and the disk that the agent could change. Which pods sent what their guard drops is the
+/// kernel's to note, at any time.
 fn state(host: &Node) -> String {
     host.shell(
-        "ip -o link | sed 's/ qlen .*//'; ip -o address | sed 's/ tentative / /'; ip route; ip -6 route; nft -s list ruleset; \
+        "ip -o link | sed 's/ qlen .*//'; ip -o address | sed 's/ tentative / /'; ip route; ip -6 route; \
+         nft -s list ruleset | grep -vE '^\\s*(elements = \\{ )?(\"hz[0-9a-f]+\"|[0-9]+) counter'; \
          sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding; \
          find /opt /etc/cni /var/lib/humanz -printf '%p %T@ %i\\n' | sort",
     )
