@@ -44,7 +44,7 @@ fn standalone<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
 fn state(host: &Node) -> String {
     host.shell(
         "ip -o link | sed 's/ qlen .*//'; ip -o address | sed 's/ tentative / /'; ip route; ip -6 route; \
-         nft -s list ruleset | grep -vE '^\\s*(elements = \\{ )?(\"hz[0-9a-f]+\"|[0-9]+) counter'; \
+         nft -s list ruleset | sed -E '/^\\s*(elements = \\{ )?(\"hz[0-9a-f]+\"|[0-9]+) counter/d'; \
          sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding; \
          find /opt /etc/cni /var/lib/humanz -printf '%p %T@ %i\\n' | sort",
     )
