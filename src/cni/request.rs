@@ -164,6 +164,7 @@ fn refuse_keys_of_the_first_plugin(conf: &NetConf) -> Result<(), CniError> {
         ("ipMasq", conf.ip_masq),
         ("portIsolation", conf.port_isolation),
         ("macspoofchk", conf.mac_spoof_check),
+        ("vlan or vlanTrunk", conf.vlans.is_any()),
     ];
     let Some((key, _)) = keys.into_iter().find(|(_, given)| *given) else { return Ok(()) };
     Err(CniError::config(format!(

@@ -9,17 +9,25 @@ use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::ownership::is_of_pod;
 
+/// Where pods are plugged in, by the numbers of its links.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    pub bridge: u32,
+    /// Has the gateways' addresses and the pods' neighbour entries: the bridge, or an interface for a VLAN on it.
+    pub gateway: u32,
+}
+
 /// The first of `addresses` that a pod's port of the bridge has, with the alias of that port.
 ///
 /// # Errors
 /// [`NetlinkError`].
 pub fn first(
     rtnl: &Rtnl,
-    bridge: u32,
+    Segment { bridge, gateway }: Segment,
     addresses: &[IpAddr],
 ) -> Result<Option<(IpAddr, String)>, NetlinkError> {
     for address in addresses {
-        let Some(found) = rtnl.neighbour(bridge, *address)? else { continue };
+        let Some(found) = rtnl.neighbour(gateway, *address)? else { continue };
         let port = found.mac.map(|mac| rtnl.port_of(bridge, mac)).transpose()?.flatten();
         if let Some((port, _)) = port
             && let Some(alias) = pod(rtnl, port)?
@@ -42,7 +50,10 @@ pub fn any(rtnl: &Rtnl, bridge: u32) -> Result<bool, NetlinkError> {
 ///
 /// # Errors
 /// [`NetlinkError`].
-pub fn all(rtnl: &Rtnl, bridge: u32) -> Result<BTreeMap<IpAddr, String>, NetlinkError> {
+pub fn all(
+    rtnl: &Rtnl,
+    Segment { bridge, gateway }: Segment,
+) -> Result<BTreeMap<IpAddr, String>, NetlinkError> {
     let aliases: BTreeMap<u32, String> = rtnl
         .links(Some(bridge))?
         .into_iter()
@@ -50,7 +61,7 @@ pub fn all(rtnl: &Rtnl, bridge: u32) -> Result<BTreeMap<IpAddr, String>, Netlink
         .filter_map(|link| Some((link.index, link.alias?)))
         .collect();
     let ports: BTreeMap<Mac, u32> = rtnl.learned(bridge)?.into_iter().collect();
-    let neighbours = rtnl.neighbours(bridge)?.into_iter();
+    let neighbours = rtnl.neighbours(gateway)?.into_iter();
     let held = neighbours.filter_map(|neighbour| {
         let alias = aliases.get(ports.get(&neighbour.mac?)?)?;
         Some((neighbour.address, alias.clone()))

@@ -1,6 +1,7 @@
 //! rtnetlink(7), connection tracking and WireGuard: links, addresses, routes, neighbours, and their events.
 
 pub mod address;
+pub mod bridge_vlan;
 pub mod connections;
 pub mod conntrack;
 pub mod ctnetlink;

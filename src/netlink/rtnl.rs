@@ -6,6 +6,7 @@ use nix::errno::Errno;
 
 use crate::net::{Family, IfName, Mac, subnet};
 use crate::netlink::address::{self, Address};
+use crate::netlink::bridge_vlan::{self, PortVlans, VlanDevice};
 use crate::netlink::fdb::{self, Destination};
 use crate::netlink::filter;
 use crate::netlink::link::{self, Link, LinkRef};
@@ -108,6 +109,37 @@ impl Rtnl {
     /// [`NetlinkError`].
     pub fn count_ports(&self, bridge: u32) -> Result<usize, NetlinkError> {
         Ok(self.socket.dump(&link::list(Some(bridge)), |_| Ok(Some(())))?.len())
+    }
+
+    /// The bridge of that number keeps VLANs apart.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], also if there is none.
+    pub fn filters_vlans(&self, bridge: u32) -> Result<bool, NetlinkError> {
+        let request = link::get(LinkRef::Index(bridge));
+        let found = self.socket.ask(&request, bridge_vlan::parse_filtering)?;
+        Ok(found.unwrap_or_default())
+    }
+
+    /// The VLANs of the port of that number.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn port_vlans(&self, port: u32) -> Result<PortVlans, NetlinkError> {
+        let all = self.socket.dump(&bridge_vlan::list(), bridge_vlan::parse)?;
+        Ok(all
+            .into_iter()
+            .find(|(index, _)| *index == port)
+            .map(|(_, vlans)| vlans)
+            .unwrap_or_default())
+    }
+
+    /// Which VLAN of which link the link of that number is for; `None` if it is no VLAN device.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], also if there is none.
+    pub fn vlan_device(&self, index: u32) -> Result<Option<VlanDevice>, NetlinkError> {
+        self.socket.ask(&link::get(LinkRef::Index(index)), bridge_vlan::parse_device)
     }
 
     /// All VXLAN devices.

@@ -7,6 +7,7 @@ mod bridge_port;
 mod differences;
 mod identity;
 mod interface;
+mod port_vlans;
 mod requested;
 mod routes;
 
@@ -14,5 +15,6 @@ pub use bridge_port::{BridgePort, port_flags};
 pub use differences::{FoundPod, PodDifference, differences, settings_differences};
 pub use identity::{LinkIdentity, MARK, first_name, is_of_network};
 pub use interface::{Assigned, PodInterface};
+pub use port_vlans::{ShownVlans, VlanChange, changes as vlan_changes, wanted as wanted_vlans};
 pub use requested::{FoundSettings, RequestedSettings};
 pub use routes::{PodRoutes, kernel_route, paths, recalled, routes};

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use crate::cni::error::CniError;
 use crate::cni::request::Add;
 use crate::cni::result::{CniResult, Interface, IpConfig};
+use crate::inspect::holders::Segment;
 use crate::inspect::port_profiles;
 use crate::ipam::{RangeSet, Store, StoreEntry};
 use crate::net::{IfName, Mac};
@@ -27,7 +28,7 @@ use crate::plugin::network::{AttachFailure, PlacedAdd, PlacedInterface};
 use crate::plugin::undo_stack::UndoStack;
 use crate::plugin::{
     bridge, claim, conntrack, del, further, guard, host_ports, masquerade, netns, policy, store,
-    sysctl_allowlist, sysctls,
+    sysctl_allowlist, sysctls, vlans,
 };
 
 /// The pod's interface, third in every result.
@@ -136,7 +137,7 @@ impl<'a> NewInterface<'a> {
             let Some(asked) = asked else { return Ok(None) };
             line.policies.push(asked.wait()?);
             // What a former pod was allowed to get may wait there for its MAC.
-            let forget = attach::forget_neighbours(host.bridge.index, addresses);
+            let forget = attach::forget_neighbours(host.gateway.index, addresses);
             host.rtnl.apply(&forget).or_internal("drop packets for a former pod")?;
             let profile = port_profiles::of_port(&add.conf.data_dir, &plan.wanted.host_ifname);
             if let (Some(_), Some(guard)) = (&profile, plan.context.guard.clone()) {
@@ -165,7 +166,8 @@ impl<'a> NewInterface<'a> {
             }
             host.cleanup_stale(&former.addresses)
         };
-        let bridge = Some((host.rtnl, host.bridge.index));
+        let segment = Segment { bridge: host.bridge.index, gateway: host.gateway.index };
+        let bridge = Some((host.rtnl, segment));
         let found = FoundHost { bridge, link_exists: host.link_exists };
         claim::reserve(store, &interface.add, &host.sets, since_1970, &found, cleanup_stale, undo)
     }
@@ -176,6 +178,8 @@ struct HostContext<'a> {
     rtnl: &'a Rtnl,
     netns: NetNs,
     bridge: Link,
+    /// With the gateways' addresses: the bridge, or an interface for the network's VLAN on it.
+    gateway: Link,
     sets: Vec<RangeSet>,
     identity: LinkIdentity<'a>,
     /// The host's end of the attachment exists already.
@@ -187,18 +191,21 @@ impl<'a> HostContext<'a> {
         let conf = &add.conf;
         let sets = claim::sets(conf)?;
         let netns = netns::open(&add.netns)?;
-        let bridge = bridge::ensure(rtnl, conf, &claim::gateways(&sets))?;
+        let gateways = if conf.is_gateway { claim::gateways(&sets) } else { Vec::new() };
+        let of_vlan = conf.vlans.access.is_some();
+        let bridge = bridge::ensure(rtnl, conf, if of_vlan { &[] } else { &gateways })?;
+        let gateway = vlans::ensure(rtnl, conf, &bridge, &gateways)?;
         masquerade::ensure(conf, &sets)?;
         let identity = LinkIdentity::of(&conf.name, &add.attachment);
         let link_exists = link_exists(rtnl, &identity)?;
-        Ok(HostContext { rtnl, netns, bridge, sets, identity, link_exists })
+        Ok(HostContext { rtnl, netns, bridge, gateway, sets, identity, link_exists })
     }
 
     /// Removes what is left of a dead attachment that had these addresses.
     fn cleanup_stale(&self, addresses: &[IpAddr]) -> Result<(), CniError> {
         let name = self.identity.host_ifname();
         let mut messages = vec![link::delete(LinkRef::Name(&name)).tolerating(Errno::ENODEV)];
-        messages.extend(attach::forget_neighbours(self.bridge.index, addresses));
+        messages.extend(attach::forget_neighbours(self.gateway.index, addresses));
         self.rtnl.apply(&messages).or_internal(format_args!("remove the stale interface {name}"))
     }
 }
@@ -235,6 +242,8 @@ impl<'a> AddPlan<'a> {
         let context = AttachContext {
             rtnl: host.rtnl,
             bridge: &host.bridge,
+            gateway: &host.gateway,
+            conf,
             netns: &host.netns,
             netns_path: &add.netns.path,
             host_mac: identity.host_mac(),
@@ -261,12 +270,17 @@ impl<'a> AddPlan<'a> {
             gateway: assigned.gateway,
             interface: Some(POD_INTERFACE),
         };
+        let mut interfaces = vec![
+            interface(&context.bridge.name, context.bridge.mac, context.bridge.mtu, None),
+            interface(&wanted.host_ifname, wanted.host_mac, context.mtu, None),
+            interface(&wanted.ifname, wanted.mac, context.mtu, Some(&add.netns.path)),
+        ];
+        if context.gateway.index != context.bridge.index {
+            let gateway = context.gateway;
+            interfaces.push(interface(&gateway.name, gateway.mac, gateway.mtu, None));
+        }
         CniResult {
-            interfaces: vec![
-                interface(&context.bridge.name, context.bridge.mac, context.bridge.mtu, None),
-                interface(&wanted.host_ifname, wanted.host_mac, context.mtu, None),
-                interface(&wanted.ifname, wanted.mac, context.mtu, Some(&add.netns.path)),
-            ],
+            interfaces,
             ips: self.assigned.iter().map(ip).collect(),
             routes: [&self.routes.configured[..], &self.routes.defaults].concat(),
             dns: add.conf.dns.clone(),

@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
+use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
 use crate::inspect::holders;
 use crate::net::{Family, IfName, Mac};
@@ -24,15 +25,18 @@ use crate::plan::pod::{PodInterface, paths};
 use crate::plan::profiles::PortProfile;
 use crate::plugin::claim::already_attached;
 use crate::plugin::failure::{self, OrInternal};
-use crate::plugin::guard;
 use crate::plugin::undo_stack::{OwnLink, UndoStack};
 use crate::plugin::wait_oper_up::wait_oper_up;
+use crate::plugin::{guard, vlans};
 
 /// Where and how an interface is attached, beside what [`PodInterface`] says.
 pub struct AttachContext<'a> {
     /// Of the host.
     pub rtnl: &'a Rtnl,
     pub bridge: &'a Link,
+    /// Where the pods' neighbour entries are: the bridge, or an interface for the network's VLAN on it.
+    pub gateway: &'a Link,
+    pub conf: &'a NetConf,
     pub netns: &'a NetNs,
     /// `CNI_NETNS`.
     pub netns_path: &'a str,
@@ -75,7 +79,7 @@ pub fn attach<'a>(
     undo: &mut UndoStack<'a>,
 ) -> Result<Attached<'a>, CniError> {
     let (rtnl, bridge) = (context.rtnl, context.bridge);
-    let admit_while_down = match needs_setup_while_down(wanted) {
+    let admit_while_down = match needs_setup_while_down(context, wanted) {
         true => Some(admit),
         false => admit().map(|_| None)?,
     };
@@ -106,7 +110,7 @@ pub fn attach<'a>(
     let (pod, left_out) = configure(context, wanted)?;
     if context.is_gateway {
         let addresses: Vec<IpAddr> = wanted.addresses.iter().map(|address| address.ip()).collect();
-        let forget = forget_neighbours(bridge.index, &addresses);
+        let forget = forget_neighbours(context.gateway.index, &addresses);
         undo.push(move || if own.is_gone() { Ok(()) } else { rtnl.apply(&forget) });
         set_neighbours(context, &addresses)?;
     }
@@ -117,7 +121,7 @@ pub fn attach<'a>(
 /// Writes the pod's MAC into the host's neighbour table, in place of that of an earlier pod with the
 /// address.
 fn set_neighbours(context: &AttachContext<'_>, addresses: &[IpAddr]) -> Result<(), CniError> {
-    let (bridge, mac) = (context.bridge.index, context.mac);
+    let (bridge, mac) = (context.gateway.index, context.mac);
     let set = |address: &IpAddr| match context.guard {
         // Then nobody else can answer for the address.
         Some(_) => neighbour::set_permanent(bridge, &Neighbour { address: *address, mac }),
@@ -156,7 +160,7 @@ fn veth(context: &AttachContext<'_>, wanted: &PodInterface) -> [Message; 3] {
         mtu: context.mtu,
     };
     let host_end = LinkChange {
-        up: !needs_setup_while_down(wanted),
+        up: !needs_setup_while_down(context, wanted),
         alias: Some(context.alias.clone()),
         port: Some(wanted.port),
         ..LinkChange::default()
@@ -169,8 +173,11 @@ fn veth(context: &AttachContext<'_>, wanted: &PodInterface) -> [Message; 3] {
 }
 
 /// The host's end needs changes that must be made before it is up.
-fn needs_setup_while_down(wanted: &PodInterface) -> bool {
-    wanted.requested.queues.host.is_some() || wanted.port.locked || wanted.port.fixed
+fn needs_setup_while_down(context: &AttachContext<'_>, wanted: &PodInterface) -> bool {
+    context.conf.vlans.is_any()
+        || wanted.requested.queues.host.is_some()
+        || wanted.port.locked
+        || wanted.port.fixed
 }
 
 /// Guards and limits the host's end, pins the pod's MAC to it, and sets it up. On a link that is up already a
@@ -188,6 +195,9 @@ fn set_up_host_end(
     }
     if let Some(guard) = guard {
         guard::set(guard, link.index)?;
+    }
+    if context.conf.vlans.is_any() {
+        vlans::plug(context.rtnl, context.conf, link.index)?;
     }
     let limit =
         wanted.requested.queues.host.as_ref().map(|queue| qdisc::replace(link.index, queue));
@@ -217,7 +227,9 @@ fn pin(context: &AttachContext<'_>, wanted: &PodInterface, port: u32) -> Result<
     }
     // An agent may have pinned it here, which found the port with its guard and down.
     if rtnl.port_of(bridge, mac).or_internal(&what)? == Some((port, true)) {
-        return Ok(());
+        // In one of its VLANs the bridge may have seen it at another port.
+        let again = context.conf.vlans.is_any().then(|| neighbour::pin(port, mac));
+        return rtnl.apply(again.as_slice()).or_internal(what);
     }
     let Some(pod) = holders::pinned(rtnl, bridge, mac).or_internal(&what)? else {
         // The bridge has only seen it.

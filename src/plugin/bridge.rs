@@ -211,8 +211,9 @@ fn addresses(rtnl: &Rtnl, bridge: &Link) -> Result<Vec<IpNetwork>, CniError> {
     Ok(found.into_iter().map(|found| found.address).collect())
 }
 
-/// The bridge listens to no router, and does not send its pods to each other.
-fn set_guard_sysctls(bridge: &IfName) {
+/// The bridge (or an interface for one of its VLANs) listens to no router, and does not send its pods to each
+/// other.
+pub fn set_guard_sysctls(bridge: &IfName) {
     for (key, value) in guard_sysctls(bridge) {
         match sysctl::read(&key) {
             Ok(found) if found == value => {}
@@ -228,7 +229,10 @@ fn set_guard_sysctls(bridge: &IfName) {
 }
 
 /// A gateway forwards.
-fn enable_forwarding(gateways: &[IpNetwork]) -> Result<(), CniError> {
+///
+/// # Errors
+/// Code 999: the sysctl cannot be read or written.
+pub fn enable_forwarding(gateways: &[IpNetwork]) -> Result<(), CniError> {
     for (family, key) in
         [(Family::V4, "net/ipv4/ip_forward"), (Family::V6, "net/ipv6/conf/all/forwarding")]
     {

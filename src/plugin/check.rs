@@ -18,7 +18,7 @@ use crate::plan::pod::{
 use crate::plugin::failure::OrInternal;
 use crate::plugin::pod_state::PodState;
 use crate::plugin::store::lock_if_any;
-use crate::plugin::{bridge, further, guard, host_ports, netns, store};
+use crate::plugin::{bridge, further, guard, host_ports, netns, store, vlans};
 
 /// Compares the pod's attachment with the configuration and `prevResult`.
 ///
@@ -40,6 +40,7 @@ fn differences_of(check: &Check) -> Result<Vec<PodDifference>, CniError> {
     let found = observe(check, &netns, &identity, &wanted)?;
     let mut differences = differences(&wanted, &check.conf.bridge, &found);
     differences.extend(result_differences(check, &netns, &wanted, &found));
+    differences.extend(vlan_differences(check, &found)?);
     differences.extend(guard_difference(check, &wanted, &found)?);
     differences.extend(closed_ports(check)?);
     Ok(differences)
@@ -54,6 +55,13 @@ pub fn closed_ports(check: &Check) -> Result<Vec<PodDifference>, CniError> {
     let addresses: Vec<IpAddr> = addresses.map(|ip| ip.address.ip()).collect();
     let mismatches = host_ports::mismatches(check, &addresses)?;
     Ok(mismatches.into_iter().map(PodDifference::HostPort).collect())
+}
+
+/// The VLANs of the port, if it is there.
+fn vlan_differences(check: &Check, found: &FoundPod) -> Result<Vec<PodDifference>, CniError> {
+    let (Some(bridge), Some(host)) = (&found.bridge, &found.host) else { return Ok(Vec::new()) };
+    let rtnl = Rtnl::open().or_internal("open rtnetlink socket")?;
+    vlans::differences(&rtnl, &check.conf, bridge, host)
 }
 
 /// Says if the guard of the port is not as ADD made it.
@@ -131,7 +139,8 @@ fn result_differences(
     found: &FoundPod,
 ) -> Vec<PodDifference> {
     let mut differences = Vec::new();
-    for name in [&check.conf.bridge, &wanted.host_ifname] {
+    let named = [&check.conf.bridge, &wanted.host_ifname].into_iter();
+    for name in named.chain(&check.conf.vlans.gateway) {
         if on_host(check, name).is_none() {
             differences.push(PodDifference::NotInResult(name.clone()));
         }

@@ -10,7 +10,7 @@ use ipnetwork::IpNetwork;
 use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Add;
-use crate::inspect::holders;
+use crate::inspect::holders::{self, Segment};
 use crate::ipam::pool::range_sets;
 use crate::ipam::{
     LockedStore, Owner, RangeSet, RequestedPorts, Reservation, Store, StoreEntry, StoreError,
@@ -121,8 +121,8 @@ fn without_dead<'s>(store: &'s Store, former: &StoreEntry) -> Result<LockedStore
 /// What ADD found of the host, before it claims.
 #[derive(Default)]
 pub struct FoundHost<'a> {
-    /// The index of the bridge that the pod is about to be plugged into.
-    pub bridge: Option<(&'a Rtnl, u32)>,
+    /// The bridge that the pod is about to be plugged into.
+    pub bridge: Option<(&'a Rtnl, Segment)>,
     /// The attachment's interface on the host exists.
     pub link_exists: bool,
 }

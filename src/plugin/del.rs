@@ -51,11 +51,12 @@ pub fn detach(del: &Del, released: &mut Vec<IpAddr>) -> Result<(), CniError> {
         (None, Some(store)) => failures.note(previous_addresses(store, del)).unwrap_or_default(),
         (None, None) => Vec::new(),
     };
+    let index = |name| rtnl.link(name).ok().flatten().map(|link| link.index);
     let bridge = match failures.note(remove_link(&rtnl, &identity)) {
         Some(Some(bridge)) => Some(bridge),
         // The link may still exist: its address must not be reserved for another pod.
         None => return failures.into_result(),
-        Some(None) => rtnl.link(&del.conf.bridge).ok().flatten().map(|bridge| bridge.index),
+        Some(None) => index(&del.conf.bridge),
     };
     if del.conf.create_bridge
         && guard::sweeps(&identity.host_ifname())
@@ -65,8 +66,9 @@ pub fn detach(del: &Del, released: &mut Vec<IpAddr>) -> Result<(), CniError> {
         log::warn!("guards of removed interfaces are left: {error}");
     }
     conntrack::forget(&reserved, ports.as_deref());
-    if let Some(bridge) = bridge {
-        let forgotten = rtnl.apply(&forget_neighbours(bridge, &reserved));
+    let gateway = del.conf.vlans.gateway.as_ref().and_then(index);
+    for device in bridge.into_iter().chain(gateway) {
+        let forgotten = rtnl.apply(&forget_neighbours(device, &reserved));
         failures.note(forgotten.or_internal("remove the pod's neighbour entries"));
     }
     let own = store.and_then(|store| failures.note(release(&store, del, &reserved)));

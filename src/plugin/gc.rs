@@ -44,8 +44,8 @@ pub fn gc(gc: &Gc, call: &mut CallContext<'_>) -> Result<(), CniError> {
     failures.note(host_ports::close(&store, &stale.iter().collect::<Vec<_>>()));
     let ports: Vec<HostPort> = stale.iter().flat_map(host_ports::requested).collect();
     let addresses: Vec<IpAddr> = stale.into_iter().flat_map(|entry| entry.addresses).collect();
-    if let Some(bridge) = links.iter().find(|link| link.name == gc.conf.bridge) {
-        let forgotten = rtnl.apply(&forget_neighbours(bridge.index, &addresses));
+    if let Some(gateway) = links.iter().find(|link| link.name == *gc.conf.gateway_device()) {
+        let forgotten = rtnl.apply(&forget_neighbours(gateway.index, &addresses));
         failures.note(forgotten.or_internal("remove stale neighbour entries"));
     }
     conntrack::forget(&addresses, Some(&ports));

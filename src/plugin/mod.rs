@@ -40,6 +40,7 @@ mod store;
 mod sysctl_allowlist;
 mod sysctls;
 mod undo_stack;
+mod vlans;
 mod wait_oper_up;
 
 pub use invocation::Streams;

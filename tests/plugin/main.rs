@@ -31,6 +31,7 @@ mod second;
 mod status;
 mod stores;
 mod tuning;
+mod vlans;
 
 /// Both families, and everything that a pod can ask for; `name` is the container's.
 fn everything(name: &str) -> Value {

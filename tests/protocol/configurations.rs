@@ -107,7 +107,7 @@ fn invalid_values_are_reported_together_and_nothing_is_left() {
 fn unsupported_features_are_refused_with_key_and_value() {
     let machine = Machine::new();
     let call = |keys: Value| Call::new("humanz", "ADD").conf(keys).refused(&machine);
-    call(json!({ "vlan": 100 })).says(2, &["vlan", "100"]);
+    call(json!({ "forceAddress": true })).says(2, &["forceAddress", "true"]);
     call(json!({ "ipam": { "type": "dhcp" } })).says(7, &["ipam.type", "dhcp"]);
 }
 

@@ -13,6 +13,16 @@ pub fn has_wireguard() -> bool {
     })
 }
 
+/// Bridges can keep VLANs apart (CONFIG_BRIDGE_VLAN_FILTERING), and there are interfaces for VLANs.
+pub fn filters_vlans() -> bool {
+    static FILTERS: OnceLock<bool> = OnceLock::new();
+    let script = "ip link add b0 type bridge vlan_filtering 1 && ip link add link b0 name b0.5 type vlan id 5";
+    *FILTERS.get_or_init(|| {
+        let tried = Command::new("unshare").args(["--net", "sh", "-c", script]).output();
+        tried.expect("run unshare (package util-linux)").status.success()
+    })
+}
+
 /// A bridge's port can be locked to the MACs that are pinned to it (Linux 5.18). An older kernel takes the
 /// flag, and does not show it.
 pub fn locks_ports() -> bool {

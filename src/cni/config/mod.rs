@@ -9,6 +9,7 @@ mod policy;
 mod range;
 mod reserved;
 mod runtime;
+mod vlans;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,9 +22,11 @@ pub use guard::GuardConf;
 pub use policy::AgentDown;
 pub use range::RangeConf;
 pub use runtime::RuntimeConfig;
+pub use vlans::VlanConf;
 
 use crate::cni::attachment::{self, Attachment};
 use crate::cni::bandwidth::{self, Bandwidth};
+use crate::cni::config::vlans::Beside;
 use crate::cni::dns::Dns;
 use crate::cni::env::Verb;
 use crate::cni::error::RefusedRequest;
@@ -58,6 +61,8 @@ pub struct NetConf {
     pub port_isolation: bool,
     /// `macspoofchk`: the bridge drops frames from foreign MACs.
     pub mac_spoof_check: bool,
+    /// `vlan`, `vlanTrunk`, `preserveDefaultVlan`.
+    pub vlans: VlanConf,
     /// What pods may send.
     pub guard: GuardConf,
     /// `policy`; `None`: the network has no policies.
@@ -98,6 +103,11 @@ pub struct NetConf {
 }
 
 impl NetConf {
+    /// The interface of the host that has the gateways' addresses.
+    pub fn gateway_device(&self) -> &IfName {
+        self.vlans.gateway.as_ref().unwrap_or(&self.bridge)
+    }
+
     /// Reads the bytes from stdin (at most [`MAX_BYTES`]) for `command`. An invalid value gets its
     /// default and is listed: the caller decides whether it matters.
     ///
@@ -145,21 +155,34 @@ impl NetConf {
         let of_args = |args| Tuning::read(args, crate::cni::config::mtu(args, &ranges));
         let tuned = args.as_ref().map(of_args).unwrap_or_default();
         let tuning = tuned.or(Tuning::read(conf, mtu));
+        let bridge = conf.get("bridge").and_then(|name| name.parsed()).unwrap_or_else(bridge);
+        let create_bridge = flag("createBridge").unwrap_or(true);
+        let is_gateway = is_default_gateway || is_gateway.unwrap_or(false);
+        let (guard, policy) = (GuardConf::read(conf), policy::read(conf));
+        let beside = Beside {
+            bridge: &bridge,
+            create_bridge,
+            is_gateway,
+            has_policy: policy.is_some(),
+            has_host_ports: !runtime.port_mappings.is_empty(),
+            is_guarded: guard.is_on,
+        };
         NetConf {
             version,
             name,
-            bridge: conf.get("bridge").and_then(|name| name.parsed()).unwrap_or_else(bridge),
-            create_bridge: flag("createBridge").unwrap_or(true),
+            vlans: VlanConf::read(conf, &beside),
+            bridge,
+            create_bridge,
             delegated: flag("delegated").unwrap_or(true),
             mtu,
             network: conf.get("network").and_then(|field| networks(&field)).unwrap_or_default(),
             hairpin_mode: flag("hairpinMode").unwrap_or(true),
             port_isolation: flag("portIsolation").unwrap_or(false),
             mac_spoof_check: flag("macspoofchk").unwrap_or(false),
-            guard: GuardConf::read(conf),
-            policy: policy::read(conf),
+            guard,
+            policy,
             reserved_ports: reserved::read(conf),
-            is_gateway: is_default_gateway || is_gateway.unwrap_or(false),
+            is_gateway,
             is_default_gateway,
             ip_masq: flag("ipMasq").unwrap_or(false),
             ranges,
@@ -211,8 +234,6 @@ fn ipam<'a>(conf: &JsonField<'a>) -> Option<JsonField<'a>> {
 /// less isolated than its owner believes, or would not work.
 fn refuse_unsupported_keys(conf: &JsonField, ipam: Option<&JsonField>) {
     let keys = [
-        ("vlan", "humanz has no VLANs"),
-        ("vlanTrunk", "humanz has no VLANs"),
         ("disableContainerInterface", "humanz sets every interface up"),
         ("forceAddress", "humanz removes no address of a bridge; remove it by hand"),
     ];

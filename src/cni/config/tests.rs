@@ -258,9 +258,6 @@ fn one_address_of_each_family_is_all_that_old_versions_hold() {
 #[test]
 fn unsupported_features_are_refused_with_key_and_value() {
     for (keys, expected) in [
-        (json!({ "vlan": 100 }), "vlan: 100"),
-        (json!({ "vlan": -100 }), "vlan: -100"),
-        (json!({ "vlanTrunk": [{ "id": 5 }] }), "vlanTrunk: a list"),
         (json!({ "disableContainerInterface": true }), "disableContainerInterface: true"),
         (json!({ "forceAddress": true }), "forceAddress: true"),
         (json!({ "ipam": { "resolvConf": "/etc/resolv.conf" } }), "ipam.resolvConf: \"/etc"),

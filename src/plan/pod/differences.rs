@@ -51,6 +51,10 @@ pub enum PodDifference {
     NotAPort(IfName, IfName),
     /// The wanted value of hairpin, isolation, lock, or fixed MACs.
     PortFlag(IfName, &'static str, bool),
+    /// The bridge does not keep VLANs apart.
+    VlansMixed(IfName),
+    /// The VLANs of a port: which, wanted, found.
+    WrongVlans(IfName, String, String),
     /// The two ends are not a pair.
     NotPeers(IfName, IfName),
     /// A link's MAC: where, which, wanted, found.
@@ -268,6 +272,12 @@ impl fmt::Display for PodDifference {
                 write!(f, "bridge port {link} is not {flag}")
             }
             PodDifference::PortFlag(link, flag, false) => write!(f, "bridge port {link} is {flag}"),
+            PodDifference::VlansMixed(bridge) => {
+                write!(f, "bridge {bridge} does not keep VLANs apart")
+            }
+            PodDifference::WrongVlans(port, wanted, found) => {
+                write!(f, "bridge port {port} is in the VLANs {found}, not {wanted}")
+            }
             PodDifference::NotPeers(pod, host) => {
                 write!(f, "interface {pod} in the pod is not the other end of {host}")
             }
