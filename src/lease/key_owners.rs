@@ -4,15 +4,14 @@
 //! the key: what another host writes about the key is later. A record proves less, as every restart of its
 //! agent writes it anew.
 //!
-//! A host that changes keys claims the one to come, before it publishes that beside the present one. From then
-//! on its record proves the present one, which it no longer needs when the change is over.
+//! A host that changes keys claims the one to come and the present one with it, before it publishes both: a
+//! restart of its agent, too, leaves it both.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::lease::identity::Claimant;
-use crate::lease::records::{Key, NodeName, WireguardEnd};
+use crate::lease::records::{Key, KeyClaim, NodeName, WireguardEnd};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::lease::transaction::Transaction;
 use crate::net::PublicKey;
@@ -40,10 +39,12 @@ pub fn owners(found: &Snapshot) -> HashMap<PublicKey, &NodeName> {
     let mut claimed: HashMap<PublicKey, (Since, &NodeName)> = HashMap::new();
     for (host, claim) in found.wireguard_keys.iter() {
         let proof = (Since { revision: revision(claim), proof: KeyProof::Claim }, host);
-        let best = claimed.entry(claim.value).or_insert(proof);
-        *best = proof.min(*best);
+        for key in claim.value.keys() {
+            let best = claimed.entry(key).or_insert(proof);
+            *best = proof.min(*best);
+        }
     }
-    let mut unclaimed: HashMap<PublicKey, (Reverse<bool>, i64, &NodeName)> = HashMap::new();
+    let mut unclaimed: HashMap<PublicKey, (i64, &NodeName)> = HashMap::new();
     for (host, node) in found.nodes.iter() {
         for key in node.value.wireguard.into_iter().flat_map(WireguardEnd::keys) {
             match claimed.get_mut(&key) {
@@ -54,9 +55,7 @@ pub fn owners(found: &Snapshot) -> HashMap<PublicKey, &NodeName> {
                 }
                 Some(_) => {}
                 None => {
-                    let changes = changes_from(found, host, key);
-                    let since = if changes { node.modified } else { node.created };
-                    let proof = (Reverse(changes), since, host);
+                    let proof = (node.created, host);
                     let best = unclaimed.entry(key).or_insert(proof);
                     *best = proof.min(*best);
                 }
@@ -64,29 +63,22 @@ pub fn owners(found: &Snapshot) -> HashMap<PublicKey, &NodeName> {
         }
     }
     let claimed = claimed.into_iter().map(|(key, (_, host))| (key, host));
-    claimed.chain(unclaimed.into_iter().map(|(key, (_, _, host))| (key, host))).collect()
-}
-
-/// The host changes from `key` to one that it has claimed.
-fn changes_from(found: &Snapshot, host: &NodeName, key: PublicKey) -> bool {
-    let end = found.nodes.get(host).and_then(|node| node.value.wireguard);
-    let next = end.filter(|end| end.public_key == key).and_then(|end| end.next);
-    let claim = found.wireguard_keys.get(host).map(|claim| claim.value);
-    next.is_some() && next == claim
+    claimed.chain(unclaimed.into_iter().map(|(key, (_, host))| (key, host))).collect()
 }
 
 /// A claim from before a loss of data is older than all of the store.
-fn revision(claim: &Stored<PublicKey>) -> i64 {
+fn revision(claim: &Stored<KeyClaim>) -> i64 {
     if claim.created == 0 { 0 } else { claim.modified }
 }
 
-/// The hosts that have claimed a key and are its owners.
+/// The hosts that are the owners of all that they have claimed.
 pub fn claimants(found: &Snapshot) -> impl Iterator<Item = &NodeName> {
-    let has_claim = |key: &PublicKey, host: &NodeName| {
-        found.wireguard_keys.get(host).is_some_and(|claim| claim.value == *key)
+    let owners = owners(found);
+    let is_owner = move |host: &NodeName, claim: KeyClaim| {
+        claim.keys().all(|key| owners.get(&key).is_some_and(|owner| *owner == host))
     };
-    let owners = owners(found).into_iter().filter(move |(key, host)| has_claim(key, host));
-    owners.map(|(_, host)| host)
+    let claims = found.wireguard_keys.iter();
+    claims.filter(move |(host, claim)| is_owner(host, claim.value)).map(|(host, _)| host)
 }
 
 /// Marks what the owners have claimed in `known` as older than what any host will write: etcd lost its data,
@@ -98,7 +90,7 @@ pub fn outlive_loss(known: &mut Snapshot) {
 
 /// Marks the claims in `found` that are marked in `known`.
 pub fn remember(found: &mut Snapshot, known: &Snapshot) {
-    let is_marked = |host: &NodeName, claim: &Stored<PublicKey>| {
+    let is_marked = |host: &NodeName, claim: &Stored<KeyClaim>| {
         let before = known.wireguard_keys.get(host);
         before.is_some_and(|before| before.created == 0 && before.value == claim.value)
     };
@@ -117,17 +109,17 @@ fn mark(found: &mut Snapshot, hosts: Vec<NodeName>) {
     }
 }
 
-/// Claims the key that `own` publishes; `None` if it has, publishes none, or may not.
+/// Claims the keys that `own` publishes; `None` if it has, publishes none, or may not.
 pub fn claim(found: &Snapshot, own: &Claimant) -> Option<Transaction> {
-    let key = own.attributes.wireguard.filter(|_| !own.leaves_key_unclaimed)?.newest();
+    let end = own.attributes.wireguard.filter(|_| !own.leaves_key_unclaimed)?;
     let name = &own.identity.name;
-    if found.wireguard_keys.get(name).is_some_and(|claim| claim.value == key) {
+    if found.wireguard_keys.get(name).is_some_and(|claim| claim.value.covers(end)) {
         return None;
     }
     let mut transaction = Transaction::default();
     let text =
         found.unchanged(&mut transaction, &own.network.roots, &Key::WireguardKey(name.clone()));
-    transaction.put(text, key.to_string());
+    transaction.put(text, KeyClaim::of(end).to_string());
     for key in [Key::Config, Key::Alive(name.clone())] {
         found.unchanged(&mut transaction, &own.network.roots, &key);
     }
@@ -245,17 +237,17 @@ mod tests {
         assert_eq!(owners(&known)[&key(1)].as_str(), "evil", "it had given the key up");
     }
 
-    /// The record of `host` at these revisions, which changes from key 1 to `next`.
+    /// The records at these revisions, of which some change to a key, and claim both where they claim that.
     fn changes(records: &[Write], nexts: &[(&str, u8)], claims: &[Write]) -> Snapshot {
         let mut found = found(claims, records);
         let nodes = Arc::make_mut(&mut found.nodes);
+        let claims = Arc::make_mut(&mut found.wireguard_keys);
         for (host, next) in nexts {
             let name: NodeName = host.parse().unwrap();
-            nodes.entry(name).and_modify(|node| {
-                let record = Arc::make_mut(&mut node.value);
-                let end = record.wireguard.unwrap();
-                record.wireguard = Some(WireguardEnd { next: Some(key(*next)), ..end });
-            });
+            let record = Arc::make_mut(&mut nodes.get_mut(&name).unwrap().value);
+            let end = WireguardEnd { next: Some(key(*next)), ..record.wireguard.unwrap() };
+            record.wireguard = Some(end);
+            claims.entry(name).and_modify(|claim| claim.value = KeyClaim::of(end));
         }
         found
     }
@@ -276,9 +268,11 @@ mod tests {
             assert_eq!(owner(&claimed, number), "h1", "claimed");
         }
         // It pretends to change from the key that it steals.
-        let claims = [next, ("evil", 9, 2, 3)];
-        let pretends = changes(&[h1, ("evil", 1, 2, 30)], &[("h1", 8), ("evil", 9)], &claims);
-        assert_eq!(owner(&pretends, 1), "h1");
+        let claims = [next, ("evil", 9, 2, 30)];
+        for h1 in [h1, ("h1", 1, 9, 50)] {
+            let pretends = changes(&[h1, ("evil", 1, 2, 31)], &[("h1", 8), ("evil", 9)], &claims);
+            assert_eq!(owner(&pretends, 1), "h1", "the record of {}, a restart", h1.3);
+        }
         // Or to the next one.
         let pretends = changes(&[h1, ("evil", 5, 2, 30)], &[("h1", 8), ("evil", 8)], &[next]);
         assert_eq!(
@@ -289,5 +283,15 @@ mod tests {
         let over =
             changes(&[("h1", 8, 9, 50), ("evil", 8, 2, 30)], &[], &[next, ("evil", 8, 2, 31)]);
         assert_eq!(owner(&over, 8), "h1");
+    }
+    #[test]
+    fn a_claim_of_another_hosts_keys_beside_an_own_one_does_not_outlive_a_loss_of_data() {
+        let claims = [("h1", 8, 9, 20), ("evil", 9, 2, 30)];
+        let records = [("h1", 1, 9, 21), ("evil", 1, 2, 31)];
+        let mut known = changes(&records, &[("h1", 8), ("evil", 9)], &claims);
+        let names: Vec<_> = claimants(&known).map(NodeName::as_str).collect();
+        assert_eq!(names, ["h1"]);
+        outlive_loss(&mut known);
+        assert_eq!(owners(&known)[&key(1)].as_str(), "h1");
     }
 }

@@ -274,7 +274,8 @@ fn shared_keys(
     let of_own = found.nodes.get(own).and_then(|node| Some((own, node.value.wireguard?)));
     let published = of_peers.chain(of_own);
     let published = published.flat_map(|(host, end)| end.keys().map(move |key| (host, key)));
-    let claimed = found.wireguard_keys.iter().map(|(host, claim)| (host, claim.value));
+    let claimed = found.wireguard_keys.iter();
+    let claimed = claimed.flat_map(|(host, claim)| claim.value.keys().map(move |key| (host, key)));
     let uses: BTreeSet<(PublicKey, NodeName)> = published
         .chain(claimed)
         .filter(|(host, key)| owners.get(key) != Some(host))
@@ -294,7 +295,7 @@ fn shared_keys(
     }
     let is_claimed = |end: WireguardEnd| {
         let claim = found.wireguard_keys.get(own);
-        claim.is_some_and(|claim| claim.value == end.newest())
+        claim.is_some_and(|claim| claim.value.covers(end))
     };
     if of_own.is_some_and(|(_, end)| !is_claimed(end)) {
         faults.push(PeerFault::UnclaimedKey { own: own.clone() });

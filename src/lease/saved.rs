@@ -9,9 +9,9 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use crate::lease::identity::{Identity, Lease};
-use crate::lease::records::{ClusterConfig, NodeName, NodeRecord};
+use crate::lease::records::{ClusterConfig, KeyClaim, NodeName, NodeRecord};
 use crate::lease::snapshot::{EtcdCluster, Snapshot, Stored};
-use crate::net::{PerFamily, PublicKey, hash};
+use crate::net::{PerFamily, hash};
 
 /// The last known good state.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +48,7 @@ struct StateFile<'a> {
     nodes: Vec<StoredEntry<Cow<'a, NodeName>, Cow<'a, NodeRecord>>>,
     claims: Vec<StoredEntry<IpNetwork, Cow<'a, NodeName>>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    wireguard_keys: Vec<StoredEntry<Cow<'a, NodeName>, PublicKey>>,
+    wireguard_keys: Vec<StoredEntry<Cow<'a, NodeName>, KeyClaim>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     resolved: Cow<'a, Resolved>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]

@@ -8,13 +8,13 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use crate::lease::records::{
-    Alive, ClusterConfig, Contender, Key, NodeName, NodeRecord, RecordError, Roots, claim_value,
-    host_value, wireguard_value,
+    Alive, ClusterConfig, Contender, Key, KeyClaim, NodeName, NodeRecord, RecordError, Roots,
+    claim_value, host_value, wireguard_value,
 };
 use crate::lease::transaction::{Transaction, Write};
 use crate::net::problem::capped;
 use crate::net::shown::shown;
-use crate::net::{Object, Problem, ProblemKind, PublicKey};
+use crate::net::{Object, Problem, ProblemKind};
 
 /// Malformed keys that are kept; further ones are ignored without a fault.
 const MOST_FAULTS: usize = 1000;
@@ -40,7 +40,7 @@ pub struct Snapshot {
     /// Agents that found the names of their hosts in use.
     pub contenders: Arc<BTreeMap<NodeName, Stored<Arc<Contender>>>>,
     /// The WireGuard key that each host claims.
-    pub wireguard_keys: Arc<BTreeMap<NodeName, Stored<PublicKey>>>,
+    pub wireguard_keys: Arc<BTreeMap<NodeName, Stored<KeyClaim>>>,
     /// Keys without a valid record, by key.
     pub faults: Arc<BTreeMap<Box<str>, IgnoredKey>>,
     /// Hosts whose node record went while their subnet stayed: those do not run the Python agent.

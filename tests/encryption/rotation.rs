@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use humanz::net::PublicKey;
-use humanz::plan::encryption::device_names;
+use humanz::plan::encryption::{Stage, device_names};
+use serde_json::Value;
 
 use crate::capture::Capture;
 use crate::hosts::{Encrypted, device, encrypted, wait_for_routes};
@@ -92,4 +93,59 @@ fn a_change_of_the_key_loses_nothing_and_sends_nothing_in_clear_text() {
     }
     traffic.assert_nothing_lost("two hosts changed keys");
     all.all_reach();
+}
+
+/// The stage that the key file of the host says.
+fn stage(host: &Node) -> Stage {
+    let text = host.run(&format!("cat {KEY_FILE}")).ok();
+    let file: Value = serde_json::from_str(&text).unwrap();
+    Stage::of(&file["privateKey"], file.get("nextKey"))
+}
+
+/// At once, not when the agent has done what belongs to the stage.
+fn wait_for_stage(host: &Node, wanted: Stage) {
+    eventually(&format!("{}: {wanted:?}", host.name()), CHANGED, || match stage(host) {
+        found if found == wanted => Ok(()),
+        found => Err(format!("{found:?}")),
+    });
+}
+
+const STAGES: [Stage; 3] = [Stage::Leaving, Stage::Returning, Stage::Steady];
+
+#[test]
+fn an_agent_that_is_killed_at_each_stage_goes_on_and_nothing_is_lost() {
+    let Some(mut all) = encrypted() else { return };
+    let traffic = Traffic::start(&all);
+    let old = key(all.host(1));
+    ask(all.host(1));
+    for wanted in STAGES {
+        wait_for_stage(all.host(1), wanted);
+        all.agents[0].kill();
+        assert_eq!(stage(all.host(1)), wanted, "it was killed too late");
+        all.restart(1);
+        println!("killed at {wanted:?}");
+    }
+    wait_for_change(&all, 1, old);
+    traffic.assert_nothing_lost("the agent was killed at each stage");
+}
+
+#[test]
+fn etcd_may_be_away_at_each_stage_and_the_agent_start_anew_meanwhile() {
+    let Some(mut all) = encrypted() else { return };
+    let traffic = Traffic::start(&all);
+    let old = key(all.host(1));
+    ask(all.host(1));
+    for wanted in STAGES {
+        wait_for_stage(all.host(1), wanted);
+        all.cluster.etcd.kill();
+        all.agents[0].kill();
+        all.restart(1);
+        all.agents[1].kill();
+        all.restart(2);
+        assert_eq!(stage(all.host(1)), wanted, "no step without etcd");
+        all.cluster.etcd.restart();
+        println!("etcd was away at {wanted:?}");
+    }
+    wait_for_change(&all, 1, old);
+    traffic.assert_nothing_lost("etcd was away at each stage");
 }

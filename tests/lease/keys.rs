@@ -14,11 +14,11 @@ use crate::support::etcd::{EtcdServer, isolated};
 
 const NAMES: [&str; 3] = ["h1", "h2", "h3"];
 
-fn key(number: u8) -> PublicKey {
+pub fn key(number: u8) -> PublicKey {
     PublicKey([number; 32])
 }
 
-fn claim_of(host: &str) -> String {
+pub fn claim_of(host: &str) -> String {
     format!("{HUMANZ}/wireguard/{host}")
 }
 
@@ -38,7 +38,7 @@ fn permissions(host: &str) -> Vec<Permission> {
 }
 
 /// Authentication with a role for each host, and its subnet reserved.
-fn enable(etcd: &mut EtcdServer, without_claim: Option<&str>) {
+pub fn enable(etcd: &mut EtcdServer, without_claim: Option<&str>) {
     for name in NAMES {
         etcd.put(&format!("{HUMANZ}/subnets/4/10.244.{}.0-24", &name[1..]), name);
     }
@@ -66,19 +66,22 @@ fn enable(etcd: &mut EtcdServer, without_claim: Option<&str>) {
 
 /// The host `name` with this key.
 fn up(etcd: &EtcdServer, folder: &std::path::Path, name: &str, number: u8) -> Host {
+    up_with(etcd, folder, name, WireguardEnd::new(key(number), 10401.try_into().unwrap()))
+}
+
+pub fn up_with(etcd: &EtcdServer, folder: &std::path::Path, name: &str, end: WireguardEnd) -> Host {
     let file = folder.join("password");
     fs::write(&file, "password").unwrap();
     let mut start = start(etcd, name);
     start.etcd.user = Some(name.to_owned());
     start.etcd.password_file = Some(file);
-    let port = 10401.try_into().unwrap();
-    start.attributes.wireguard = Some(WireguardEnd::new(key(number), port));
+    start.attributes.wireguard = Some(end);
     let host = Host::launch(start);
     host.snapshot();
     host
 }
 
-fn stolen(
+pub fn stolen(
     etcd: &EtcdServer,
     request: impl AsyncFnOnce(&mut Client) -> Result<(), Error> + Send,
 ) -> Result<(), Error> {

@@ -18,6 +18,7 @@ mod growth;
 mod host;
 mod hostile;
 mod keys;
+mod keys_changed;
 mod loss;
 mod outage;
 mod python;

@@ -217,7 +217,7 @@ impl World {
             return Some(format!("it has no claim on {subnet}"));
         }
         let key = self.hosts[host].wireguard().map(|end| end.public_key);
-        let claimed = found.wireguard_keys.get(&name).map(|claim| claim.value);
+        let claimed = found.wireguard_keys.get(&name).map(|claim| claim.value.key);
         if key.is_some() && claimed != key {
             return Some("it has no claim on its WireGuard key".to_owned());
         }

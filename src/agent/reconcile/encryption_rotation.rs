@@ -74,8 +74,7 @@ pub fn advance(
 }
 
 fn blocked(known: &CachedRotation, stage: Stage, port: u16) -> Option<Problem> {
-    let blocked = known.watch.blocked(known.began?.elapsed())?;
-    problem(stage, blocked, port)
+    problem(stage, &known.watch.blocked(known.began?.elapsed()), port)
 }
 
 fn take(run: &Reconcile<'_>, keys: &HostKeys, step: RotationStep, applier: &mut Applier) {

@@ -73,7 +73,7 @@ fn wireguard(end: WireguardEnd, is_claimed: bool) -> Value {
 /// The host has claimed the key that it publishes, and no other host had it before.
 fn is_claimed(cluster: &ClusterView, host: &NodeName, end: WireguardEnd) -> bool {
     let found = &cluster.snapshot;
-    found.wireguard_keys.get(host).is_some_and(|claim| claim.value == end.newest())
+    found.wireguard_keys.get(host).is_some_and(|claim| claim.value.covers(end))
         && key_owners::owners(found).get(&end.public_key) == Some(&host)
 }
 

@@ -7,6 +7,7 @@ mod alive;
 mod config;
 mod error;
 mod host_pods;
+mod key_claim;
 mod node;
 mod reachability;
 mod roots;
@@ -17,10 +18,11 @@ pub use alive::{Alive, Contender};
 pub use config::{Ancestor, ClusterConfig};
 pub use error::RecordError;
 pub use host_pods::{HostPod, HostPods};
+pub use key_claim::{KeyClaim, wireguard_value};
 pub use node::{Backend, NodeRecord, Tunnel, Vxlan, WireguardEnd};
 pub use reachability::{PathFault, PathState, ReachabilityReport};
 pub use roots::{Key, Roots};
-pub use value::{claim_value, host_value, wireguard_value};
+pub use value::{claim_value, host_value};
 
 macro_rules! json_records {
     ($($record:ty),+) => {$(

@@ -13,7 +13,8 @@
 //!
 //! Every stage works as long as it lasts, and two hosts may change keys at the same time. A host that is reached
 //! by the device that is left and not by the other one is waited for: a change that cannot be carried out without
-//! loss waits, and says for which hosts.
+//! loss waits, and says for which hosts. It waits a day for a host, and loses packets with that one alone then: a
+//! stolen host, which can pretend each of the reasons, delays the changes of others and does not prevent them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -177,8 +178,8 @@ pub enum Blocker {
 pub struct RotationWatch {
     stage: Stage,
     hold: Option<Hold>,
-    /// Since when something blocks the next step, and what does.
-    blocked: Option<(Duration, Vec<Blocker>)>,
+    /// Since when a host blocks the next step, and with what at last; `None`: etcd does.
+    blocked: BTreeMap<Option<NodeName>, (Duration, Blocker)>,
 }
 
 /// Since when all hosts go by one device, and the bytes that had come by the other one.
@@ -194,15 +195,13 @@ impl RotationWatch {
         if self.stage != seen.own {
             *self = RotationWatch { stage: seen.own, ..RotationWatch::default() };
         }
-        let blockers = seen.blockers();
-        if !blockers.is_empty() {
+        if self.waits_for(seen.blockers(), seen.now) {
             self.hold = None;
-            self.block(blockers, seen.now);
             return None;
         }
         let left = match seen.own {
             Stage::Steady => {
-                self.blocked = None;
+                self.blocked.clear();
                 return seen.is_due.then_some(RotationStep::Begin);
             }
             Stage::Leaving => 0,
@@ -220,23 +219,35 @@ impl RotationWatch {
         };
         let blockers = seen.peers.iter().filter(sends);
         let blockers: Vec<_> = blockers.map(|peer| Blocker::Sends(peer.host.clone())).collect();
-        if blockers.is_empty() {
-            return Some(if left == 0 { RotationStep::TakeOver } else { RotationStep::Finish });
+        if self.waits_for(blockers, seen.now) {
+            self.hold = Some(Hold::start(seen, left));
+            return None;
         }
-        self.hold = Some(Hold::start(seen, left));
-        self.block(blockers, seen.now);
-        None
+        Some(if left == 0 { RotationStep::TakeOver } else { RotationStep::Finish })
     }
 
-    fn block(&mut self, blockers: Vec<Blocker>, now: Duration) {
-        let since = self.blocked.as_ref().map_or(now, |(since, _)| *since);
-        self.blocked = Some((since, blockers));
+    /// Whether one of them has not blocked for too long.
+    fn waits_for(&mut self, blockers: Vec<Blocker>, now: Duration) -> bool {
+        if blockers.is_empty() {
+            return false;
+        }
+        let entry = |blocker: Blocker| {
+            let host = blocker.host().cloned();
+            let since = self.blocked.get(&host).map_or(now, |(since, _)| *since);
+            (host, (since, blocker))
+        };
+        self.blocked = blockers.into_iter().map(entry).collect();
+        let waits = |(since, blocker): &(Duration, Blocker)| {
+            *blocker == Blocker::Contested || now.saturating_sub(*since) < LIMIT
+        };
+        self.blocked.values().any(waits)
     }
 
     /// What blocks the next step, and for how long; at the time `now` of [`Rotation`].
-    pub fn blocked(&self, now: Duration) -> Option<(Duration, &[Blocker])> {
-        let (since, blockers) = self.blocked.as_ref()?;
-        Some((now.saturating_sub(*since), blockers))
+    pub fn blocked(&self, now: Duration) -> Vec<(Duration, Blocker)> {
+        let waited =
+            |(since, blocker): &(Duration, Blocker)| (now.saturating_sub(*since), blocker.clone());
+        self.blocked.values().map(waited).collect()
     }
 }
 
@@ -275,10 +286,23 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// How long it is normal that another host changes its key.
 const TURN: Duration = Duration::from_secs(3600);
 
+/// How long the next step waits for a host.
+const LIMIT: Duration = Duration::from_secs(24 * 3600);
+
 /// Hosts that a problem lists.
 const LISTED: usize = 5;
 
 impl Blocker {
+    fn host(&self) -> Option<&NodeName> {
+        match self {
+            Blocker::Contested => None,
+            Blocker::Older(host)
+            | Blocker::Changes(host)
+            | Blocker::Behind(host)
+            | Blocker::Sends(host) => Some(host),
+        }
+    }
+
     fn patience(&self) -> Duration {
         match self {
             Blocker::Contested | Blocker::Older(_) => Duration::ZERO,
@@ -317,9 +341,11 @@ impl Blocker {
 
 /// What keeps this host from changing its key, once that is not normal any more. `blocked`: as
 /// [`RotationWatch::blocked`] says. `port`: that of the second device.
-pub fn problem(own: Stage, blocked: (Duration, &[Blocker]), port: u16) -> Option<Problem> {
-    let (waited, blockers) = blocked;
-    let late = || blockers.iter().filter(|blocker| blocker.patience() <= waited);
+pub fn problem(own: Stage, blocked: &[(Duration, Blocker)], port: u16) -> Option<Problem> {
+    let late = || {
+        let late = blocked.iter().filter(|(waited, blocker)| blocker.patience() <= *waited);
+        late.map(|(_, blocker)| blocker)
+    };
     let first = late().next()?;
     let listed: Vec<String> = late().take(LISTED).map(Blocker::what).collect();
     let more = late().count().saturating_sub(LISTED);

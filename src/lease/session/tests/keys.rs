@@ -12,7 +12,7 @@ fn with_key(number: u8) -> HostAttributes {
 /// The revision since which h1 claims the key.
 fn claimed(found: &Snapshot, number: u8) -> Option<i64> {
     let claim = found.wireguard_keys.get("h1")?;
-    (claim.value == PublicKey([number; 32])).then_some(claim.modified)
+    (claim.value.key == PublicKey([number; 32])).then_some(claim.modified)
 }
 
 #[test]

@@ -42,6 +42,10 @@ fn seen<'a>(own: Stage, peers: &'a [EncryptedPeer], sessions: &'a Sessions) -> R
     Rotation { own, is_due: true, is_contested: false, peers, sessions, now: Duration::ZERO }
 }
 
+fn blockers(watch: &RotationWatch) -> Vec<Blocker> {
+    watch.blocked(Duration::ZERO).into_iter().map(|(_, blocker)| blocker).collect()
+}
+
 /// Steps after this many seconds.
 fn after(watch: &mut RotationWatch, seen: Rotation<'_>, seconds: u64) -> Option<RotationStep> {
     watch.step(&Rotation { now: Duration::from_secs(seconds), ..seen })
@@ -54,8 +58,7 @@ fn a_host_begins_when_it_is_due_and_nobody_else_changes_or_cannot_follow() {
         let (mut watch, mut seen) = (RotationWatch::default(), seen(Stage::Steady, peers, &none));
         change(&mut seen);
         let step = watch.step(&seen);
-        let blocked = watch.blocked(Duration::ZERO).map(|(_, blockers)| blockers.to_vec());
-        (step, blocked.unwrap_or_default())
+        (step, blockers(&watch))
     };
     let fine = [peer(1, (2, None))];
     assert_eq!(step(&fine, &|_| {}), (Some(RotationStep::Begin), vec![]));
@@ -95,9 +98,9 @@ fn a_host_that_is_behind_is_waited_for_and_one_that_is_down_is_not() {
         let mut watch = RotationWatch::default();
         assert_eq!(after(&mut watch, seen(own, &peers, &behind), 0), None);
         assert_eq!(after(&mut watch, seen(own, &peers, &behind), 700), None);
-        let blocked = watch.blocked(Duration::from_secs(700)).unwrap();
-        assert_eq!(blocked.1, [Blocker::Behind("h3".parse().unwrap())]);
-        let problem = problem(own, blocked, 10402).unwrap();
+        assert_eq!(blockers(&watch), [Blocker::Behind("h3".parse().unwrap())]);
+        let blocked = watch.blocked(Duration::from_secs(700));
+        let problem = problem(own, &blocked, 10402).unwrap();
         assert!(problem.what.contains("host h3 is not reached by the other device"), "{problem}");
         assert!(problem.fix.unwrap().contains("port 10402"));
         for fine in [down, right] {
@@ -116,7 +119,7 @@ fn a_host_that_still_sends_by_the_device_that_is_left_is_waited_for() {
     let (first, more, little) = (at(1000), at(1500), at(1800));
     assert_eq!(after(&mut watch, seen(Stage::Leaving, &peers, &first), 0), None);
     assert_eq!(after(&mut watch, seen(Stage::Leaving, &peers, &more), 20), None);
-    assert_eq!(watch.blocked(Duration::ZERO).unwrap().1, [Blocker::Sends("h2".parse().unwrap())]);
+    assert_eq!(blockers(&watch), [Blocker::Sends("h2".parse().unwrap())]);
     assert_eq!(after(&mut watch, seen(Stage::Leaving, &peers, &little), 30), None, "held anew");
     assert_eq!(
         after(&mut watch, seen(Stage::Leaving, &peers, &little), 40),
@@ -135,18 +138,15 @@ fn what_waits_longer_than_is_normal_is_a_problem() {
     ];
     for (blocker, seconds) in all {
         let of = |waited| {
-            problem(
-                Stage::Steady,
-                (Duration::from_secs(waited), std::slice::from_ref(&blocker)),
-                10402,
-            )
+            let blocked = [(Duration::from_secs(waited), blocker.clone())];
+            problem(Stage::Steady, &blocked, 10402)
         };
         assert!(of(seconds).is_some(), "{blocker:?}");
         assert!(seconds == 0 || of(seconds - 1).is_none(), "{blocker:?}");
     }
-    let many: Vec<Blocker> =
-        (0..1000).map(|number| Blocker::Older(format!("h{number}").parse().unwrap())).collect();
-    let problem = problem(Stage::Steady, (Duration::ZERO, &many), 1).unwrap();
+    let older = |number| Blocker::Older(format!("h{number}").parse().unwrap());
+    let many: Vec<_> = (0..1000).map(|number| (Duration::ZERO, older(number))).collect();
+    let problem = problem(Stage::Steady, &many, 1).unwrap();
     assert!(problem.what.ends_with("and 995 more"), "{problem}");
 }
 
@@ -333,5 +333,49 @@ fn in_any_order_of_agents_records_handshakes_and_crashes_nothing_is_lost() {
             happened += 1;
             assert!(happened < 1_000_000, "{seed}: it never ends: {:#?}", model.hosts);
         }
+    }
+}
+
+const DAY: u64 = 24 * 3600;
+
+/// h2 is stolen. What it pretends stands in its record, in the handshakes it makes and leaves, and in what it sends.
+#[test]
+fn a_host_that_pretends_a_reason_to_wait_for_ever_delays_a_change_by_a_day() {
+    let (right, changes) = (peer(1, (2, None)), peer(1, (2, Some(9))));
+    let older = EncryptedPeer { rotation_port: None, ..right.clone() };
+    for pretends in [changes, older] {
+        let (peers, none, mut watch) = ([pretends], Sessions::default(), RotationWatch::default());
+        let mut at = |seconds| after(&mut watch, seen(Stage::Steady, &peers, &none), seconds);
+        assert_eq!((at(0), at(DAY - 1)), (None, None));
+        assert_eq!(at(DAY), Some(RotationStep::Begin));
+    }
+    let peers = [right];
+    let (first, more) = ([found(2, true, 0)], [found(2, true, 9999)]);
+    for (own, step) in
+        [(Stage::Leaving, RotationStep::TakeOver), (Stage::Returning, RotationStep::Finish)]
+    {
+        let devices = |left: &[WireguardPeer]| match own {
+            Stage::Leaving => sessions(left, &[]),
+            _ => sessions(&[], left),
+        };
+        let mut watch = RotationWatch::default();
+        let mut at = |left: &[WireguardPeer], seconds| {
+            after(&mut watch, seen(own, &peers, &devices(left)), seconds)
+        };
+        assert_eq!((at(&first, 0), at(&first, DAY - 1), at(&first, DAY)), (None, None, None));
+        assert_eq!(at(&more, DAY + 20), Some(step), "it sends all the time");
+    }
+}
+
+/// A thousand hosts that change one after the other are no host that does not finish.
+#[test]
+fn each_host_is_waited_for_from_its_own_change_on() {
+    let (none, mut watch) = (Sessions::default(), RotationWatch::default());
+    for turn in 0..1000 {
+        let peers = [peer(1 + turn as usize % 3, (2, Some(9)))];
+        let now = turn * 120;
+        assert_eq!(after(&mut watch, seen(Stage::Steady, &peers, &none), now), None, "{turn}");
+        let blocked = watch.blocked(Duration::from_secs(now));
+        assert_eq!(problem(Stage::Steady, &blocked, 1), None, "{turn}");
     }
 }
