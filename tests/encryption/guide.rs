@@ -33,8 +33,8 @@ fn the_guides_way_to_encryption_and_to_a_new_key_is_walked() {
         let number = hosts.iter().position(|it| it.name() == host.name()).unwrap();
         match step.command.as_str() {
             "systemctl reload humanz-agent" => drop(agents.borrow()[number].reload()),
-            "systemctl restart humanz-agent" => {
-                agents.borrow()[number].stop();
+            "systemctl stop humanz-agent" => agents.borrow()[number].stop(),
+            "systemctl start humanz-agent" => {
                 agents.borrow_mut()[number] = start(host);
                 agents.borrow()[number].wait_ready();
             }

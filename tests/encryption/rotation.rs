@@ -82,7 +82,7 @@ fn a_change_of_the_key_loses_nothing_and_sends_nothing_in_clear_text() {
         ask(all.host(number));
         wait_for_change(&all, number, old);
         let claim = all.cluster.etcd.get(&format!("/humanz/v1/wireguard/h{number}"));
-        assert_eq!(claim, Some(key(all.host(number)).to_string()));
+        assert_eq!(claim, Some(format!("{} {old}", key(all.host(number)))));
         let mode = all.host(number).run(&format!("stat -c %a {KEY_FILE}")).ok();
         assert_eq!(mode.trim(), "600");
         for host in all.cluster.hosts.iter() {
