@@ -1,7 +1,5 @@
 //! Masquerading on a host without an agent: one table per network, not one rule per pod.
 
-use ipnetwork::IpNetwork;
-
 use crate::cni::config::NetConf;
 use crate::cni::error::CniError;
 use crate::ipam::RangeSet;
@@ -21,14 +19,11 @@ pub fn ensure(conf: &NetConf, sets: &[RangeSet]) -> Result<(), CniError> {
         return Ok(());
     }
     let ranges = sets.iter().flat_map(RangeSet::ranges);
-    let subnets: Vec<IpNetwork> = ranges.map(|range| range.subnet()).collect();
-    let of_vlan = subnets.iter().copied().filter(|_| conf.vlans.access.is_some());
     let spec = FirewallSpec {
         table: standalone_table(conf.name.as_str()),
         bridge: conf.gateway_device().clone(),
-        // Where br_netfilter is loaded, what pods of a VLAN send to each other leaves by the bridge.
-        pools: conf.network.iter().copied().chain(of_vlan).collect(),
-        pod_subnets: subnets,
+        pod_subnets: ranges.map(|range| range.subnet()).collect(),
+        pools: conf.network.clone(),
         non_masq_cidrs: Vec::new(),
         node_addresses: Default::default(),
         masquerade: true,
