@@ -13,6 +13,7 @@ pub mod link_settings;
 pub mod neighbour;
 pub mod nflog;
 pub mod packet;
+pub mod port_queue;
 pub mod qdisc;
 pub mod route;
 pub mod rtnl;

@@ -9,13 +9,13 @@ use nix::errno::Errno;
 use crate::netlink::{Attributes, Message, NetlinkError, Reply};
 
 /// Bytes of `struct tcmsg`.
-const HEADER: usize = 20;
+pub(super) const HEADER: usize = 20;
 
 /// TC_H_ROOT: the queue that everything leaves by.
-const ROOT: u32 = 0xffff_ffff;
+pub(super) const ROOT: u32 = 0xffff_ffff;
 
 /// The number of our queue, 6875:0 ("hu").
-const HANDLE: u32 = 0x6875_0000;
+pub(super) const HANDLE: u32 = 0x6875_0000;
 
 /// TCA_TBF_PARMS, TCA_TBF_RATE64 and TCA_TBF_BURST.
 const PARMS: u16 = 1;
@@ -49,6 +49,11 @@ pub struct TokenBucket {
 /// On a link that is up this waits for a grace period of the kernel (net/sched/sch_generic.c,
 /// dev_deactivate); on one that is still down it does not.
 pub fn replace(device: u32, bucket: &TokenBucket) -> Message {
+    replace_at(device, HANDLE, ROOT, bucket)
+}
+
+/// Puts a token bucket with this number below `parent`, in the place of whatever was there.
+pub(super) fn replace_at(device: u32, handle: u32, parent: u32, bucket: &TokenBucket) -> Message {
     let rate = u32::try_from(bucket.rate_bytes).unwrap_or(u32::MAX);
     let mut qopt = [0; QOPT];
     qopt[LINK_LAYER] = ETHERNET;
@@ -60,7 +65,7 @@ pub fn replace(device: u32, bucket: &TokenBucket) -> Message {
     let attributes = Attributes::new().text(Tca::Kind, "tbf").nest(Tca::Options, options);
     let flags = NlmF::CREATE | NlmF::REPLACE;
     let what = format!("limit link {device} to {} bytes a second (sch_tbf)", bucket.rate_bytes);
-    Message::new(what, Rtm::Newqdisc, flags, &header(device, HANDLE, ROOT), attributes)
+    Message::new(what, Rtm::Newqdisc, flags, &header(device, handle, parent), attributes)
 }
 
 /// Takes our queue away again; the link has the one it was born with. None there, or another:
@@ -88,15 +93,21 @@ pub fn get(device: u32) -> Message {
 
 /// The rate of the queue in an answer, bytes in a second; `None` if it is no token bucket.
 pub fn parse(reply: &Reply<'_>) -> Result<Option<u64>, NetlinkError> {
-    let (_, attributes) = reply.parse::<Tcmsg>(HEADER)?;
+    Ok(listed(reply)?.1.map(|(rate_bytes, _)| rate_bytes))
+}
+
+/// A queue in an answer, with rate and limit in bytes if it is a token bucket.
+pub(super) fn listed(reply: &Reply<'_>) -> Result<(Tcmsg, Option<(u64, u32)>), NetlinkError> {
+    let (header, attributes) = reply.parse::<Tcmsg>(HEADER)?;
     if attributes.text(Tca::Kind).as_deref() != Some("tbf") {
-        return Ok(None);
+        return Ok((header, None));
     }
     let options = attributes.nested(Tca::Options)?;
     let large = options.as_ref().and_then(|options| options.array(RATE64)).map(u64::from_ne_bytes);
     let qopt: Option<[u8; QOPT]> = options.and_then(|options| options.array(PARMS));
-    let rate = qopt.and_then(|qopt| Some(u32::from_ne_bytes(*qopt[RATE..].first_chunk()?)));
-    Ok(large.or(rate.map(u64::from)))
+    let number = |at: usize| Some(u32::from_ne_bytes(*qopt?[at..].first_chunk()?));
+    let rate = large.or(number(RATE).map(u64::from));
+    Ok((header, rate.zip(number(LIMIT))))
 }
 
 /// `struct tcmsg`.

@@ -12,6 +12,7 @@ use crate::netlink::filter;
 use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::link_settings::{self, LinkSettings};
 use crate::netlink::neighbour::{self, Neighbour, NeighbourState};
+use crate::netlink::port_queue::{self, PortQueue};
 use crate::netlink::qdisc;
 use crate::netlink::route::{self, ForeignRoute, Route, RouteLookup};
 use crate::netlink::rule::{self, RoutingRule};
@@ -250,6 +251,14 @@ impl Rtnl {
     /// Any but that there is none.
     pub fn rate(&self, device: u32) -> Result<Option<u64>, NetlinkError> {
         absent(self.socket.ask(&qdisc::get(device), qdisc::parse))
+    }
+
+    /// The queues of all links that hold pods to rates.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn port_queues(&self) -> Result<Vec<PortQueue>, NetlinkError> {
+        self.socket.dump(&port_queue::list(), port_queue::parse)
     }
 
     /// The classes of a device that limits pods.

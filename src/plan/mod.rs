@@ -15,6 +15,7 @@ pub mod ownership;
 pub mod peer_routes;
 pub mod pod;
 pub mod policy_table;
+pub mod port_queues;
 pub mod profiles;
 pub mod routes;
 pub mod tunnel;

@@ -16,9 +16,10 @@ use crate::netlink::neighbour::{self, Neighbour};
 use crate::netlink::route::{self, Route};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
-use crate::netlink::{address, filter, qdisc};
+use crate::netlink::{address, filter, port_queue, qdisc};
 use crate::os::netns::NetNs;
 use crate::os::sysctl;
+use crate::plan::bandwidth::bucket;
 use crate::plan::bridge_ports;
 use crate::plan::guard::Guard;
 use crate::plan::pod::{PodInterface, paths};
@@ -103,8 +104,7 @@ pub fn attach<'a>(
     let link = link.ok_or_else(|| CniError::internal(format!("{what}: it disappeared")))?;
     if let Some(admit) = admit_while_down {
         let profile = admit()?;
-        let guard = context.guard.clone().map(|guard| guard.with_profile(profile.as_ref()));
-        set_up_host_end(context, guard.as_ref(), wanted, &link)?;
+        set_up_host_end(context, profile.as_ref(), wanted, &link)?;
     }
     let own = OwnLink { rtnl, index: link.index };
     let (pod, left_out) = configure(context, wanted)?;
@@ -184,7 +184,7 @@ fn needs_setup_while_down(context: &AttachContext<'_>, wanted: &PodInterface) ->
 /// limit would take longer, and the first frames would pass unchecked.
 fn set_up_host_end(
     context: &AttachContext<'_>,
-    guard: Option<&Guard>,
+    profile: Option<&PortProfile>,
     wanted: &PodInterface,
     link: &Link,
 ) -> Result<(), CniError> {
@@ -193,14 +193,12 @@ fn set_up_host_end(
         let why = "macspoofchk: this kernel cannot lock a port of a bridge; it needs Linux 5.18";
         return Err(CniError::new(code::UNSUPPORTED_FIELD, why));
     }
-    if let Some(guard) = guard {
-        guard::set(guard, link.index)?;
+    if let Some(guard) = context.guard.clone() {
+        guard::set(&guard.with_profile(profile), link.index)?;
     }
     if context.conf.vlans.is_any() {
         vlans::plug(context.rtnl, context.conf, link.index)?;
     }
-    let limit =
-        wanted.requested.queues.host.as_ref().map(|queue| qdisc::replace(link.index, queue));
     if wanted.port.locked || wanted.port.fixed {
         pin(context, wanted, link.index)?;
     }
@@ -212,8 +210,21 @@ fn set_up_host_end(
         .is_ok_and(|value| value == "1")
         .then(|| filter::drop_loopback(link.index));
     let messages: Vec<Message> =
-        limit.into_iter().chain(loopback.into_iter().flatten()).chain([up]).collect();
+        limits(profile, wanted, link).chain(loopback.into_iter().flatten()).chain([up]).collect();
     context.rtnl.apply(&messages).or_internal(&what)
+}
+
+/// What holds a pod to the rates at which it may receive: its own one, and that of its profile inside of it.
+fn limits(
+    profile: Option<&PortProfile>,
+    wanted: &PodInterface,
+    link: &Link,
+) -> impl Iterator<Item = Message> {
+    let own = wanted.requested.queues.host.as_ref();
+    let by_profile = profile.and_then(|it| it.profile.ingress);
+    let by_profile = by_profile.map(|limit| bucket(&limit, link.mtu));
+    let inner = by_profile.map(|queue| port_queue::set(link.index, &queue, own.is_some()));
+    own.map(|queue| qdisc::replace(link.index, queue)).into_iter().chain(inner)
 }
 
 /// Pins the pod's MAC to its port, unless another running pod has it: then two stores have just given out

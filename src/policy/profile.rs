@@ -1,5 +1,5 @@
 //! Pure. Profiles of tenants: how packets of the pods of a group or network are marked, and at which
-//! rate they send.
+//! rates they send and receive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,6 +30,9 @@ pub struct NetProfile {
     /// What a pod may send, unicast; `None`: as much as it can, or as its own limits say.
     #[serde(default)]
     pub egress: Option<Limit>,
+    /// What it may receive.
+    #[serde(default)]
+    pub ingress: Option<Limit>,
 }
 
 /// What may have a profile.
@@ -183,7 +186,7 @@ mod tests {
     }
 
     fn marking(dscp: u8) -> NetProfile {
-        NetProfile { dscp: Some(dscp.try_into().unwrap()), egress: None }
+        NetProfile { dscp: Some(dscp.try_into().unwrap()), ..NetProfile::default() }
     }
 
     fn profiles() -> Profiles {

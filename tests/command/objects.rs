@@ -67,13 +67,17 @@ fn objects_are_made_changed_shown_and_removed_one_at_a_time() {
     let shown = done(host, "net show blue/front");
     assert!(shown.contains("blocks") && shown.contains("v4 27"), "{shown}");
     done(host, "net set blue/front --profile gold");
-    assert_eq!(done(host, "profile set blue/gold --dscp 34"), "~ NetProfile blue/gold\n");
+    assert_eq!(
+        done(host, "profile set blue/gold --dscp 34 --ingress-rate 1G --ingress-burst 8M"),
+        "~ NetProfile blue/gold\n"
+    );
     let gold = object(&typed(host, "profile inspect blue/gold --json"));
     assert_eq!(gold["usedBy"], json!(["Group blue/web", "Network blue/front"]));
-    let spec = json!({"dscp": "34", "egressRate": "100M", "egressBurst": "2M"});
+    let spec = json!({"dscp": "34", "egressRate": "100M", "egressBurst": "2M",
+        "ingressRate": "1G", "ingressBurst": "8M"});
     assert_eq!(gold["object"]["spec"], spec);
     let row = done(host, "profile ls").lines().nth(1).unwrap().to_owned();
-    assert!(row.split_whitespace().eq(["blue/gold", "34", "100M", "2M"]), "{row}");
+    assert!(row.split_whitespace().eq(["blue/gold", "34", "100M", "2M", "1G"]), "{row}");
     let group = done(host, "group show blue/web");
     assert!(
         group.contains("GroupPolicy blue/web") && group.contains("NamespaceRule shop"),
@@ -134,6 +138,11 @@ fn what_cannot_be_is_refused_with_its_reason_and_nothing_is_changed() {
             &[nothing, "egressRate", "at least 8 bits"],
         ),
         ("profile set blue/gold --egress-burst 8k", 1, &[nothing, "egressBurst needs egressRate"]),
+        (
+            "profile set blue/gold --ingress-rate= --ingress-burst 8k",
+            1,
+            &[nothing, "ingressBurst needs"],
+        ),
         ("profile set blue/gold --dscp ef", 1, &[nothing, "from 0 to 63"]),
         ("profile rm blue/gold", 1, &[nothing, "Group blue/web", "blue/gold does not exist"]),
         ("group set blue/web --profile gone", 1, &[nothing, "NetProfile blue/gone"]),

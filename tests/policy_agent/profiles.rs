@@ -271,3 +271,65 @@ fn pods_send_at_the_rate_of_their_profile_and_guard_and_policies_hold_there_too(
     web.check().unwrap();
     agent.stop();
 }
+
+/// The host's end of a pod's veth.
+fn host_end(pod: &Pod) -> String {
+    let interfaces = pod.result["interfaces"].as_array().unwrap();
+    let names = interfaces.iter().map(|it| it["name"].as_str().unwrap());
+    names.into_iter().find(|name| name.starts_with("hz")).unwrap().to_owned()
+}
+
+#[test]
+fn pods_receive_at_the_rate_of_their_profile_inside_of_their_own_limit() {
+    let alone = alone();
+    let host = &alone.host;
+    let slow = |rate: &str| own("NetProfile", "slow", json!({"ingressRate": rate}));
+    let web_has = own("Group", "web", json!({"profile": "slow"}));
+    write_policies(host, &[slow("40M"), web_has.clone()]);
+    let agent = serve(host, &[]);
+    let (db, web) = (add(host, "db", "db"), add(host, "web", "web;humanz.io/group=web"));
+    let port = host_end(&web);
+    let queues = || host.run(&format!("tc qdisc show dev {port}")).stdout;
+    // The plugin put it there, before the first packet.
+    assert!(queues().starts_with("qdisc tbf 6877: root"), "{}", queues());
+    is_limited(&db, &web, 40e6);
+    assert!(rate(&web, &db, db.v4()) > 60e6, "what a pod sends has no limit");
+
+    write_policies(host, &[slow("10M"), web_has.clone()]);
+    soon("the new rate", || queues().contains("rate 10Mbit"));
+    is_limited(&db, &web, 10e6);
+    // What says nothing to the agent waits for the next event.
+    let look = || {
+        host.run("ip addr add 203.0.113.9/32 dev lo").ok();
+        host.run("ip addr del 203.0.113.9/32 dev lo").ok();
+    };
+    host.shell(&format!("tc qdisc del dev {port} root")).ok();
+    look();
+    soon("the queue again", || queues().starts_with("qdisc tbf 6877: root"));
+
+    // As the plugin does for a limit of a pod's annotations.
+    host.shell(&format!(
+        "tc qdisc replace dev {port} root handle 6875: tbf rate 20mbit burst 50000 limit 112500"
+    ))
+    .ok();
+    look();
+    soon("one inside of the other", || queues().contains("tbf 6877: parent 6875:1 rate 10Mbit"));
+    is_limited(&db, &web, 10e6);
+    write_policies(host, &[slow("80M"), web_has.clone()]);
+    soon("the wider rate", || queues().contains("rate 80Mbit"));
+    is_limited(&db, &web, 20e6);
+    agent.kill();
+    // A profile that goes while the agent is away.
+    write_policies(host, &[own("Group", "web", json!({}))]);
+    let agent = serve(host, &[]);
+    soon("the own limit alone", || !queues().contains("tbf 6877:"));
+    assert!(queues().contains("tbf 6875: root"), "{}", queues());
+    is_limited(&db, &web, 20e6);
+    host.shell(&format!("tc qdisc del dev {port} root")).ok();
+    write_policies(host, &[slow("30M"), web_has.clone()]);
+    soon("a queue", || queues().starts_with("qdisc tbf 6877: root"));
+    write_policies(host, &[own("Group", "web", json!({}))]);
+    soon("none", || !queues().contains("tbf"));
+    assert!(rate(&db, &web, web.v4()) > 60e6);
+    agent.stop();
+}

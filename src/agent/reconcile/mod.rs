@@ -18,6 +18,7 @@ pub mod input;
 pub mod own_table;
 pub mod plugin;
 pub mod policy;
+mod port_queues;
 pub mod profiles;
 pub mod routes;
 pub mod shaper;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::policy::CachedPolicy;
-use crate::agent::reconcile::{Reconcile, shaper};
+use crate::agent::reconcile::{Reconcile, port_queues, shaper};
 use crate::agent::trigger::Scope;
 use crate::inspect::port_profiles;
 use crate::net::{IfName, Object};
@@ -46,6 +46,7 @@ pub fn reconcile(
     let before = cache.written.get_or_insert_with(|| port_profiles::read(folder));
     let Some(mut wanted) = wanted(run, policy) else { return };
     limit(run, before, &mut wanted, applier);
+    port_queues::reconcile(run, before, &wanted, applier);
     if *before == wanted && wanted.is_empty() {
         return cache.ports.clear();
     }

@@ -151,6 +151,7 @@ fn rows(one: &ShownEndpoint) -> Vec<(&'static str, String)> {
         ("profile", one.profile()),
         ("dscp", one.dscp()),
         ("egress rate", one.egress_rate()),
+        ("ingress rate", one.ingress_rate()),
         ("quarantine", one.quarantine.clone().unwrap_or_default()),
     ];
     rows.into_iter().filter(|(_, text)| !text.is_empty()).collect()

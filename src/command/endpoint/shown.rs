@@ -27,6 +27,8 @@ pub struct ShownEndpoint {
     dscp: Option<u8>,
     /// Bits a second that it sends at most.
     egress_rate: Option<u64>,
+    /// Bits a second that it receives at most.
+    ingress_rate: Option<u64>,
     /// Why only its own node reaches it.
     pub quarantine: Option<String>,
 }
@@ -78,7 +80,7 @@ fn described_as(
     network: Option<Scoped>,
 ) -> ShownEndpoint {
     let profile = known.profiles.of_pod(group.as_ref(), network.as_ref());
-    let (profile, NetProfile { dscp, egress }) =
+    let (profile, NetProfile { dscp, egress, ingress }) =
         profile.map(|(name, profile)| (Some(name.clone()), profile)).unwrap_or_default();
     ShownEndpoint {
         pod: None,
@@ -89,6 +91,7 @@ fn described_as(
         profile,
         dscp: dscp.map(u8::from),
         egress_rate: egress.map(|limit| limit.rate_bits),
+        ingress_rate: ingress.map(|limit| limit.rate_bits),
         quarantine: None,
     }
 }
@@ -147,6 +150,10 @@ impl ShownEndpoint {
 
     pub fn egress_rate(&self) -> String {
         text(self.egress_rate.as_ref())
+    }
+
+    pub fn ingress_rate(&self) -> String {
+        text(self.ingress_rate.as_ref())
     }
 
     pub fn dscp(&self) -> String {

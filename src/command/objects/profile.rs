@@ -1,4 +1,4 @@
-//! `profile`: how packets of the pods of a group or network are marked, and at which rate they send.
+//! `profile`: how packets of the pods of a group or network are marked, and at which rates they send and receive.
 
 use argh::{ArgsInfo, FromArgs};
 
@@ -10,11 +10,16 @@ use crate::settings::exit::Exit;
 
 const KIND: ObjectKind = ObjectKind {
     kind: "NetProfile",
-    columns: &[("DSCP", "dscp"), ("EGRESS", "egressRate"), ("BURST", "egressBurst")],
+    columns: &[
+        ("DSCP", "dscp"),
+        ("EGRESS", "egressRate"),
+        ("BURST", "egressBurst"),
+        ("INGRESS", "ingressRate"),
+    ],
 };
 
 /// make, change, remove and show profiles (NetProfile): how packets of the pods of a group or network are
-/// marked, and at which rate they send. In etcd, for all hosts
+/// marked, and at which rates they send and receive. In etcd, for all hosts
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -57,6 +62,10 @@ create_and_set! {
     egress_rate: Option<String> => "egressRate",
     /// bits that pass at once after a silence; empty: 20 ms of the rate
     egress_burst: Option<String> => "egressBurst",
+    /// bits a second that a pod receives, such as 100M; empty: no limit
+    ingress_rate: Option<String> => "ingressRate",
+    /// bits that arrive at once after a silence; empty: 20 ms of the rate
+    ingress_burst: Option<String> => "ingressBurst",
 }
 
 pub fn run(call: &mut Call<'_>, options: &ProfileCommand) -> Result<Outcome, Exit> {

@@ -9,24 +9,32 @@ use crate::policy::read::fields::{Fault, ObjectField};
 /// The profile.
 ///
 /// ```json
-/// {"dscp": 46, "egressRate": "100M", "egressBurst": "2M"}
+/// {"dscp": 46, "egressRate": "100M", "egressBurst": "2M", "ingressRate": "1G"}
 /// ```
 ///
 /// `dscp`: 0 to 63; without it packets stay as pods mark them. `egressRate`: bits a second that a pod sends, as a
-/// number or with `k`, `M`, `G` or `T`; `egressBurst`: bits that pass at once after a silence.
+/// number or with `k`, `M`, `G` or `T`; `egressBurst`: bits that pass at once after a silence. `ingressRate` and `ingressBurst`: the same for what it receives.
 ///
 /// # Errors
 /// A field that is not understood.
 pub fn read(spec: &Value) -> Result<NetProfile, Fault> {
     let spec = ObjectField::root(spec);
-    spec.only(&["dscp", "egressRate", "egressBurst", "schema"])?;
+    spec.only(&["dscp", "egressRate", "egressBurst", "ingressRate", "ingressBurst", "schema"])?;
+    Ok(NetProfile {
+        dscp: spec.get("dscp").map(|field| dscp(&field)).transpose()?,
+        egress: limit(&spec, "egressRate", "egressBurst")?,
+        ingress: limit(&spec, "ingressRate", "ingressBurst")?,
+    })
+}
+
+/// The limit of one direction.
+fn limit(spec: &ObjectField<'_>, rate: &str, burst: &str) -> Result<Option<Limit>, Fault> {
     let bits = |name, least| spec.get(name).map(|field| bits(&field, least)).transpose();
-    let egress = match (bits("egressRate", LEAST_RATE)?, bits("egressBurst", 1)?) {
-        (Some(rate_bits), burst_bits) => Some(Limit { rate_bits, burst_bits }),
-        (None, Some(_)) => return Err(spec.fault("egressBurst needs egressRate")),
-        (None, None) => None,
-    };
-    Ok(NetProfile { dscp: spec.get("dscp").map(|field| dscp(&field)).transpose()?, egress })
+    match (bits(rate, LEAST_RATE)?, bits(burst, 1)?) {
+        (Some(rate_bits), burst_bits) => Ok(Some(Limit { rate_bits, burst_bits })),
+        (None, Some(_)) => Err(spec.fault(format!("{burst} needs {rate}"))),
+        (None, None) => Ok(None),
+    }
 }
 
 /// Bits a second of the slowest limit: a byte.
@@ -89,6 +97,9 @@ mod tests {
             (json!({"egressRate": u64::MAX}), limit(u64::MAX, None)),
         ] {
             assert_eq!(read(&spec).unwrap().egress, wanted, "{spec}");
+            let text = spec.to_string().replace("egress", "ingress");
+            let received = read(&serde_json::from_str(&text).unwrap()).unwrap();
+            assert_eq!((received.egress, received.ingress), (None, wanted), "{text}");
         }
     }
 
@@ -108,6 +119,8 @@ mod tests {
             (json!({"egressRate": "99999999999T"}), "egressRate: must be at least 8 bits"),
             (json!({"egressRate": [8]}), "egressRate: must be at least 8 bits"),
             (json!({"egressBurst": 80}), "egressBurst needs egressRate"),
+            (json!({"egressRate": 80, "ingressBurst": 80}), "ingressBurst needs ingressRate"),
+            (json!({"ingressRate": "1m"}), "ingressRate: must be at least 8 bits"),
             (json!({"egressRate": "8k", "egressBurst": 0}), "egressBurst: must be at least 1 bits"),
             (json!({"dcsp": 46}), "field \"dcsp\" is not known"),
             (json!("gold"), "must be an object"),
