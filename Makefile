@@ -93,7 +93,7 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	install -D -m 0644 packaging/completion/fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/humanz-agent.fish
 	install -D -m 0644 packaging/copyright $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz packaging/architecture.md \
-		packaging/coexistence.md packaging/migration.md packaging/operations.md \
+		packaging/coexistence.md packaging/contiv.md packaging/migration.md packaging/operations.md \
 		packaging/policy.md packaging/tenants.md packaging/trust.md
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz/doc packaging/doc/overview.svg packaging/doc/page.png
 	install -D -m 0644 LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE

@@ -36,9 +36,9 @@ const PACKET_PATH: [&str; 11] =
 /// answer of the agent that it has overtaken, or that a pod's profile comes with (20), probes that have
 /// ended (11), owners of WireGuard keys by claims that come before records and outlive a loss of data (217),
 /// look-ups of names that have not ended (25), pods of all hosts, on request (245), keys of WireGuard that are
-/// changed without loss (660), what a host decides about its blocks of networks, moved to pure files (320), and what blocks
-/// were taken for, to those who change networks (28).
-const PACKET_PATH_LINES: usize = 37_852;
+/// changed without loss (660), what a host decides about its blocks of networks, moved to pure files (320), what blocks
+/// were taken for, to those who change networks (28), and profiles limit what pods receive (182).
+const PACKET_PATH_LINES: usize = 38_040;
 
 /// Clock, environment, files, sockets, streams and log.
 const WORLD: &[&str] = &[

@@ -65,12 +65,13 @@ fn every_test_that_the_guides_mention_exists() {
 }
 
 /// The documents for people, and where each lies.
-const DOCUMENTS: [&str; 12] = [
+const DOCUMENTS: [&str; 13] = [
     "README.md",
     ".github/CONTRIBUTING.md",
     ".github/SECURITY.md",
     "packaging/architecture.md",
     "packaging/coexistence.md",
+    "packaging/contiv.md",
     "packaging/migration.md",
     "packaging/operations.md",
     "packaging/policy.md",
@@ -303,6 +304,7 @@ fn everything_is_installed_below_the_folder_asked_for() {
         "/usr/share/humanz/prometheusrule.yaml",
         "/usr/share/doc/humanz/architecture.md",
         "/usr/share/doc/humanz/coexistence.md",
+        "/usr/share/doc/humanz/contiv.md",
         "/usr/share/doc/humanz/doc/overview.svg",
         "/usr/share/doc/humanz/doc/page.png",
         "/usr/share/doc/humanz/migration.md",

@@ -6,7 +6,7 @@ use crate::{DOCUMENTS, read, root};
 
 /// The tests that run the blocks of each document: file and name. Guides are read by `Guide`, which refuses blocks
 /// that are neither files nor sessions, and whose `finish` fails if one of them is left.
-const RUN_BY: [(&str, &[(&str, &str)]); 8] = [
+const RUN_BY: [(&str, &[(&str, &str)]); 9] = [
     ("README.md", &[("tests/cluster/guides.rs", "the_readme_does_what_it_shows")]),
     (
         ".github/CONTRIBUTING.md",
@@ -14,6 +14,13 @@ const RUN_BY: [(&str, &[(&str, &str)]); 8] = [
             ("tests/packaging.rs", "every_command_in_the_documents_can_be_typed"),
             ("tests/packaging/blocks.rs", "make_knows_how_to_do_what_contributing_shows"),
         ],
+    ),
+    (
+        "packaging/contiv.md",
+        &[(
+            "tests/policy_agent/tenant_guide.rs",
+            "the_guide_for_those_who_come_from_contiv_does_what_it_shows",
+        )],
     ),
     (
         "packaging/migration.md",

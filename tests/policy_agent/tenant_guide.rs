@@ -1,4 +1,4 @@
-//! packaging/tenants.md does what it says.
+//! packaging/tenants.md and packaging/contiv.md do what they say.
 
 use std::collections::BTreeMap;
 
@@ -62,5 +62,49 @@ fn the_guide_of_tenants_does_what_it_shows() {
     assert!(refused.code == 7 && refused.to_string().contains(shown), "{refused}");
     guide.follow("Take it away", host, |step| kubectl.run(step, host));
     guide.finish();
+    agent.stop();
+}
+
+/// What the netmaster of Contiv answers.
+const OF_CONTIV: &str = include_str!("contiv/objects.json");
+
+#[test]
+fn the_guide_for_those_who_come_from_contiv_does_what_it_shows() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let mut guide = Guide::read("contiv.md");
+    let agent = Agent::start(host, SOON_GIVEN_BACK);
+    agent.wait_ready();
+    let mut kubectl = Kubectl::default();
+    let asks_netmaster = |step: &Step| {
+        let asks = step.command.contains("http://netmaster:9999/");
+        if asks {
+            host.write("/root/contiv.json", OF_CONTIV);
+        }
+        asks
+    };
+    for heading in ["Configure the hosts of Contiv", "Take the objects over"] {
+        guide.follow(heading, host, asks_netmaster);
+    }
+    soon("the agent to know the networks", || {
+        let file = host.read("/run/humanz/ipam/.networks.json").unwrap_or_default();
+        ["poc-net", "bank"].iter().all(|name| file.contains(name))
+    });
+    for heading in ["Start pods anew", "See that the rules hold"] {
+        guide.follow(heading, host, |step| kubectl.run(step, host));
+    }
+    guide.finish();
+    let half = OF_CONTIV.replace(r#""fromEndpointGroup":"web""#, r#""matchEndpointGroup":"web""#);
+    host.write("/root/half.json", &half);
+    let refused = Agent::run(host, "policy from-contiv -f /root/half.json", &[]);
+    let why =
+        "! GroupPolicy blue/poc-policy: rule \"2\": field \"matchEndpointGroup\" is not known";
+    assert!(refused.status.code() == Some(1) && refused.stdout.is_empty(), "{refused}");
+    assert!(refused.stderr.contains(why), "{refused}");
+    for (text, why) in [("[{", "EOF"), ("", "which objects"), (&"[".repeat(100_000), "recursion")] {
+        host.write("/root/half.json", text);
+        let refused = Agent::run(host, "policy from-contiv -f /root/half.json", &[]);
+        assert!(refused.status.code() == Some(2) && refused.stderr.contains(why), "{refused}");
+    }
     agent.stop();
 }

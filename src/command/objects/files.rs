@@ -19,17 +19,30 @@ const LIMIT: u64 = 512 << 20;
 pub fn read(paths: &[String]) -> Result<Vec<Value>, Exit> {
     let mut objects = Vec::new();
     for path in paths {
-        let failed = |why: String| Exit::new(exit::SETTINGS, format!("{path}: {why}"));
-        let mut text = String::new();
-        let read = match path.as_str() {
-            "-" => io::stdin().lock().take(LIMIT).read_to_string(&mut text),
-            _ => File::open(path).and_then(|file| file.take(LIMIT).read_to_string(&mut text)),
-        };
-        read.map_err(|error| failed(error.to_string()))?;
+        let failed = |why: String| failed(path, &why);
+        let text = text(path)?;
         let hint = "; of a cluster, take kubectl's -o json";
         objects.append(&mut documents::objects(&text).map_err(|why| failed(why + hint))?);
     }
     Ok(objects)
+}
+
+/// What stands in the file; `-` is standard input.
+///
+/// # Errors
+/// It cannot be read.
+pub fn text(path: &str) -> Result<String, Exit> {
+    let mut text = String::new();
+    let read = match path {
+        "-" => io::stdin().lock().take(LIMIT).read_to_string(&mut text),
+        _ => File::open(path).and_then(|file| file.take(LIMIT).read_to_string(&mut text)),
+    };
+    read.map(|_| text).map_err(|error| failed(path, &error.to_string()))
+}
+
+/// The file is not what it should be.
+pub fn failed(path: &str, why: &str) -> Exit {
+    Exit::new(exit::SETTINGS, format!("{path}: {why}"))
 }
 
 /// The lines for what is wrong with objects.

@@ -2,6 +2,7 @@
 
 mod diff;
 pub mod found;
+mod from_contiv;
 mod here;
 mod list;
 mod live;
@@ -45,6 +46,7 @@ enum PolicyVerb {
     Apply(stored::Apply),
     Rm(stored::Remove),
     Export(stored::Export),
+    FromContiv(from_contiv::FromContiv),
     Create(rules::CreatePolicy),
     RuleAdd(rules::AddRule),
     RuleRm(rules::RemoveRule),
@@ -65,6 +67,7 @@ pub fn run(call: &mut Call<'_>, options: &Policy) -> Result<Outcome, Exit> {
         PolicyVerb::Apply(options) => stored::apply(call, options),
         PolicyVerb::Rm(options) => stored::remove(call, options),
         PolicyVerb::Export(options) => stored::export(call, options),
+        PolicyVerb::FromContiv(options) => from_contiv::run(call, options),
         PolicyVerb::Create(options) => rules::create(call, options),
         PolicyVerb::RuleAdd(options) => rules::add(call, options),
         PolicyVerb::RuleRm(options) => rules::remove(call, options),

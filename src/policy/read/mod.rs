@@ -5,6 +5,9 @@
 
 pub mod cluster;
 pub mod cluster_network_policy;
+pub mod contiv;
+mod contiv_fields;
+mod contiv_network;
 pub mod documents;
 pub mod each;
 pub mod fields;
