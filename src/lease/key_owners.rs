@@ -284,6 +284,7 @@ mod tests {
             changes(&[("h1", 8, 9, 50), ("evil", 8, 2, 30)], &[], &[next, ("evil", 8, 2, 31)]);
         assert_eq!(owner(&over, 8), "h1");
     }
+
     #[test]
     fn a_claim_of_another_hosts_keys_beside_an_own_one_does_not_outlive_a_loss_of_data() {
         let claims = [("h1", 8, 9, 20), ("evil", 9, 2, 30)];

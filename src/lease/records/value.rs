@@ -40,6 +40,8 @@ pub fn claim_value(value: &[u8]) -> Result<NodeName, RecordError> {
     Ok(text(value)?.trim().parse()?)
 }
 
+/// The text in a value.
+///
 /// # Errors
 /// [`RecordError`] unless `value` is a short text.
 pub fn text(value: &[u8]) -> Result<&str, RecordError> {
