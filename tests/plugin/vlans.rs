@@ -76,7 +76,7 @@ fn check(host: &PluginHost, conf: &Value, result: &Value) -> Result<(), String> 
 }
 
 #[test]
-fn a_kernel_without_vlans_is_named_and_nothing_of_the_pod_is_left() {
+fn a_kernel_without_vlans_is_reported_and_nothing_of_the_pod_is_left() {
     if filters_vlans() {
         return println!("this kernel has VLANs");
     }
