@@ -31,7 +31,7 @@ demo: ## three hosts, etcd and pods in namespaces of this machine (as root)
 	HUMANZ_BIN=$(AGENT) $(CARGO) run --quiet --locked --package humanz-demo
 
 # Most tests wait, for etcd or for the kernel: more of them at once than there are processors.
-# SCHEDULES: of the simulator of leases, which alone needs a minute for them.
+# SCHEDULES: of the simulator of leases, which tests/whole runs beside them.
 test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman, SKIP_BROWSER=1 Chromium
 	@packaging/deps test
 	@test "$(SKIP_BROWSER)" = 1 || packaging/deps browser || \

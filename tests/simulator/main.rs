@@ -199,8 +199,7 @@ fn a_copied_machine_that_nobody_notices_is_detected() {
 
 #[test]
 fn an_older_snapshot_that_nobody_notices_is_detected() {
-    detected_in(
-        Some(LOSSES),
+    detected(
         Flaw::RolledBackUnnoticed,
         &["belongs to host", "lacks", "both use", "its key", "do not come to rest"],
     );
