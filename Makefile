@@ -37,7 +37,7 @@ test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out contain
 	@test "$(SKIP_BROWSER)" = 1 || packaging/deps browser || \
 		echo "WARNING: no chromium: the tests of the page will fail; make test SKIP_BROWSER=1 leaves them out" >&2
 	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) SKIP_BROWSER=$(SKIP_BROWSER) \
-		SCHEDULES=100000 RUST_TEST_THREADS=$$((2 * $$(nproc))) \
+		SCHEDULES=30000 RUST_TEST_THREADS=$$((2 * $$(nproc))) \
 		tests/whole $(CARGO) test --locked --no-fail-fast -- --show-output
 
 # VM_LAB: a program that runs a command under another kernel; CONTRIBUTING says what it must offer.
@@ -50,10 +50,11 @@ test-kernels: build ## the kernel-near tests under other kernels (as root, hours
 	@packaging/deps kernels
 	HUMANZ_BIN=$(AGENT) SUITES="$(SUITES)" FILTER="$(FILTER)" tests/kernels $(VM_LAB) $(KERNELS)
 
-soak: build ## an hour of everything that can break, then a report of leaks, then the flood at denied pods (as root); SOAK=300 seconds
+soak: build ## an hour of everything that can break, then a report of leaks, then the flood at denied pods and the simulator (as root); SOAK=300 seconds
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) SOAK=$(SOAK) $(CARGO) run --quiet --locked --example soak
 	HUMANZ_BIN=$(AGENT) POLICY_LEAK=whole $(CARGO) test --locked --test policy_agent leak:: -- --show-output
+	SCHEDULES=100000 $(CARGO) test --locked --test simulator -- --show-output
 
 # What is found stays in target/fuzz; what must not come back is copied into tests/fuzz/corpus, which
 # `make test` replays. Without a sanitizer: humanz has no unsafe code, and panics are what is looked for.
