@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::net::shown::shown;
+use crate::policy::name::ObjectName;
 
 /// Characters of foreign texts in notes and faults.
 const SHOWN: usize = 80;
@@ -43,4 +44,13 @@ pub fn others<'a>(fields: &'a Fields, known: &'a [&str]) -> impl Iterator<Item =
 /// A foreign value in one line.
 pub fn text(value: &Value) -> String {
     shown(&value.to_string(), SHOWN)
+}
+
+/// A name as humanz has them.
+///
+/// # Errors
+/// It is none.
+pub fn name(value: &Value) -> Result<Value, String> {
+    let name: Result<ObjectName, _> = value.as_str().unwrap_or_default().parse();
+    name.map(|name| json!(name)).map_err(|_| format!("{} is not a name", text(value)))
 }

@@ -8,6 +8,7 @@ pub mod cluster_network_policy;
 pub mod contiv;
 mod contiv_fields;
 mod contiv_network;
+mod contiv_rules;
 pub mod documents;
 pub mod each;
 pub mod fields;
