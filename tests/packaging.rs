@@ -3,6 +3,8 @@
 
 #[path = "packaging/blocks.rs"]
 mod blocks;
+#[path = "packaging/crds.rs"]
+mod crds;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

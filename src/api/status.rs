@@ -170,6 +170,8 @@ pub struct FirewallStatus {
 pub struct PolicyStatus {
     /// `POLICY=on` or `POLICY=kubernetes`.
     pub on: bool,
+    /// `etcd` or `kubernetes`: where groups, networks and rules of namespaces are.
+    pub objects: Option<String>,
     /// Some source has said which policies there are; before that nothing is enforced anew.
     pub known: bool,
     /// Objects with rules.
@@ -317,7 +319,7 @@ mod tests {
         "peers[] addresses alive encryption fault name probe reachable subnets via",
         "peers[].encryption handshake_seconds public_key received_bytes sent_bytes",
         "peers[].probe lost mtu seconds",
-        "policies known on pods policies quarantine rules sources",
+        "policies known objects on pods policies quarantine rules sources",
         "policies.quarantine[] addresses pod since why",
         "policies.sources[] healthy policies problems read source",
         "problems[] fix kind severity since subject what",

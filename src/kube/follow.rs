@@ -31,9 +31,6 @@ const RELIST: Duration = Duration::from_secs(3600);
 /// A watch that ends earlier failed, even without an error.
 const SHORT: Duration = Duration::from_secs(10);
 
-/// Longest time after which a resource that the cluster lacks is asked for again.
-const ABSENT: Duration = Duration::from_secs(40);
-
 /// Answers in a row by which a resource that was there is gone: a server that starts may not have it yet.
 const ABSENCES: u32 = 3;
 
@@ -122,7 +119,7 @@ impl<T> Follower<T> {
                 log::debug!("listing {} again: {why}", self.query.name);
                 self.listed = None;
             }
-            Err(ApiError::Missing(why)) if self.resource.is_optional() => {
+            Err(ApiError::Missing(why)) if self.query.is_optional => {
                 self.listed = None;
                 match self.served_version().await {
                     Ok(Some(path)) if path != self.query.path => {
@@ -186,7 +183,7 @@ impl<T> Follower<T> {
             self.has_objects = false;
             self.attempts = 0;
         }
-        sleep(random::jittered(ABSENT)).await;
+        sleep(random::jittered(self.query.ask_again)).await;
         Ok(())
     }
 

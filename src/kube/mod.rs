@@ -28,6 +28,7 @@ pub mod yaml;
 
 pub use follow::{FollowedObjects, Heard, follow};
 pub use nodes::Nodes;
+pub use query::Query;
 pub use resource::{ObjectKey, Resource};
 pub use settings::{KubeSettings, Server, Setup, Start};
 

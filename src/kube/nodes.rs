@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use crate::kube::object::{self, NodeObject, PageEnd};
-use crate::kube::query::Query;
+use crate::kube::query::{Query, SOON_ASKED};
 use crate::lease::identity::HostAttributes;
 use crate::lease::records::{Alive, NodeName, NodeRecord, RecordError, Tunnel};
 use crate::lease::snapshot::{IgnoredKey, RecordStore, Snapshot, Stored};
@@ -30,6 +30,8 @@ pub fn query() -> Query {
         field_selector: None,
         page: 100,
         limit: 100_000,
+        is_optional: false,
+        ask_again: SOON_ASKED,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Pure. What is listed and watched in the Kubernetes API.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 /// What is listed and watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +15,14 @@ pub struct Query {
     pub page: usize,
     /// Objects, at most; no cluster has more.
     pub limit: usize,
+    /// A cluster without this resource has no such objects; else it is one that does not say which it has.
+    pub is_optional: bool,
+    /// Longest time after which a cluster that lacks it is asked for it again.
+    pub ask_again: Duration,
 }
+
+/// A new resource is in use within a minute.
+pub const SOON_ASKED: Duration = Duration::from_secs(40);
 
 impl Query {
     /// `apiVersion` of its objects: `v1`, `networking.k8s.io/v1`.

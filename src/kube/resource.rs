@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::kube::object::{self, Ended, PageEnd};
-use crate::kube::query::Query;
+use crate::kube::query::{Query, SOON_ASKED};
 use crate::lease::records::NodeName;
 
 /// A kind of objects.
@@ -17,6 +17,10 @@ pub enum Resource {
     /// What came before ClusterNetworkPolicies.
     AdminNetworkPolicies,
     BaselineAdminNetworkPolicies,
+    Groups,
+    GroupPolicies,
+    NamespaceRules,
+    NetProfiles,
 }
 
 /// Name of an object, and its namespace if it has one.
@@ -41,7 +45,7 @@ pub enum ObjectEvent {
 const NAME_LIMIT: usize = 253;
 
 impl Resource {
-    pub const ALL: [Resource; 7] = [
+    pub const ALL: [Resource; 11] = [
         Resource::Namespaces,
         Resource::Nodes,
         Resource::Pods,
@@ -49,7 +53,22 @@ impl Resource {
         Resource::ClusterNetworkPolicies,
         Resource::AdminNetworkPolicies,
         Resource::BaselineAdminNetworkPolicies,
+        Resource::Groups,
+        Resource::GroupPolicies,
+        Resource::NamespaceRules,
+        Resource::NetProfiles,
     ];
+
+    /// It is humanz's own, of the group `humanz.io`.
+    pub fn is_own(self) -> bool {
+        matches!(
+            self,
+            Resource::Groups
+                | Resource::GroupPolicies
+                | Resource::NamespaceRules
+                | Resource::NetProfiles
+        )
+    }
 
     /// `kind` of its objects. Source: the API reference, and sigs.k8s.io/network-policy-api.
     pub fn kind(self) -> &'static str {
@@ -61,17 +80,22 @@ impl Resource {
             Resource::ClusterNetworkPolicies => "ClusterNetworkPolicy",
             Resource::AdminNetworkPolicies => "AdminNetworkPolicy",
             Resource::BaselineAdminNetworkPolicies => "BaselineAdminNetworkPolicy",
+            Resource::Groups => "Group",
+            Resource::GroupPolicies => "GroupPolicy",
+            Resource::NamespaceRules => "NamespaceRule",
+            Resource::NetProfiles => "NetProfile",
         }
     }
 
     /// Not every cluster has it: it comes with a CustomResourceDefinition.
-    pub fn is_optional(self) -> bool {
-        matches!(
-            self,
-            Resource::ClusterNetworkPolicies
-                | Resource::AdminNetworkPolicies
-                | Resource::BaselineAdminNetworkPolicies
-        )
+    fn is_optional(self) -> bool {
+        self.is_own()
+            || matches!(
+                self,
+                Resource::ClusterNetworkPolicies
+                    | Resource::AdminNetworkPolicies
+                    | Resource::BaselineAdminNetworkPolicies
+            )
     }
 
     /// Its API group, if clusters have different versions of it.
@@ -81,33 +105,41 @@ impl Resource {
 
     /// All of its objects.
     pub fn query(self) -> Query {
-        let (name, path, page, limit) = match self {
-            Resource::Namespaces => ("namespaces", "/api/v1/namespaces", 500, 50_000),
-            Resource::Nodes => ("nodes", "/api/v1/nodes", 100, 100_000),
-            Resource::Pods => ("pods", "/api/v1/pods", 250, 300_000),
-            Resource::NetworkPolicies => {
-                ("networkpolicies", "/apis/networking.k8s.io/v1/networkpolicies", 250, 100_000)
-            }
-            Resource::ClusterNetworkPolicies => (
-                "clusternetworkpolicies",
-                "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies",
-                250,
-                10_000,
-            ),
-            Resource::AdminNetworkPolicies => (
-                "adminnetworkpolicies",
-                "/apis/policy.networking.k8s.io/v1alpha1/adminnetworkpolicies",
-                250,
-                10_000,
-            ),
-            Resource::BaselineAdminNetworkPolicies => (
-                "baselineadminnetworkpolicies",
-                "/apis/policy.networking.k8s.io/v1alpha1/baselineadminnetworkpolicies",
-                250,
-                10_000,
-            ),
+        let path = self.path();
+        let (_, name) = path.rsplit_once('/').unwrap_or_default();
+        let (page, limit) = match self {
+            Resource::Namespaces => (500, 50_000),
+            Resource::Nodes => (100, 100_000),
+            Resource::Pods => (250, 300_000),
+            Resource::NetworkPolicies => (250, 100_000),
+            Resource::NamespaceRules => (250, 50_000),
+            _ => (250, 10_000),
         };
-        Query { name, path: path.into(), field_selector: None, page, limit }
+        let is_optional = self.is_optional();
+        let (path, field_selector, ask_again) = (path.into(), None, SOON_ASKED);
+        Query { name, path, field_selector, page, limit, is_optional, ask_again }
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            Resource::Namespaces => "/api/v1/namespaces",
+            Resource::Nodes => "/api/v1/nodes",
+            Resource::Pods => "/api/v1/pods",
+            Resource::NetworkPolicies => "/apis/networking.k8s.io/v1/networkpolicies",
+            Resource::ClusterNetworkPolicies => {
+                "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
+            }
+            Resource::AdminNetworkPolicies => {
+                "/apis/policy.networking.k8s.io/v1alpha1/adminnetworkpolicies"
+            }
+            Resource::BaselineAdminNetworkPolicies => {
+                "/apis/policy.networking.k8s.io/v1alpha1/baselineadminnetworkpolicies"
+            }
+            Resource::Groups => "/apis/humanz.io/v1alpha1/groups",
+            Resource::GroupPolicies => "/apis/humanz.io/v1alpha1/grouppolicies",
+            Resource::NamespaceRules => "/apis/humanz.io/v1alpha1/namespacerules",
+            Resource::NetProfiles => "/apis/humanz.io/v1alpha1/netprofiles",
+        }
     }
 
     /// The pods of the node `name`, or that node.

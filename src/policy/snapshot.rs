@@ -57,6 +57,9 @@ pub struct PolicySnapshot {
     pub networks: Networks,
     #[serde(default)]
     pub profiles: Profiles,
+    /// Groups, networks, profiles and rules of namespaces are those of another source.
+    #[serde(default)]
+    pub without_objects: bool,
 }
 
 /// What a source sends to the loop.
@@ -111,7 +114,17 @@ impl PolicySnapshot {
         let isolation = Rules::new(isolation::rules(&networks));
         rules.extend((!isolation.is_empty()).then_some(&isolation));
         let rules = Rules::merged(&rules);
-        PolicySnapshot { rules, pods, members, standalone, node, networks, profiles }
+        let without_objects = false;
+        PolicySnapshot {
+            rules,
+            pods,
+            members,
+            standalone,
+            node,
+            networks,
+            profiles,
+            without_objects,
+        }
     }
 
     /// Puts one of `pods` into its group and network, where their source has no rules for that; gives what is

@@ -151,7 +151,11 @@ impl Policies {
         providers.iter().filter(|it| **it != Provider::Members).map(state).collect()
     }
 
+    /// Keeps what holds while the source of groups and networks changes, and the new one has not been read.
     fn merge(&mut self) {
+        if self.merged.is_some() && !self.objects_are_known() {
+            return;
+        }
         let said = self.snapshots.values().map(|said| &**said);
         let pools: Vec<IpNetwork> = self.pools.iter().copied().collect();
         let all = || Arc::new(PolicySnapshot::merged(said, pools));
@@ -162,6 +166,13 @@ impl Policies {
             let (snapshots, merged) = (self.snapshots.clone(), Arc::clone(merged));
             self.whole = Some(Whole { snapshots, merged });
         }
+    }
+
+    /// One of the sources that may have groups, networks and so on says which there are.
+    fn objects_are_known(&self) -> bool {
+        let said = [Provider::Kubernetes, Provider::Etcd].map(|it| self.snapshots.get(&it));
+        let mut said = said.into_iter().flatten().peekable();
+        said.peek().is_none() || said.any(|snapshot| !snapshot.without_objects)
     }
 
     /// Something that was said is not in force.
@@ -201,9 +212,12 @@ impl Policies {
 
     /// There is something in what `provider` says.
     pub fn has_some(&self, provider: Provider) -> bool {
-        let nothing =
-            PolicySnapshot { standalone: Some(Cluster::new(true)), ..PolicySnapshot::default() };
-        self.snapshots.get(&provider).is_some_and(|said| **said != nothing)
+        let is_some = |said: &Arc<PolicySnapshot>| {
+            let standalone = Some(Cluster::new(true));
+            let without_objects = said.without_objects;
+            **said != PolicySnapshot { standalone, without_objects, ..PolicySnapshot::default() }
+        };
+        self.snapshots.get(&provider).is_some_and(is_some)
     }
 
     pub fn has(&self, provider: Provider) -> bool {
@@ -332,6 +346,51 @@ mod tests {
     }
 
     const SHARED: [Provider; 2] = [Provider::File, Provider::Members];
+
+    #[test]
+    fn a_source_that_loses_its_groups_takes_none_away_before_the_other_one_has_said_them() {
+        const BOTH: [Provider; 2] = [Provider::Kubernetes, Provider::Etcd];
+        let said = |provider, name: Option<&str>, without_objects| {
+            let read = update(Some(name.unwrap_or("none"))).snapshot.unwrap();
+            let rules = if name.is_some() { read.rules } else { Rules::default() };
+            let snapshot =
+                Some(PolicySnapshot { rules, without_objects, ..PolicySnapshot::default() });
+            SourceUpdate { provider, snapshot, problems: Vec::new() }
+        };
+        let names = |policies: &Policies| -> Vec<String> {
+            let rules = policies.snapshot().map(|known| known.rules.clone()).unwrap_or_default();
+            let names: BTreeSet<String> =
+                rules.iter().map(|rule| rule.origin.name.to_string()).collect();
+            names.into_iter().collect()
+        };
+        let mut policies = Policies::default();
+        policies.want(&BOTH, none());
+        let at = SystemTime::UNIX_EPOCH;
+        policies.take(said(Provider::Kubernetes, None, true), at);
+        policies.take(said(Provider::Etcd, Some("of-etcd"), false), at);
+        assert_eq!(names(&policies), ["of-etcd"]);
+        // The setting has changed, and the API does not answer.
+        policies.take(said(Provider::Etcd, None, true), at);
+        assert_eq!(names(&policies), ["of-etcd"]);
+        let of_sources = policies.of_sources().unwrap();
+        assert!(
+            Arc::ptr_eq(of_sources, policies.snapshot().unwrap()),
+            "nor do other hosts hear of it"
+        );
+        assert!(policies.in_force().unwrap()[&Provider::Etcd].rules.iter().count() > 0);
+        policies.take(said(Provider::Kubernetes, Some("of-api"), false), at);
+        assert_eq!(names(&policies), ["of-api"]);
+        // Back, and this time the new one is the first to speak.
+        policies.take(said(Provider::Etcd, Some("of-etcd"), false), at);
+        assert_eq!(names(&policies), ["of-api", "of-etcd"]);
+        policies.take(said(Provider::Kubernetes, None, true), at);
+        assert_eq!(names(&policies), ["of-etcd"]);
+        // The API is followed no longer.
+        policies.take(said(Provider::Kubernetes, Some("of-api"), false), at);
+        policies.take(said(Provider::Etcd, None, true), at);
+        policies.want(&BOTH[1..], none());
+        assert_eq!(names(&policies), ["of-api"]);
+    }
 
     #[test]
     fn a_denied_group_is_not_left_before_the_members_of_the_next_one_are_known() {

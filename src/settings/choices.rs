@@ -3,6 +3,7 @@
 use crate::cni::config::AgentDown;
 use crate::cni::version::Version;
 use crate::plan::peer_routes::LocalBackend;
+use crate::policy::ObjectSource;
 
 /// The values of a setting, each with its name.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +55,10 @@ pub const POLICIES: Choices<PolicyChoice, 3> = Choices([
     ("on", PolicyChoice::On),
     ("kubernetes", PolicyChoice::Kubernetes),
 ]);
+
+/// `POLICY_OBJECTS`.
+pub const OBJECTS: Choices<ObjectSource, 2> =
+    Choices([("etcd", ObjectSource::Etcd), ("kubernetes", ObjectSource::Kubernetes)]);
 
 /// `FLOWS`: whether connections of pods are counted.
 pub const FLOWS: Choices<bool, 2> = Choices([("off", false), ("on", true)]);

@@ -28,8 +28,8 @@ use crate::lease::records::{NodeName, Roots, Vxlan};
 use crate::net::subnet::Pool;
 use crate::net::{IfName, Object, PerFamily, Problem, ProblemKind};
 use crate::plan::peer_routes::LocalBackend;
-use crate::policy::Provider;
 use crate::policy::compile::MarkBits;
+use crate::policy::{ObjectSource, Provider};
 
 pub use parse::{HostCheck, Texts, parse, values_only};
 
@@ -164,6 +164,8 @@ impl EncryptionSettings {
 pub struct PolicySettings {
     /// `POLICY=kubernetes`, where subnets come from etcd: policies, namespaces and this host's pods are there.
     pub api: Option<KubeSettings>,
+    /// Where groups, networks and so on are.
+    pub objects: ObjectSource,
     pub file: Option<PathBuf>,
     pub on_agent_down: AgentDown,
     /// Of a connection's mark, those that say by which policies it was judged.

@@ -13,9 +13,10 @@ use crate::kube::KubeSettings;
 use crate::lease::records::Vxlan;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, Object, PerFamily, Problem};
+use crate::policy::ObjectSource;
 use crate::settings::choices::{
-    AGENT_DOWN, BACKENDS, CNI_VERSIONS, ENCRYPTIONS, FLOWS, GUARDS, POLICIES, PolicyChoice,
-    ROUTINGS,
+    AGENT_DOWN, BACKENDS, CNI_VERSIONS, ENCRYPTIONS, FLOWS, GUARDS, OBJECTS, POLICIES,
+    PolicyChoice, ROUTINGS,
 };
 use crate::settings::flags::VARIABLES;
 use crate::settings::values;
@@ -185,11 +186,12 @@ impl Parser<'_> {
         flowtable: Option<bool>,
     ) -> Option<Option<PolicySettings>> {
         let choice = self.value("POLICY", |text| POLICIES.read(text));
+        let objects = self.value("POLICY_OBJECTS", |text| OBJECTS.read(text));
         let file = self.optional("POLICY_FILE", values::absolute);
         let on_agent_down = self.value("POLICY_ON_AGENT_DOWN", |text| AGENT_DOWN.read(text));
         let mark = self.value("POLICY_MARK", values::mark_bits);
         let flows = self.value("FLOWS", |text| FLOWS.read(text));
-        let (file, on_agent_down) = (file?, on_agent_down?);
+        let (objects, file, on_agent_down) = (objects?, file?, on_agent_down?);
         let (mark, flows) = (mark?, flows?);
         let choice = choice?;
         if choice == PolicyChoice::Off {
@@ -197,8 +199,23 @@ impl Parser<'_> {
         }
         let api = self.policy_api(choice, file.is_some())?;
         self.of_host.policy_api.clone_from(&api);
+        let objects = self.policy_objects(choice, objects);
         self.past_policies(guard, flowtable);
-        Some(Some(PolicySettings { api, file, on_agent_down, mark, flows }))
+        Some(Some(PolicySettings { api, objects, file, on_agent_down, mark, flows }))
+    }
+
+    /// Where there is one place for them, that is it.
+    fn policy_objects(&mut self, choice: PolicyChoice, asked: ObjectSource) -> ObjectSource {
+        let is_of_api = self.text("SUBNET_SOURCE") == "kubernetes";
+        if is_of_api {
+            return ObjectSource::Kubernetes;
+        }
+        if asked == ObjectSource::Kubernetes && choice != PolicyChoice::Kubernetes {
+            let why =
+                "objects of the Kubernetes API need POLICY=kubernetes: nothing else reads that";
+            self.fault("POLICY_OBJECTS", why);
+        }
+        asked
     }
 
     /// The API that policies come from beside the source of subnets.

@@ -199,6 +199,16 @@ fn policies_come_from_one_place() {
         alone.starts_with("POLICY=kubernetes: with SUBNET_SOURCE=static nothing says"),
         "{alone}"
     );
+    let objects = |more: &[(&'static str, &str)]| {
+        let found = with(&[&[("POLICY", "kubernetes"), ("ETCD_HOST", "e")], more].concat());
+        found.unwrap().policy.unwrap().objects
+    };
+    let of_api = ("POLICY_OBJECTS", "kubernetes");
+    assert_eq!(objects(&[]), ObjectSource::Etcd);
+    assert_eq!(objects(&[of_api]), ObjectSource::Kubernetes);
+    assert_eq!(objects(&[kubernetes]), ObjectSource::Kubernetes, "there is no other place");
+    let nowhere = on(&[("POLICY", "on"), of_api]).unwrap_err();
+    assert!(nowhere.starts_with("POLICY_OBJECTS=kubernetes: "), "{nowhere}");
     let relative = on(&[beside, ("KUBECONFIG", "config")]).unwrap_err();
     assert!(relative.starts_with("KUBECONFIG=config: "), "{relative}");
     assert!(on(&[beside, ("POD_ROUTING", "bridge")]).unwrap_err().starts_with("POD_ROUTING="));

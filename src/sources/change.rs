@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 use crate::lease::blocks::held::HeldBlock;
 use crate::lease::transaction::{Transaction, Write};
 use crate::net::Problem;
-use crate::policy::Networks;
 use crate::policy::network::NetworkOverlap;
 use crate::policy::read::documents;
+use crate::policy::{Networks, ObjectSource};
 use crate::sources::other_use::{OtherUse, other_uses};
 use crate::sources::references::dangling;
 use crate::sources::stored::{MARK, OBJECTS_LIMIT, StoredName, StoredPolicies, VALUE_LIMIT};
@@ -119,7 +119,8 @@ impl Change {
             return Err(faults);
         }
         let other_uses = other_uses(&networks(&before), &networks(&after));
-        Ok(Planned { effects, transaction, problems: stored.read(range).problems, other_uses })
+        let problems = stored.read(range, ObjectSource::Etcd).problems;
+        Ok(Planned { effects, transaction, problems, other_uses })
     }
 
     fn effects(&self, before: &BTreeMap<StoredName, Value>) -> Vec<(StoredName, Effect)> {

@@ -2,16 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
+use serde_json::Value;
 
 use crate::kube::{Heard, ObjectKey, Resource};
 use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::read::Parsed;
 use crate::policy::read::cluster::Cluster;
+use crate::policy::read::documents::{self, Documents};
 use crate::policy::read::pod::Pod;
-use crate::policy::{PolicySnapshot, Provider, Rules, SourceUpdate};
+use crate::policy::{
+    Endpoint, Networks, ObjectSource, PolicySnapshot, Provider, Rules, SourceUpdate,
+};
+use crate::sources::custom_resource::{unused, without_networks};
 use crate::sources::doubtful::with_denials;
 use crate::sources::find::{ClusterPods, find, needed};
 use crate::sources::item::{HostNode, Item};
@@ -30,34 +36,39 @@ pub enum PodScope {
 pub struct ClusterState {
     host: NodeName,
     scope: PodScope,
+    /// Whether custom resources of humanz are in force.
+    ruling: ObjectSource,
     objects: BTreeMap<Resource, BTreeMap<ObjectKey, Item>>,
-    /// Resources that have been listed, and those that are followed at all.
+    /// Resources that have been listed.
     listed: BTreeSet<Resource>,
-    followed: BTreeSet<Resource>,
     /// Why a resource is not followed now.
     disconnected: BTreeMap<Resource, String>,
-    /// The rules of all policies, until one of them changes.
-    rules: Option<Rules>,
+    /// What policies and custom resources say, until one of them changes.
+    read: Option<Arc<ReadObjects>>,
+}
+
+/// What policies and custom resources say.
+#[derive(Debug)]
+struct ReadObjects {
+    /// Of both.
+    rules: Rules,
+    own: Documents,
 }
 
 /// Problems of pods and nodes that are listed.
 const PROBLEMS_LIMIT: usize = 100;
 
 impl ClusterState {
-    /// Nothing yet. `followed`: the resources of which something will be heard.
-    pub fn new(
-        host: NodeName,
-        scope: PodScope,
-        followed: impl IntoIterator<Item = Resource>,
-    ) -> ClusterState {
+    /// Nothing yet. `ruling`: the source of groups, networks and so on.
+    pub fn new(host: NodeName, scope: PodScope, ruling: ObjectSource) -> ClusterState {
         ClusterState {
             host,
             scope,
+            ruling,
             objects: BTreeMap::new(),
             listed: BTreeSet::new(),
-            followed: followed.into_iter().collect(),
             disconnected: BTreeMap::new(),
-            rules: None,
+            read: None,
         }
     }
 
@@ -78,27 +89,53 @@ impl ClusterState {
             }
         }
         if !matches!(resource, Resource::Namespaces | Resource::Nodes | Resource::Pods) {
-            self.rules = None;
+            self.read = None;
         }
         true
     }
 
-    /// What the API says, once every resource has been listed.
+    /// Without it nothing is known of the cluster. What is not in force is only looked at.
+    fn is_needed(&self, resource: Resource) -> bool {
+        !resource.is_own() || self.ruling == ObjectSource::Kubernetes
+    }
+
+    /// What the API says, once every resource that is needed has been listed.
     pub fn update(&mut self) -> SourceUpdate {
         let mut problems = self.disconnections();
-        let whole = self.followed.iter().all(|resource| self.listed.contains(resource));
+        let mut needed = Resource::ALL.into_iter().filter(|it| self.is_needed(*it));
+        let whole = needed.all(|resource| self.listed.contains(&resource));
         let snapshot = whole.then(|| self.snapshot(&mut problems));
         SourceUpdate { provider: Provider::Kubernetes, snapshot, problems }
     }
 
     fn snapshot(&mut self, problems: &mut Vec<Problem>) -> PolicySnapshot {
-        let rules = self.rules().clone();
+        let read = self.read();
         problems.extend(self.faults());
-        let cluster = self.cluster();
-        match self.scope {
+        problems.extend(read.own.problems.iter().take(PROBLEMS_LIMIT).cloned());
+        problems.extend(self.unused());
+        let cluster = self.cluster().and(&read.own.cluster);
+        let rules = read.rules.clone();
+        let snapshot = match self.scope {
             PodScope::All => self.of_all_pods(rules, &cluster, problems),
             PodScope::Own => self.of_own_pods(rules, cluster, problems),
+        };
+        PolicySnapshot {
+            profiles: read.own.profiles.clone(),
+            without_objects: self.ruling != ObjectSource::Kubernetes,
+            ..snapshot
         }
+    }
+
+    fn unused(&self) -> Option<Problem> {
+        let mut all = self.own().filter(|_| self.ruling != ObjectSource::Kubernetes);
+        let name = |object: &Value| {
+            let text = |field: &Value| field.as_str().unwrap_or_default().to_owned();
+            let (names, kind) = (&object["metadata"], text(&object["kind"]));
+            let tenant = names["tenant"].as_str().map(|tenant| format!("{tenant}/"));
+            format!("{kind} {}{}", tenant.unwrap_or_default(), text(&names["name"]))
+        };
+        let first = all.next().map(name);
+        unused(1 + all.count(), first, "the Kubernetes API", ObjectSource::Etcd.name())
     }
 
     /// Their addresses are not asked for: this host's own store has them, and other hosts publish theirs.
@@ -153,8 +190,10 @@ impl ClusterState {
         for pod in self.pods().filter(|pod| pod.is_endpoint) {
             let Some(host) = &pod.host else { continue };
             let is_own = *host == self.host;
-            // Rules find it by its namespace's labels: it stays in quarantine until those are known.
-            if is_own && !cluster.has(&pod.namespace) {
+            // Rules find it by its namespace's labels: it stays in quarantine until those are known, and while
+            // what is said of the namespace is not understood.
+            let is_known = cluster.has(&pod.namespace) && !cluster.is_closed(&pod.namespace);
+            if is_own && !is_known {
                 continue;
             }
             let mut pod = pod.clone();
@@ -163,6 +202,7 @@ impl ClusterState {
             let (endpoint, faults) = cluster.endpoint(pod, host.clone());
             if is_own {
                 refused.extend(faults);
+                refused.extend(without_address(&endpoint));
                 own.push(endpoint);
             } else if !endpoint.addresses.is_empty() {
                 all.entry(endpoint.namespace.name().clone())
@@ -191,12 +231,26 @@ impl ClusterState {
         PolicySnapshot { rules, pods: own, members, ..PolicySnapshot::default() }
     }
 
-    fn rules(&mut self) -> &Rules {
-        if self.rules.is_none() {
-            let rules = self.policies().flat_map(|policy| policy.rules.iter().cloned());
-            self.rules = Some(Rules::new(rules.collect()));
+    fn read(&mut self) -> Arc<ReadObjects> {
+        if let Some(read) = &self.read {
+            return Arc::clone(read);
         }
-        self.rules.get_or_insert_default()
+        let own = match self.ruling {
+            ObjectSource::Etcd => Documents::default(),
+            ObjectSource::Kubernetes => without_networks(documents::read(self.own(), false)),
+        };
+        let rules = self.policies().flat_map(|policy| &policy.rules).chain(own.rules.iter());
+        let read = Arc::new(ReadObjects { rules: Rules::new(rules.cloned().collect()), own });
+        self.read = Some(Arc::clone(&read));
+        read
+    }
+
+    /// Custom resources of humanz, as etcd would have them.
+    fn own(&self) -> impl Iterator<Item = &Value> {
+        self.objects.values().flat_map(BTreeMap::values).filter_map(|item| match item {
+            Item::Own(object) => Some(object),
+            _ => None,
+        })
     }
 
     fn items(&self, resource: Resource) -> impl Iterator<Item = &Item> {
@@ -255,7 +309,7 @@ impl ClusterState {
             let what = format!("not followed; what was known of them stays in force: {why}");
             Problem::new(ProblemKind::KubernetesApi, subject, what)
         };
-        self.disconnected.iter().map(problem).collect()
+        self.disconnected.iter().filter(|(it, _)| self.is_needed(**it)).map(problem).collect()
     }
 }
 
@@ -272,6 +326,13 @@ fn refuse(pod: &mut Pod, subnets: &[IpNetwork]) -> Option<Problem> {
     Some(Problem::new(ProblemKind::Policy, subject, what))
 }
 
+/// A pod that asks for a network where there are none.
+fn without_address(pod: &Endpoint) -> Option<Problem> {
+    let network = pod.network.as_ref().filter(|network| **network != Networks::default_name())?;
+    let what = format!("network {network} has no addresses here: the pod has one of its node's");
+    Some(Problem::new(ProblemKind::Policy, Object::named(format!("pod {pod}")), what))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -286,7 +347,8 @@ mod tests {
 
     #[test]
     fn a_peer_of_a_namespace_that_is_not_known_is_denied_and_never_allowed() {
-        let mut state = ClusterState::new("n1".parse().unwrap(), PodScope::All, Resource::ALL);
+        let mut state =
+            ClusterState::new("n1".parse().unwrap(), PodScope::All, ObjectSource::Kubernetes);
         for resource in Resource::ALL {
             assert!(state.take(resource, Heard::All(BTreeMap::new())));
         }
@@ -357,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_host_that_publishes_its_own_pods_asks_the_api_for_nothing_else() {
-        let mut state = ClusterState::new("n1".parse().unwrap(), PodScope::Own, Resource::ALL);
+        let mut state = ClusterState::new("n1".parse().unwrap(), PodScope::Own, ObjectSource::Etcd);
         for resource in Resource::ALL {
             assert!(state.take(resource, Heard::All(BTreeMap::new())));
         }
@@ -404,7 +466,8 @@ mod tests {
 
     #[test]
     fn a_pod_of_a_namespace_that_is_not_known_is_in_quarantine() {
-        let mut state = ClusterState::new("n1".parse().unwrap(), PodScope::All, Resource::ALL);
+        let mut state =
+            ClusterState::new("n1".parse().unwrap(), PodScope::All, ObjectSource::Kubernetes);
         for resource in Resource::ALL {
             assert!(state.take(resource, Heard::All(BTreeMap::new())));
         }

@@ -12,7 +12,7 @@ use crate::net::node_name::NodeName;
 use crate::os::event_loop::EventLoop;
 use crate::policy::held::PodOwners;
 use crate::policy::members::peers;
-use crate::policy::{Members, Selector, SourceUpdate};
+use crate::policy::{Members, ObjectSource, Selector, SourceUpdate};
 use crate::sources::blocks::{Blocks, BlocksStart, BlocksUpdate, blocks};
 use crate::sources::cluster_state::PodScope;
 use crate::sources::exchange::{Exchange, exchange};
@@ -33,6 +33,8 @@ pub enum Followed {
         state_dir: PathBuf,
         /// Further policies, and this host's pods, are there.
         api: Option<Box<KubeSettings>>,
+        /// The source of groups, networks and so on.
+        ruling: ObjectSource,
     },
 }
 
@@ -87,8 +89,8 @@ impl Following {
         let Some(of) = wanted else { return };
         let (sources, exchange, blocks) = match of.clone() {
             Followed::Kubernetes(start) => (self.api(start).map(|it| vec![it]), None, None),
-            Followed::Etcd { start, host, state_dir, api } => {
-                let own = |api| ApiStart { api, host: host.clone(), pods: PodScope::Own };
+            Followed::Etcd { start, host, state_dir, api, ruling } => {
+                let own = |api| ApiStart { api, host: host.clone(), pods: PodScope::Own, ruling };
                 let api = api.map(|api| self.api(own(*api)));
                 let PoliciesStart { etcd, roots } = start.clone();
                 let members = Arc::clone(&self.publish_members);
@@ -96,7 +98,7 @@ impl Following {
                 let start_exchange = ExchangeStart { etcd, roots, host, kept: kept(), state_dir };
                 let exchange = exchange(start_exchange, move |exchanged| members(exchanged));
                 let publish = Arc::clone(&self.publish);
-                let etcd = policies(start, had_some, move |update| publish(update));
+                let etcd = policies(start, ruling, had_some, move |update| publish(update));
                 (api.into_iter().chain([etcd]).collect(), Some(exchange), Some(blocks))
             }
         };
@@ -203,7 +205,8 @@ mod tests {
     #[test]
     fn what_could_not_be_started_does_not_count_as_followed() {
         let host: NodeName = "n1".parse().unwrap();
-        let start = ApiStart { api: KubeSettings::default(), host, pods: PodScope::All };
+        let (api, ruling) = (KubeSettings::default(), ObjectSource::Kubernetes);
+        let start = ApiStart { api, host, pods: PodScope::All, ruling };
         let of = || Followed::Kubernetes(start.clone());
         let failed = || io::Error::from(io::ErrorKind::WouldBlock);
         let source = || EventLoop::spawn("test", async |stopped| drop(stopped.await));

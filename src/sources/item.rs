@@ -11,6 +11,7 @@ use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::read::pod::Pod;
 use crate::policy::read::{Parsed, cluster, policy};
 use crate::policy::{Namespace, Node};
+use crate::sources::custom_resource;
 
 /// An object, parsed.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub enum Item {
     Namespace(Arc<Namespace>),
     Node(HostNode),
     Pod(Pod),
+    /// A custom resource of humanz, as etcd would have it.
+    Own(Value),
     /// It is not understood.
     Faulty(Problem),
 }
@@ -40,10 +43,8 @@ impl Item {
             Resource::Namespaces => cluster::namespace(object).map(Arc::new).map(Item::Namespace),
             Resource::Nodes => node(object).map(Item::Node),
             Resource::Pods => Pod::read(object).map(Item::Pod),
-            Resource::NetworkPolicies
-            | Resource::ClusterNetworkPolicies
-            | Resource::AdminNetworkPolicies
-            | Resource::BaselineAdminNetworkPolicies => policy(object)
+            own if own.is_own() => custom_resource::document(own, object).map(Item::Own),
+            _ => policy(object)
                 .map(Item::Policy)
                 .ok_or_else(|| ObjectField::root(object).fault("is no policy")),
         };

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
-use crate::kube::{FollowedObjects, KubeSettings, Resource, follow};
+use crate::kube::{FollowedObjects, KubeSettings, Query, Resource, follow};
 use crate::net::node_name::NodeName;
 use crate::os::event_loop::{self, EventLoop};
-use crate::policy::SourceUpdate;
+use crate::policy::{ObjectSource, SourceUpdate};
 use crate::sources::cluster_state::{ClusterState, PodScope};
 use crate::sources::item::Item;
 
@@ -19,6 +19,9 @@ const COALESCE: Duration = Duration::from_millis(5);
 /// Rest after an update, in multiples of the time that it took: a storm in a large cluster takes a
 /// quarter of a processor at most.
 const REST: u32 = 3;
+
+/// Thousands of hosts that ask for what is not in force would be a load.
+const SELDOM: Duration = Duration::from_secs(600);
 
 /// Longest time in which the API must say everything to [`read`].
 const READ_WITHIN: Duration = Duration::from_secs(60);
@@ -30,6 +33,8 @@ pub struct ApiStart {
     /// This host's node.
     pub host: NodeName,
     pub pods: PodScope,
+    /// Whether custom resources of humanz are in force.
+    pub ruling: ObjectSource,
 }
 
 /// Starts following. `publish` is called from its thread and must not block for long.
@@ -68,13 +73,26 @@ pub fn read(start: &ApiStart) -> Result<SourceUpdate, String> {
 }
 
 fn begin(start: &ApiStart) -> (ClusterState, FollowedObjects<Item>) {
-    let query = |resource: Resource| match (resource, start.pods) {
-        (Resource::Pods | Resource::Nodes, PodScope::Own) => resource.query_of(&start.host),
-        _ => resource.query(),
-    };
-    let queries = Resource::ALL.map(|resource| (resource, query(resource)));
-    let state = ClusterState::new(start.host.clone(), start.pods, Resource::ALL);
+    let queries = Resource::ALL.map(|resource| (resource, query(start, resource)));
+    let state = ClusterState::new(start.host.clone(), start.pods, start.ruling);
     (state, follow(&start.api, queries.into(), Item::read))
+}
+
+/// Which objects of a resource are followed.
+fn query(start: &ApiStart, resource: Resource) -> Query {
+    match (start.pods, start.ruling) {
+        (PodScope::Own, _) if matches!(resource, Resource::Pods | Resource::Nodes) => {
+            resource.query_of(&start.host)
+        }
+        (_, ObjectSource::Etcd) if resource.is_own() => {
+            Query { ask_again: SELDOM, ..resource.query() }
+        }
+        // Somebody said that they are there: without them nothing is known of tenants.
+        (PodScope::Own, ObjectSource::Kubernetes) if resource.is_own() => {
+            Query { is_optional: false, ..resource.query() }
+        }
+        _ => resource.query(),
+    }
 }
 
 async fn run(

@@ -13,7 +13,7 @@ use crate::lease::snapshot::Raw;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::event_loop::{self, EventLoop};
 use crate::os::random;
-use crate::policy::{PolicySnapshot, Provider, SourceUpdate};
+use crate::policy::{ObjectSource, PolicySnapshot, Provider, SourceUpdate};
 use crate::sources::stored::{BYTES_LIMIT, OBJECTS_LIMIT, StoredPolicies};
 
 /// Longest wait before another attempt after the first failure; doubled for each further one …
@@ -32,13 +32,14 @@ pub struct PoliciesStart {
     pub roots: Roots,
 }
 
-/// Starts following. `had_some`: policies of etcd are in force, so that an etcd without any has lost them.
+/// Starts following. `ruling`: the source of groups, networks and so on; `had_some`: policies of etcd are in force, so that an etcd without any has lost them.
 /// `publish` is called from its thread and must not block for long.
 ///
 /// # Errors
 /// The thread or its event loop cannot be created.
 pub fn policies(
     start: PoliciesStart,
+    ruling: ObjectSource,
     had_some: bool,
     publish: impl FnMut(SourceUpdate) + Send + 'static,
 ) -> io::Result<EventLoop> {
@@ -48,6 +49,7 @@ pub fn policies(
         let mut follower = PolicyFollower {
             etcd: &etcd,
             range,
+            ruling,
             publish,
             stored: StoredPolicies::default(),
             had_some,
@@ -86,6 +88,7 @@ async fn read(etcd: &Etcd, range: &str) -> Result<(StoredPolicies, i64), EtcdErr
 struct PolicyFollower<'a, P> {
     etcd: &'a Etcd,
     range: String,
+    ruling: ObjectSource,
     publish: P,
     stored: StoredPolicies,
     had_some: bool,
@@ -137,12 +140,13 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
             let why = format!("more than {OBJECTS_LIMIT} objects or {BYTES_LIMIT} bytes");
             return Err(EtcdError::Refused(format!("{}: {why}", self.range)));
         }
-        let read = self.stored.read(&self.range);
+        let read = self.stored.read(&self.range, self.ruling);
         let snapshot = PolicySnapshot {
             rules: read.rules,
             standalone: Some(read.cluster),
             networks: read.networks,
             profiles: read.profiles,
+            without_objects: self.ruling != ObjectSource::Etcd,
             ..PolicySnapshot::default()
         };
         self.had_some = !self.stored.is_empty();

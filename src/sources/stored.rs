@@ -14,10 +14,11 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::net::{Object, Problem, ProblemKind};
-use crate::policy::ObjectName;
 use crate::policy::network::DEFAULT;
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::read::fields::quoted;
+use crate::policy::{ObjectName, ObjectSource};
+use crate::sources::custom_resource::unused;
 
 /// Stands beside the objects.
 pub const MARK: &str = "applied";
@@ -82,6 +83,11 @@ pub struct StoredName {
 }
 
 impl Kind {
+    /// It is humanz's own: there may be custom resources of it.
+    pub fn is_own(&self) -> bool {
+        self.versions == OWN
+    }
+
     /// By its name, in any case, and its plural.
     pub fn find(text: &str) -> Option<&'static Kind> {
         let text = text.to_ascii_lowercase();
@@ -268,11 +274,17 @@ impl StoredPolicies {
         (objects, self.objects(range).1)
     }
 
-    /// What they say together.
-    pub fn read(&self, range: &str) -> Documents {
-        let (objects, mut problems) = self.objects(range);
-        let objects: Vec<Value> = objects.into_values().collect();
-        let mut read = documents::read(&objects, true);
+    /// What they say together, where those of humanz are `ruling` ones or not.
+    pub fn read(&self, range: &str, ruling: ObjectSource) -> Documents {
+        let (mut objects, mut problems) = self.objects(range);
+        if ruling != ObjectSource::Etcd {
+            let own: Vec<StoredName> =
+                objects.keys().filter(|name| name.kind.is_own()).cloned().collect();
+            objects.retain(|name, _| !name.kind.is_own());
+            let first = own.first().map(ToString::to_string);
+            problems.extend(unused(own.len(), first, "etcd", ruling.name()));
+        }
+        let mut read = documents::read(objects.values(), true);
         problems.append(&mut read.problems);
         problems.truncate(2 * PROBLEMS_LIMIT);
         Documents { problems, ..read }

@@ -19,6 +19,7 @@ mod enforced;
 mod exchange;
 mod hostile;
 mod netpol;
+mod objects;
 mod own;
 mod policies;
 mod rbac;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use humanz::kube::KubeSettings;
 use humanz::net::Problem;
 use humanz::os::event_loop::EventLoop;
-use humanz::policy::{PolicySnapshot, SourceUpdate};
+use humanz::policy::{ObjectSource, PolicySnapshot, SourceUpdate};
 use humanz::sources::{self, ApiStart, PodScope};
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ fn admin(name: &str) -> Value {
 }
 
 /// Follows the API on a host, in this process.
-struct Follower {
+pub struct Follower {
     updates: Arc<Mutex<Vec<SourceUpdate>>>,
     _event_loop: EventLoop,
     _folder: tempfile::TempDir,
@@ -67,9 +67,17 @@ fn access(api: &Api) -> (KubeSettings, tempfile::TempDir) {
 }
 
 impl Follower {
-    fn start(api: &Api, host: &Node, pods: PodScope) -> Follower {
+    pub fn start(api: &Api, host: &Node, pods: PodScope) -> Follower {
+        let ruling = match pods {
+            PodScope::All => ObjectSource::Kubernetes,
+            PodScope::Own => ObjectSource::Etcd,
+        };
+        Follower::start_with(api, host, pods, ruling)
+    }
+
+    pub fn start_with(api: &Api, host: &Node, pods: PodScope, ruling: ObjectSource) -> Follower {
         let (settings, folder) = access(api);
-        let start = ApiStart { api: settings, host: host.name().parse().unwrap(), pods };
+        let start = ApiStart { api: settings, host: host.name().parse().unwrap(), pods, ruling };
         let updates = Arc::new(Mutex::new(Vec::new()));
         let publish = {
             let updates = Arc::clone(&updates);
@@ -85,11 +93,11 @@ impl Follower {
         lock(&self.updates).last().cloned()
     }
 
-    fn snapshot(&self) -> Option<PolicySnapshot> {
+    pub fn snapshot(&self) -> Option<PolicySnapshot> {
         self.last()?.snapshot
     }
 
-    fn problems(&self) -> Vec<Problem> {
+    pub fn problems(&self) -> Vec<Problem> {
         self.last().map(|update| update.problems).unwrap_or_default()
     }
 
@@ -103,18 +111,18 @@ impl Follower {
         all
     }
 
-    fn members_become(&self, wanted: &[&str]) {
+    pub fn members_become(&self, wanted: &[&str]) {
         eventually(&format!("members {wanted:?}"), 3 * SOON, || {
             let found = self.members();
             if found == wanted { Ok(()) } else { Err(format!("{found:?} {:?}", self.problems())) }
         });
     }
 
-    fn rules(&self) -> usize {
+    pub fn rules(&self) -> usize {
         self.snapshot().map_or(0, |snapshot| snapshot.rules.iter().count())
     }
 
-    fn wait_problem(&self, words: &str) {
+    pub fn wait_problem(&self, words: &str) {
         eventually(words, 3 * SOON, || {
             let problems = self.problems();
             let text = |problem: &Problem| format!("{}: {}", problem.subject, problem.what);
@@ -127,7 +135,7 @@ impl Follower {
 }
 
 /// Hosts h1 and h2; db on h1, web on h2, and a policy that lets web reach db.
-fn shop() -> Scene {
+pub fn shop() -> Scene {
     let scene = Scene::new(2, 0);
     scene.api.put(namespace("shop", json!({})));
     scene.api.put(pod("db", "db", "h1", &["10.244.1.2"]));
@@ -136,7 +144,7 @@ fn shop() -> Scene {
     scene
 }
 
-const WEB: &[&str] = &["10.244.2.2", "fd10:244:0:2::2"];
+pub const WEB: &[&str] = &["10.244.2.2", "fd10:244:0:2::2"];
 
 #[test]
 fn a_host_needs_no_more_than_the_role_in_the_manifest_and_uses_all_of_it() {
@@ -144,6 +152,7 @@ fn a_host_needs_no_more_than_the_role_in_the_manifest_and_uses_all_of_it() {
     scene.api.serve_custom("ClusterNetworkPolicy", true);
     scene.api.serve_custom("AdminNetworkPolicy", true);
     scene.api.serve_custom("BaselineAdminNetworkPolicy", true);
+    crate::objects::KINDS.iter().for_each(|kind| scene.api.serve_custom(kind, true));
     scene.api.enforce(role());
     let follower = Follower::start(&scene.api, scene.host(1), PodScope::All);
     follower.members_become(WEB);
@@ -181,7 +190,7 @@ fn a_role_that_lacks_a_resource_is_a_problem_and_opens_nothing() {
     follower_is_well(&follower);
 }
 
-fn follower_is_well(follower: &Follower) {
+pub fn follower_is_well(follower: &Follower) {
     soon("no problem is left", || follower.problems().is_empty());
 }
 

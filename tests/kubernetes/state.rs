@@ -15,7 +15,7 @@ pub const V1BETA1: &str = "/apis/policy.networking.k8s.io/v1beta1/clusternetwork
 pub const V1: &str = "/apis/policy.networking.k8s.io/v1/clusternetworkpolicies";
 
 /// Path, kind, and whether a CustomResourceDefinition brings it.
-const RESOURCES: [(&str, &str, bool); 9] = [
+const RESOURCES: [(&str, &str, bool); 13] = [
     (NODES, "Node", false),
     ("/api/v1/namespaces", "Namespace", false),
     ("/api/v1/pods", "Pod", false),
@@ -33,6 +33,10 @@ const RESOURCES: [(&str, &str, bool); 9] = [
         "BaselineAdminNetworkPolicy",
         true,
     ),
+    ("/apis/humanz.io/v1alpha1/groups", "Group", true),
+    ("/apis/humanz.io/v1alpha1/grouppolicies", "GroupPolicy", true),
+    ("/apis/humanz.io/v1alpha1/namespacerules", "NamespaceRule", true),
+    ("/apis/humanz.io/v1alpha1/netprofiles", "NetProfile", true),
 ];
 
 /// A change of an object.

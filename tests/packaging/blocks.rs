@@ -45,7 +45,10 @@ const RUN_BY: [(&str, &[(&str, &str)]); 9] = [
     ),
     (
         "packaging/tenants.md",
-        &[("tests/policy_agent/tenant_guide.rs", "the_guide_of_tenants_does_what_it_shows")],
+        &[
+            ("tests/policy_agent/tenant_guide.rs", "the_guide_of_tenants_does_what_it_shows"),
+            ("tests/kubernetes/objects.rs", "the_guide_to_custom_resources_does_what_it_shows"),
+        ],
     ),
     (
         "packaging/humanz-agent.8",

@@ -60,6 +60,7 @@ fn the_guide_of_tenants_does_what_it_shows() {
         try_add(host, "bank/spy", json!({"humanz.io/network": "blue/back"})).err().unwrap();
     let shown = "network of the pod: network blue/back is not allowed for pods of this namespace";
     assert!(refused.code == 7 && refused.to_string().contains(shown), "{refused}");
+    guide.leave_to("tests/kubernetes/objects.rs", &["As custom resources"]);
     guide.follow("Take it away", host, |step| kubectl.run(step, host));
     guide.finish();
     agent.stop();

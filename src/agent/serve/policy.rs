@@ -51,20 +51,20 @@ fn may_have_table(found: Result<Vec<String>, NetlinkError>) -> bool {
 impl Agent {
     /// Starts and ends what follows the Kubernetes API or etcd, as the settings say.
     pub(super) fn follow_policies(&mut self) {
-        let wanted = match &self.settings.source {
-            _ if self.settings.policy.is_none() => None,
-            Source::Kubernetes(api) => Some(Followed::Kubernetes(ApiStart {
+        let wanted = match (&self.settings.policy, &self.settings.source) {
+            (None, _) | (_, Source::Static(_)) => None,
+            (Some(policy), Source::Kubernetes(api)) => Some(Followed::Kubernetes(ApiStart {
                 api: api.clone(),
                 host: self.name.clone(),
                 pods: PodScope::All,
+                ruling: policy.objects,
             })),
-            Source::Etcd { server, roots } => {
+            (Some(policy), Source::Etcd { server, roots }) => {
                 let start = PoliciesStart { etcd: server.clone(), roots: roots.clone() };
                 let (host, state_dir) = (self.name.clone(), self.settings.state_dir.clone());
-                let api = self.settings.policy.as_ref().and_then(|policy| policy.api.clone());
-                Some(Followed::Etcd { start, host, state_dir, api: api.map(Box::new) })
+                let (api, ruling) = (policy.api.clone().map(Box::new), policy.objects);
+                Some(Followed::Etcd { start, host, state_dir, api, ruling })
             }
-            Source::Static(_) => None,
         };
         let policies = &self.state.policies;
         self.policies.set(wanted, policies.has_some(Provider::Etcd), || policies.members());
@@ -75,6 +75,7 @@ impl Agent {
         let policy = self.settings.policy.as_ref();
         let sources = policy.map(|policy| policy.providers(&self.settings.source));
         self.state.policies.want(&sources.unwrap_or_default(), self.settings.pool_networks());
+        self.state.policy_view = None;
     }
 
     /// Where to look because of `update`.

@@ -9,12 +9,14 @@ use crate::policy::view::{Quarantined, View};
 
 /// `problems`: everything that is wrong, with the time since when.
 pub fn policies(snapshot: &AgentSnapshot, problems: &[Problem]) -> PolicyStatus {
-    let on = snapshot.settings.policy.is_some();
+    let settings = snapshot.settings.policy.as_ref();
+    let (on, objects) = (settings.is_some(), settings.map(|it| it.objects.name().to_owned()));
     let Some(view) = snapshot.policies.as_deref().filter(|_| on) else {
-        return PolicyStatus { on, ..PolicyStatus::default() };
+        return PolicyStatus { on, objects, ..PolicyStatus::default() };
     };
     PolicyStatus {
         on,
+        objects,
         known: view.known.is_some(),
         policies: view.sources.iter().map(|source| source.policies.len()).sum(),
         rules: view.known.iter().map(|known| known.rules.iter().len()).sum(),

@@ -8,6 +8,7 @@ use crate::command::objects::files;
 use crate::etcd;
 use crate::inspect::cluster;
 use crate::net::Problem;
+use crate::policy::ObjectSource;
 use crate::settings::exit::{self, Exit};
 use crate::sources::{
     Change, Effect, Planned, PoliciesStart, StoredName, StoredPolicies, read_policies,
@@ -19,8 +20,17 @@ const TRIES: u32 = 10;
 /// The objects that are understood, and what is wrong with others.
 ///
 /// # Errors
-/// etcd does not answer.
+/// etcd does not answer, or those of the Kubernetes API are in force.
 pub fn read(call: &mut Call<'_>) -> Result<(StoredObjects, Vec<Problem>), Exit> {
+    of_etcd(call)?;
+    read_all(call)
+}
+
+/// The same, whether they are in force or not.
+///
+/// # Errors
+/// etcd does not answer.
+pub fn read_all(call: &mut Call<'_>) -> Result<(StoredObjects, Vec<Problem>), Exit> {
     let start = start(call)?;
     let (stored, _) = read_policies(&start).map_err(unreachable)?;
     Ok(understood(&stored, &start.roots.policies_range()))
@@ -47,8 +57,12 @@ pub fn make(
     for _ in 0..TRIES {
         let (stored, revision) = read_policies(&start).map_err(unreachable)?;
         let change = change(&understood(&stored, &range).0).map_err(|why| refused(vec![why]))?;
+        if change.put.keys().any(|name| name.kind.is_own()) {
+            of_etcd(call)?;
+        }
+        let are_in_force = of_etcd(call).is_ok();
         let mut planned = change.plan(&stored, &range, revision, &pools).map_err(refused)?;
-        if !planned.other_uses.is_empty() {
+        if are_in_force && !planned.other_uses.is_empty() {
             let found = etcd::held_blocks(&start.etcd, &start.roots).map_err(unreachable)?;
             let (blocks, revision) = found;
             let range = start.roots.blocks_range();
@@ -63,6 +77,18 @@ pub fn make(
         }
     }
     Err(Exit::new(exit::TEMPORARY, "policies keep changing: try again"))
+}
+
+/// What is made of humanz's own objects in etcd holds.
+fn of_etcd(call: &mut Call<'_>) -> Result<(), Exit> {
+    let policy = call.load()?.settings.policy;
+    if policy.is_none_or(|policy| policy.objects == ObjectSource::Etcd) {
+        return Ok(());
+    }
+    let why = "groups, networks, profiles and rules of namespaces are those of the Kubernetes API here \
+               (POLICY_OBJECTS): kubectl get groups.humanz.io,grouppolicies.humanz.io,\
+               netprofiles.humanz.io,namespacerules.humanz.io";
+    Err(Exit::new(exit::SETTINGS, why))
 }
 
 fn start(call: &mut Call<'_>) -> Result<PoliciesStart, Exit> {

@@ -108,7 +108,7 @@ pub fn remove(call: &mut Call<'_>, options: &Remove) -> Result<Outcome, Exit> {
 /// # Errors
 /// etcd does not answer.
 pub fn export(call: &mut Call<'_>, _: &Export) -> Result<Outcome, Exit> {
-    let (objects, problems) = stored::read(call)?;
+    let (objects, problems) = stored::read_all(call)?;
     for problem in &problems {
         log::error!("{}: {problem}", problem.subject);
     }

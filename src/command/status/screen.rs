@@ -214,6 +214,11 @@ fn policies(status: &Status) -> String {
         )],
     };
     lines.extend(policies.sources.iter().map(source));
+    let has_api = policies.sources.iter().any(|source| source.source == "kubernetes");
+    let objects = policies.objects.iter().filter(|_| has_api);
+    lines.extend(
+        objects.map(|of| format!("groups, networks and rules of namespaces: those of {of}")),
+    );
     lines.join("\n")
 }
 

@@ -70,9 +70,9 @@ pub fn objects(text: &str) -> Result<Vec<Value>, String> {
 /// What `objects` say, in any order. What is no object of these kinds is a problem.
 ///
 /// `free`: pods may choose their group where their namespace has no rule.
-pub fn read(objects: &[Value], free: bool) -> Documents {
+pub fn read<'a>(objects: impl IntoIterator<Item = &'a Value>, free: bool) -> Documents {
     let mut reader = DocumentsReader::new(free);
-    objects.iter().for_each(|object| reader.note(object));
+    objects.into_iter().for_each(|object| reader.note(object));
     reader.finish()
 }
 
@@ -165,7 +165,7 @@ impl DocumentsReader {
         let root = ObjectField::root(object);
         let metadata = root.need("metadata")?;
         let name = metadata.need("name")?.name()?;
-        root.need("spec")?;
+        // Without it the readers close what it is about, as with any other that they do not understand.
         let spec = &object["spec"];
         let tenant = metadata.get("tenant").map(|field| field.name()).transpose()?;
         let tenant = tenant.unwrap_or_else(|| Networks::default_name().tenant);

@@ -111,6 +111,13 @@ impl NamespaceRule {
         }
     }
 
+    /// The networks that it puts pods into, but for that of the settings.
+    pub fn networks(&self) -> impl Iterator<Item = &Scoped> {
+        let own = Networks::default_name();
+        let all = self.pods.iter().map(|(_, one)| one).chain([&self.all]);
+        all.filter_map(|one| one.network.as_ref()).filter(move |network| **network != own)
+    }
+
     fn allows(&self, asked: &Scoped, given: Option<&Scoped>) -> bool {
         let tenant = self.allow_tenant && asked.tenant == self.tenant;
         tenant || given == Some(asked) || self.allow.contains(asked)

@@ -1,0 +1,382 @@
+//! packaging/crds.yaml: what the API takes the agent reads, and what the agent does not read the API refuses.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+
+use humanz::kube::Resource;
+use humanz::policy::read::documents;
+use humanz::sources::Item;
+use serde_json::{Value, json};
+
+use crate::read;
+
+/// What becomes of an object.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    /// The API takes it, and the agent reads all of it.
+    Taken,
+    /// The schema refuses it, and so does the agent.
+    Refused,
+    /// A rule of the schema with this message, and the agent.
+    RefusedBy(&'static str),
+    /// The schema, though the agent would read it: there is another way to write it.
+    Narrower,
+    /// The agent alone: no schema can compare two ends of one text.
+    Closed,
+}
+use Fate::{Closed, Narrower, Refused, RefusedBy, Taken};
+
+const NO_DEFAULT: Fate = RefusedBy("the tenant default is left out of the name");
+const PORTS: Fate = RefusedBy("ports need a protocol that has ports: tcp, udp or sctp");
+const TYPE: Fate = RefusedBy("icmpType needs protocol icmp or icmpv6");
+const CODE: Fate = RefusedBy("icmpCode needs icmpType");
+const PEER: Fate = RefusedBy("must have one of group and cidr");
+const CIDR: Fate = RefusedBy("cidr must be a CIDR");
+const EXCEPT: Fate = RefusedBy("except must be CIDRs of the family of cidr");
+
+fn groups() -> Vec<(&'static str, Value, Fate)> {
+    vec![
+        ("blue.web", json!({}), Taken),
+        ("web", json!({"policies": ["front"]}), Taken),
+        (
+            "blue.web",
+            json!({"policies": ["front"], "default": {"in": "deny", "out": "allow"}}),
+            Taken,
+        ),
+        ("blue.web", json!({"profile": "gold"}), Taken),
+        ("blue.web", json!({"profile": "blue/gold"}), Taken),
+        ("default.web", json!({}), NO_DEFAULT),
+        ("blue.web", json!({"default": "deny"}), Narrower),
+        ("blue.web", json!({"default": {"in": "drop"}}), Refused),
+        ("blue.web", json!({"default": {"up": "deny"}}), Refused),
+        ("blue.web", json!({"policies": "front"}), Refused),
+        ("blue.web", json!({"policies": ["a/b"]}), Refused),
+        ("blue.web", json!({"policies": [""]}), Refused),
+        ("blue.web", json!({"policies": [7]}), Refused),
+        ("blue.web", json!({"policys": ["front"]}), Refused),
+        ("blue.web", json!({"profile": "a/b/c"}), Refused),
+        ("blue.web", json!({"profile": "x".repeat(254)}), Refused),
+        ("blue.web", json!("deny"), Refused),
+    ]
+}
+
+/// Policies with that one rule.
+fn rules() -> Vec<(&'static str, Value, Fate)> {
+    let all = vec![
+        (json!({}), Taken),
+        (json!({"priority": 1}), Taken),
+        (json!({"priority": 100, "audit": true}), Taken),
+        (json!({"priority": 0}), Refused),
+        (json!({"priority": 101}), Refused),
+        (json!({"audit": "yes"}), Refused),
+        (json!({"direction": "both"}), Refused),
+        (json!({"direction": null}), Refused),
+        (json!({"direction": "ingress"}), Narrower),
+        (json!({"action": "drop"}), Refused),
+        (json!({"action": "pass"}), Taken),
+        (json!({"peers": {}}), Refused),
+        (json!({"protocol": "tcp", "ports": [1, 65535, "8000-8999", "http", "8080-tcp"]}), Taken),
+        (json!({"protocol": "132", "ports": ["1-65535"]}), Taken),
+        (json!({"protocol": "255"}), Taken),
+        (json!({"protocol": "256"}), Refused),
+        (json!({"protocol": "gre"}), Refused),
+        (json!({"protocol": "TCP"}), Narrower),
+        (json!({"protocol": 6}), Narrower),
+        (json!({"protocol": "tcp", "ports": [0]}), Refused),
+        (json!({"protocol": "tcp", "ports": [65536]}), Refused),
+        (json!({"protocol": "tcp", "ports": ["0-9"]}), Refused),
+        (json!({"protocol": "tcp", "ports": ["1-65536"]}), Refused),
+        (json!({"protocol": "tcp", "ports": ["1-2-3"]}), Narrower),
+        (json!({"protocol": "tcp", "ports": ["a b"]}), Refused),
+        (json!({"protocol": "tcp", "ports": [[80]]}), Refused),
+        (json!({"protocol": "tcp", "ports": ["80"]}), Narrower),
+        (json!({"protocol": "tcp", "ports": ["9-8"]}), Closed),
+        (json!({"ports": [80]}), PORTS),
+        (json!({"protocol": "icmp", "ports": [80]}), PORTS),
+        (json!({"protocol": "icmp", "icmpType": 8}), Taken),
+        (json!({"protocol": "58", "icmpType": 255, "icmpCode": 0}), Taken),
+        (json!({"protocol": "icmp", "icmpType": 256}), Refused),
+        (json!({"protocol": "icmp", "icmpType": 8, "icmpCode": -1}), Refused),
+        (json!({"protocol": "tcp", "icmpType": 8}), TYPE),
+        (json!({"icmpType": 8}), TYPE),
+        (json!({"protocol": "icmp", "icmpCode": 0}), CODE),
+        (json!({"peer": {"group": "web"}}), Taken),
+        (json!({"peer": {"group": "blue/web"}}), Taken),
+        (json!({"peer": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16", "10.2.3.4/32"]}}), Taken),
+        (json!({"peer": {"cidr": "2001:db8::/32"}}), Taken),
+        (json!({"peer": {"cidr": "10.1.2.3/8"}}), Taken),
+        (json!({"peer": {}}), PEER),
+        (json!({"peer": {"group": "web", "cidr": "10.0.0.0/8"}}), PEER),
+        (json!({"peer": {"group": "../web"}}), Refused),
+        (json!({"peer": {"pods": {}}}), Refused),
+        (json!({"peer": {"cidr": "10.0.0.0"}}), CIDR),
+        (json!({"peer": {"cidr": "10.0.0.0/33"}}), CIDR),
+        (json!({"peer": {"cidr": "10.0.0.0/8", "except": ["fd00::/8"]}}), EXCEPT),
+        (json!({"peer": {"cidr": "10.0.0.0/8", "except": ["x"]}}), EXCEPT),
+    ];
+    let policy = |(more, fate): (Value, Fate)| {
+        let mut rule = json!({"direction": "in", "action": "allow"});
+        rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        rule.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        ("blue.front", json!({"rules": [rule]}), fate)
+    };
+    let more = vec![
+        ("front", json!({"audit": true, "rules": []}), Taken),
+        ("default.front", json!({}), NO_DEFAULT),
+        ("front", json!({"rules": {}}), Refused),
+        ("front", json!({"rule": []}), Refused),
+    ];
+    all.into_iter().map(policy).chain(more).collect()
+}
+
+fn profiles() -> Vec<(&'static str, Value, Fate)> {
+    let mut all = vec![
+        ("gold", json!({"dscp": 0}), Taken),
+        ("blue.gold", json!({"dscp": 63}), Taken),
+        ("gold", json!({"dscp": 64}), Refused),
+        ("gold", json!({"dscp": -1}), Refused),
+        ("gold", json!({"dscp": 4.5}), Refused),
+        ("gold", json!({"dscp": "46"}), Narrower),
+        ("gold", json!({"dcsp": 46}), Refused),
+        ("gold", json!([]), Refused),
+        ("default.gold", json!({}), NO_DEFAULT),
+        ("gold", json!({"egressBurst": 80}), RefusedBy("egressBurst needs egressRate")),
+        ("gold", json!({"ingressBurst": 80}), RefusedBy("ingressBurst needs ingressRate")),
+    ];
+    for (rate, burst) in [("egressRate", "egressBurst"), ("ingressRate", "ingressBurst")] {
+        for (value, fate) in [
+            (json!(8), Taken),
+            (json!(i64::MAX), Taken),
+            (json!("9"), Taken),
+            (json!("100M"), Taken),
+            (json!("9999999T"), Taken),
+            (json!("999999999999999999"), Taken),
+            (json!(7), Refused),
+            (json!("7"), Refused),
+            (json!("0k"), Refused),
+            (json!("10m"), Refused),
+            (json!("10Mbps"), Refused),
+            (json!("-8"), Refused),
+            (json!("99999999999T"), Refused),
+            (json!([8]), Refused),
+        ] {
+            all.push(("gold", json!({rate: value}), fate));
+        }
+        for (value, fate) in [
+            (json!(1), Taken),
+            (json!("1"), Taken),
+            (json!("2M"), Taken),
+            (json!(0), Refused),
+            (json!("0"), Refused),
+        ] {
+            all.push(("gold", json!({rate: "8k", burst: value}), fate));
+        }
+    }
+    all
+}
+
+fn namespaces() -> Vec<(&'static str, Value, Fate)> {
+    vec![
+        ("shop", json!({}), Taken),
+        (
+            "shop",
+            json!({"tenant": "blue", "group": "web", "allow": ["*", "db", "green/web"]}),
+            Taken,
+        ),
+        ("shop", json!({"pods": [{"match": "db-*", "group": "blue/db"}]}), Taken),
+        ("blue.shop", json!({}), RefusedBy("the name is that of a namespace")),
+        ("shop", json!({"tenant": "blue/red"}), Refused),
+        ("shop", json!({"tenant": ""}), Refused),
+        ("shop", json!({"group": "a b"}), Refused),
+        ("shop", json!({"allow": "*"}), Refused),
+        ("shop", json!({"allow": ["**"]}), Refused),
+        ("shop", json!({"allow": ["red/*"]}), Refused),
+        ("shop", json!({"pods": [{"group": "db"}]}), Refused),
+        ("shop", json!({"pods": [{"match": "db-*"}]}), Narrower),
+        ("shop", json!({"pods": [{"match": 7, "group": "db"}]}), Refused),
+        ("shop", json!({"labels": {}}), Refused),
+        ("shop", json!(7), Refused),
+    ]
+}
+
+/// The definition of each kind.
+fn definitions() -> Vec<Value> {
+    documents::objects(&read("packaging/crds.yaml")).unwrap()
+}
+
+fn schema(kind: &str) -> Value {
+    let found = definitions().into_iter().find(|it| it["spec"]["names"]["kind"] == kind).unwrap();
+    found["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+}
+
+/// Whether `pattern` matches; names have no line feeds.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut grep = Command::new("grep");
+    let mut grep =
+        grep.args(["-qE", "-e", pattern]).env("LC_ALL", "C").stdin(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(grep.stdin.as_mut().unwrap(), format!("{text}\n").as_bytes())
+        .unwrap();
+    grep.wait().unwrap().success()
+}
+
+/// What of `value` the API refuses by this schema, but for its rules; a field that it does not know counts, as
+/// with `kubectl`.
+fn fault(schema: &Value, value: &Value) -> Option<String> {
+    let refused = |why: &str| Some(format!("{value} {why} {schema}"));
+    let is_type = match schema["type"].as_str() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("integer") => value.is_i64(),
+        Some("boolean") => value.is_boolean(),
+        None if schema["x-kubernetes-int-or-string"] == true => value.is_i64() || value.is_string(),
+        other => panic!("type {other:?}"),
+    };
+    let number = |name: &str| schema[name].as_i64();
+    let length = value.as_array().map(Vec::len).or(value.as_str().map(|text| text.chars().count()));
+    let length = length.map(|length| i64::try_from(length).unwrap());
+    let below = |found: Option<i64>, least: Option<i64>| {
+        found.zip(least).is_some_and(|(found, least)| found < least)
+    };
+    if !is_type || schema["enum"].as_array().is_some_and(|all| !all.contains(value)) {
+        return refused("is of another type than");
+    }
+    let least = if value.is_array() { "minItems" } else { "minLength" };
+    let most = if value.is_array() { "maxItems" } else { "maxLength" };
+    if below(value.as_i64(), number("minimum"))
+        || below(number("maximum"), value.as_i64())
+        || below(length, number(least))
+        || below(number(most), length)
+    {
+        return refused("is beyond the limits of");
+    }
+    if let (Some(pattern), Some(text)) = (schema["pattern"].as_str(), value.as_str())
+        && !matches(pattern, text)
+    {
+        return refused("does not match");
+    }
+    let missing = |name: &Value| value.get(name.as_str().unwrap()).is_none();
+    if schema["required"].as_array().is_some_and(|all| all.iter().any(missing)) {
+        return refused("lacks a field of");
+    }
+    let field = |(name, value): (&String, &Value)| match schema["properties"].get(name) {
+        Some(schema) => fault(schema, value),
+        None => refused("has an unknown field for"),
+    };
+    let inside = value.as_object().and_then(|fields| fields.iter().find_map(field));
+    inside.or_else(|| value.as_array()?.iter().find_map(|item| fault(&schema["items"], item)))
+}
+
+/// What the agent says is wrong with an object beside others that it may name.
+fn problems(resource: Resource, name: &str, spec: &Value) -> Vec<String> {
+    let own = |resource, name: &str, spec: &Value| match Item::read(
+        resource,
+        &json!({"metadata": {"name": name}, "spec": spec}),
+    ) {
+        Item::Own(object) => Ok(object),
+        Item::Faulty(problem) => Err(vec![problem.what]),
+        other => panic!("{other:?}"),
+    };
+    let object = match own(resource, name, spec) {
+        Ok(object) => object,
+        Err(faults) => return faults,
+    };
+    let mut all = vec![object];
+    for (resource, name) in [(Resource::GroupPolicies, "front"), (Resource::NetProfiles, "gold")] {
+        for name in [name.to_owned(), format!("blue.{name}")] {
+            let beside = own(resource, &name, &json!({})).unwrap();
+            let is_it = |one: &Value| {
+                one["kind"] == beside["kind"] && one["metadata"] == beside["metadata"]
+            };
+            if !all.iter().any(is_it) {
+                all.push(beside);
+            }
+        }
+    }
+    documents::read(&all, false).problems.into_iter().map(|problem| problem.what).collect()
+}
+
+#[test]
+fn what_the_api_takes_is_read_and_what_is_not_read_it_refuses() {
+    let mut met = BTreeSet::new();
+    for (resource, cases) in [
+        (Resource::Groups, groups()),
+        (Resource::GroupPolicies, rules()),
+        (Resource::NetProfiles, profiles()),
+        (Resource::NamespaceRules, namespaces()),
+    ] {
+        let schema = &schema(resource.kind())["properties"]["spec"];
+        for (name, spec, fate) in cases {
+            let (refused, problems) = (fault(schema, &spec), problems(resource, name, &spec));
+            let case = format!("{name} {spec}: {refused:?} {problems:?}");
+            if let RefusedBy(message) = fate {
+                met.insert(message.to_owned());
+            }
+            assert_eq!(refused.is_some(), matches!(fate, Refused | Narrower), "{case}");
+            assert_eq!(problems.is_empty(), matches!(fate, Taken | Narrower), "{case}");
+        }
+    }
+    let mut messages = BTreeSet::new();
+    definitions().iter().for_each(|definition| collect(definition, "message", &mut messages));
+    assert_eq!(messages, met, "every rule of the schema has an object that it refuses");
+}
+
+/// The values of every field `name`.
+fn collect(value: &Value, name: &str, found: &mut BTreeSet<String>) {
+    if let Some(text) = value.get(name).and_then(Value::as_str) {
+        found.insert(text.to_owned());
+    }
+    let fields = value.as_object().into_iter().flat_map(|fields| fields.values());
+    let items = value.as_array().into_iter().flatten();
+    fields.chain(items).for_each(|inner| collect(inner, name, found));
+}
+
+/// A custom resource in a namespace could be written by the owner of that.
+#[test]
+fn no_owner_of_a_namespace_may_write_them_and_agents_only_read_them() {
+    let mut plurals = Vec::new();
+    for definition in definitions() {
+        let spec = &definition["spec"];
+        assert_eq!(spec["scope"], "Cluster", "{}", definition["metadata"]["name"]);
+        let plural = spec["names"]["plural"].as_str().unwrap().to_owned();
+        assert_eq!(definition["metadata"]["name"], format!("{plural}.humanz.io"));
+        plurals.push(plural);
+    }
+    let own = Resource::ALL.into_iter().filter(|resource| resource.is_own());
+    let mut wanted: Vec<_> = own.map(|resource| resource.query().name).collect();
+    plurals.sort();
+    wanted.sort_unstable();
+    assert_eq!(plurals, wanted);
+    for manifest in ["packaging/policy-role.yaml", "packaging/daemonset-kubernetes.yaml"] {
+        let roles = documents::objects(&read(manifest)).unwrap();
+        let roles = roles.iter().filter(|role| role["kind"] == "ClusterRole");
+        let rules: Vec<&Value> = roles.flat_map(|role| role["rules"].as_array().unwrap()).collect();
+        let own: Vec<_> =
+            rules.iter().filter(|rule| rule["apiGroups"] == json!(["humanz.io"])).collect();
+        assert_eq!(own.len(), 1, "{manifest}");
+        assert_eq!(own[0]["verbs"], json!(["list", "watch"]), "{manifest}");
+        let mut named: Vec<String> = serde_json::from_value(own[0]["resources"].clone()).unwrap();
+        named.sort();
+        assert_eq!(named, plurals, "{manifest}");
+        assert!(!read(manifest).contains("aggregate-to"), "{manifest}");
+    }
+    assert!(!read("packaging/crds.yaml").contains("aggregate-to"));
+}
+
+/// `kubectl explain` has a text for each.
+#[test]
+fn every_field_of_custom_resources_is_explained() {
+    fn check(path: &str, schema: &Value) {
+        let text = schema["description"].as_str().unwrap_or_default();
+        assert!(text.ends_with('.'), "{path}: {text:?}");
+        for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+            check(&format!("{path}.{name}"), inner);
+        }
+        let items = schema.get("items").filter(|items| items["type"] == "object");
+        items.into_iter().for_each(|items| check(&format!("{path}[]"), items));
+    }
+    for definition in definitions() {
+        let kind = definition["spec"]["names"]["kind"].as_str().unwrap();
+        check(kind, &schema(kind));
+    }
+}
