@@ -11,6 +11,7 @@ use ipnetwork::IpNetwork;
 
 use crate::agent::networks::waiting::WaitingPlugins;
 use crate::agent::new_pods::BlockRequest;
+use crate::lease::blocks::BlockNetwork;
 use crate::lease::blocks::empty::{BlockUse, EmptyBlocks};
 use crate::lease::blocks::session::WantedBlocks;
 use crate::net::Family;
@@ -101,8 +102,10 @@ impl HostNetworks {
     }
 
     /// Blocks for pods with fixed addresses whose plugins wait, each with its network.
-    pub fn pins(&self) -> BTreeMap<IpNetwork, String> {
-        self.waiting.pins(self.written.as_ref(), &self.heard.own)
+    pub fn pins(&self) -> BTreeMap<IpNetwork, BlockNetwork> {
+        let known = self.written_from.as_ref().and_then(|from| from.known.as_ref());
+        let Some(known) = known else { return BTreeMap::new() };
+        self.waiting.pins(&known.networks, self.written.as_ref(), &self.heard.own)
     }
 
     /// Answers plugins according to what is written.

@@ -212,20 +212,33 @@ impl BlockFault {
     }
 }
 
-/// Takes `block` of the network with this name, if in `store` neither the record of `host` has changed, so that it is
-/// this machine's, nor the settings, so that no other host has noticed a loss of data that this one has not.
+/// The network that a host takes a block of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockNetwork {
+    /// `tenant/name`, also for people who look at the keys.
+    pub name: String,
+    /// The revision of its object in etcd that the host goes by; `None`: whatever has become of it.
+    pub revision: Option<i64>,
+}
+
+/// Takes `block` of `network`, if in `store` neither the record of `host` has changed, so that it is this machine's, nor
+/// the settings, so that no other host has noticed a loss of data that this one has not; and if the network has not
+/// been removed, or given other addresses or pins, since the host has heard of it.
 pub fn take(
     roots: &Roots,
     host: &NodeName,
     block: IpNetwork,
-    network: &str,
+    network: &BlockNetwork,
     store: &KnownStore,
 ) -> Transaction {
     let (mut transaction, key) = (Transaction::default(), roots.block(host, block));
     transaction.unchanged(roots.key(&Key::Node(host.clone())), store.record);
     transaction.unchanged(roots.key(&Key::Config), store.settings);
+    if let Some(revision) = network.revision {
+        transaction.unchanged(roots.network(&network.name), revision);
+    }
     transaction.unchanged(&key, 0);
-    transaction.put(key, network);
+    transaction.put(key, &network.name);
     transaction
 }
 

@@ -59,6 +59,9 @@ pub struct Networks {
     /// Fixed addresses of pods; none: they are not understood.
     #[serde(with = "by_name", default)]
     pins: BTreeMap<PodName, Vec<IpAddr>>,
+    /// Of networks that are objects in etcd: the revision at which what is known here was written.
+    #[serde(with = "by_name", default)]
+    revisions: BTreeMap<Scoped, i64>,
 }
 
 /// A pool in which another network has addresses.
@@ -146,8 +149,23 @@ impl Networks {
         for name in &self.unread {
             if let Some(network) = before.get(name) {
                 self.by_name.insert(name.clone(), network.clone());
+                // What was written since is something else.
+                let revision = before.revision(name).unwrap_or(0);
+                self.revisions.insert(name.clone(), revision);
             }
         }
+    }
+
+    /// As etcd has them, where their objects were written at these revisions.
+    pub fn as_of(mut self, revisions: BTreeMap<Scoped, i64>) -> Networks {
+        let is_known = |name: &Scoped| self.by_name.contains_key(name);
+        self.revisions = revisions.into_iter().filter(|(name, _)| is_known(name)).collect();
+        self
+    }
+
+    /// The revision at which the object in etcd of the network was written that is known here; `None`: there is none.
+    pub fn revision(&self, name: &Scoped) -> Option<i64> {
+        self.revisions.get(name).copied()
     }
 
     pub fn get(&self, name: &Scoped) -> Option<&TenantNetwork> {
@@ -189,8 +207,9 @@ impl Networks {
     /// With those of `other` that are not known here.
     pub fn and(mut self, other: &Networks) -> Networks {
         for (name, network) in &other.by_name {
-            if !self.by_name.contains_key(name) {
-                self.insert(name.clone(), network.clone());
+            if !self.by_name.contains_key(name) && self.insert(name.clone(), network.clone()) {
+                let revision = other.revision(name);
+                self.revisions.extend(revision.map(|revision| (name.clone(), revision)));
             }
         }
         for (pod, addresses) in &other.pins {
@@ -374,6 +393,34 @@ mod tests {
         assert_eq!(of("fd00:2::9").as_deref(), Some("b/x"));
         assert_eq!(of("10.2.2.3"), None);
         assert_eq!(of("10.244.2.3").as_deref(), Some("default/default"));
+    }
+
+    #[test]
+    fn a_network_that_is_not_understood_any_more_is_as_of_the_revision_that_was() {
+        let name = |text: &str| {
+            let (tenant, name) = text.split_once('/').unwrap();
+            Scoped { tenant: tenant.parse().unwrap(), name: name.parse().unwrap() }
+        };
+        let revisions =
+            |all: &[(&str, i64)]| all.iter().map(|(text, at)| (name(text), *at)).collect();
+        let pools: [(&str, &[(&str, u8)]); 1] = [("a/x", &[("10.1.0.0/16", 26)])];
+        let before = networks(&pools).as_of(revisions(&[("a/x", 7), ("b/none", 8)]));
+        assert_eq!(before.revision(&name("a/x")), Some(7));
+        assert_eq!(before.revision(&name("b/none")), None);
+        let unread = || {
+            let mut now = Networks::default();
+            now.note_unread(name("a/x"));
+            now.as_of(revisions(&[("a/x", 9)]))
+        };
+        let (mut now, mut unknown) = (unread(), unread());
+        now.keep_unread(&before);
+        assert_eq!(now.revision(&name("a/x")), Some(7));
+        // Kept from before there were revisions: no object in etcd is as of revision 0.
+        unknown.keep_unread(&networks(&pools));
+        assert_eq!(unknown.revision(&name("a/x")), Some(0));
+        let merged = Networks::default().and(&before);
+        assert_eq!(merged.revision(&name("a/x")), Some(7));
+        assert_eq!(networks(&pools).and(&before).revision(&name("a/x")), None, "another source");
     }
 
     #[test]

@@ -224,6 +224,11 @@ impl Policies {
         self.snapshots.contains_key(&provider)
     }
 
+    /// `provider` was read in this life of the agent.
+    pub fn was_read(&self, provider: Provider) -> bool {
+        self.states.get(&provider).is_some_and(|state| state.read.is_some())
+    }
+
     /// The members on other hosts that are in force.
     pub fn members(&self) -> Members {
         let said = self.whole.as_ref().and_then(|whole| whole.snapshots.get(&Provider::Members));

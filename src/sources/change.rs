@@ -223,6 +223,9 @@ fn bare(mut object: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::records::Roots;
+    use crate::policy::Scoped;
+    use crate::sources::ranges::WrittenValue;
     use serde_json::json;
 
     const RANGE: &str = "/h-policies/";
@@ -235,7 +238,8 @@ mod tests {
         let mut stored = StoredPolicies::default();
         for object in objects {
             let path = StoredName::of(object).unwrap().path();
-            stored.set(path.as_bytes(), Some(object.to_string().into_bytes()));
+            let value = WrittenValue { bytes: object.to_string().into_bytes(), revision: 3 };
+            stored.set(path.as_bytes(), Some(value));
         }
         stored
     }
@@ -318,6 +322,26 @@ mod tests {
         let twice = own("Group", "x", &json!({}));
         assert!(faults(&[], &[twice.clone(), twice.clone()], &[]).contains("twice"));
         assert!(faults(&[], &[], &[&twice]).contains("is not there"));
+    }
+
+    #[test]
+    fn networks_are_known_as_of_the_revision_of_their_objects() {
+        let objects = [
+            own("Network", "front", &json!({"subnets": ["10.1.0.0/16"]})),
+            own("Group", "g", &json!({})),
+        ];
+        let name = Scoped { tenant: "default".parse().unwrap(), name: "front".parse().unwrap() };
+        assert_eq!(
+            stored(&objects).read(RANGE, ObjectSource::Etcd).networks.revision(&name),
+            Some(3)
+        );
+        assert_eq!(
+            stored(&objects[1..]).read(RANGE, ObjectSource::Etcd).networks.revision(&name),
+            None
+        );
+        let roots = Roots { hosts: "/x".into(), counter: "/c".into(), humanz: "/h".into() };
+        let key = format!("{RANGE}{}", StoredName::of(&objects[0]).unwrap().path());
+        assert_eq!(roots.network(&name.to_string()), key);
     }
 
     #[test]

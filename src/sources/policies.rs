@@ -14,6 +14,7 @@ use crate::net::{Object, Problem, ProblemKind};
 use crate::os::event_loop::{self, EventLoop};
 use crate::os::random;
 use crate::policy::{ObjectSource, PolicySnapshot, Provider, SourceUpdate};
+use crate::sources::ranges::WrittenValue;
 use crate::sources::stored::{BYTES_LIMIT, OBJECTS_LIMIT, StoredPolicies};
 
 /// Longest wait before another attempt after the first failure; doubled for each further one …
@@ -78,7 +79,8 @@ pub fn read_policies(start: &PoliciesStart) -> Result<(StoredPolicies, i64), Str
 async fn read(etcd: &Etcd, range: &str) -> Result<(StoredPolicies, i64), EtcdError> {
     let mut stored = StoredPolicies::default();
     let take = |raw: Raw<'_>| {
-        stored.set(&raw.key[range.len()..], Some(raw.value.to_vec()));
+        let value = WrittenValue { bytes: raw.value.to_vec(), revision: raw.modified };
+        stored.set(&raw.key[range.len()..], Some(value));
         !stored.is_too_much()
     };
     let (revision, _) = etcd.read_range(range, 0, take).await?;
@@ -127,7 +129,9 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
                 continue;
             }
             for change in changes {
-                self.stored.set(&change.key[self.range.len()..], change.value);
+                let revision = change.modified;
+                let value = change.value.map(|bytes| WrittenValue { bytes, revision });
+                self.stored.set(&change.key[self.range.len()..], value);
             }
             let begun = Instant::now();
             self.publish()?;

@@ -15,7 +15,7 @@ use crate::etcd::{Etcd, MemberConnection, after, canceled};
 use crate::lease::EtcdError;
 
 /// A value, and the revision of its last write.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrittenValue {
     pub bytes: Vec<u8>,
     pub revision: i64,
@@ -141,13 +141,20 @@ pub struct KeyChange {
     pub value: Option<Vec<u8>>,
     /// The revision of its creation.
     pub created: i64,
+    /// That of this change.
+    pub modified: i64,
 }
 
 impl KeyChange {
     /// A deleted key has version 0.
     fn of(pair: &KeyValue) -> KeyChange {
         let value = (pair.version() != 0).then(|| pair.value().to_vec());
-        KeyChange { key: pair.key().to_vec(), value, created: pair.create_revision() }
+        KeyChange {
+            key: pair.key().to_vec(),
+            value,
+            created: pair.create_revision(),
+            modified: pair.mod_revision(),
+        }
     }
 }
 

@@ -17,8 +17,9 @@ use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::network::DEFAULT;
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::read::fields::quoted;
-use crate::policy::{ObjectName, ObjectSource};
+use crate::policy::{ObjectName, ObjectSource, Scoped};
 use crate::sources::custom_resource::unused;
+use crate::sources::ranges::WrittenValue;
 
 /// Stands beside the objects.
 pub const MARK: &str = "applied";
@@ -198,20 +199,20 @@ impl std::fmt::Display for StoredName {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredPolicies {
     /// Path below the range → value.
-    values: BTreeMap<String, Vec<u8>>,
+    values: BTreeMap<String, WrittenValue>,
     bytes: usize,
     is_marked: bool,
 }
 
 impl StoredPolicies {
     /// Takes over a key, without the range, that has this value now, or none.
-    pub fn set(&mut self, path: &[u8], value: Option<Vec<u8>>) {
+    pub fn set(&mut self, path: &[u8], value: Option<WrittenValue>) {
         let path = String::from_utf8_lossy(path).into_owned();
         if path == MARK {
             self.is_marked = value.is_some();
             return;
         }
-        let size = |path: &str, value: &[u8]| path.len() + value.len();
+        let size = |path: &str, value: &WrittenValue| path.len() + value.bytes.len();
         if let Some(old) = self.values.remove(&path) {
             self.bytes -= size(&path, &old);
         }
@@ -251,7 +252,7 @@ impl StoredPolicies {
                 fault("is the key of no object of policies; it is ignored".to_owned());
                 continue;
             };
-            let object = object(&name, value).unwrap_or_else(|why| {
+            let object = object(&name, &value.bytes).unwrap_or_else(|why| {
                 fault(format!("{why}; what it is about is closed"));
                 name.closed()
             });
@@ -269,7 +270,7 @@ impl StoredPolicies {
         let mut objects = Vec::new();
         for (path, value) in &self.values {
             let name = StoredName::of_path(path);
-            objects.extend(name.and_then(|name| object(&name, value).ok()));
+            objects.extend(name.and_then(|name| object(&name, &value.bytes).ok()));
         }
         (objects, self.objects(range).1)
     }
@@ -287,7 +288,18 @@ impl StoredPolicies {
         let mut read = documents::read(objects.values(), true);
         problems.append(&mut read.problems);
         problems.truncate(2 * PROBLEMS_LIMIT);
-        Documents { problems, ..read }
+        let networks = read.networks.as_of(self.network_revisions());
+        Documents { problems, networks, ..read }
+    }
+
+    /// When the object of each network was written.
+    fn network_revisions(&self) -> BTreeMap<Scoped, i64> {
+        let network = |(path, value): (&String, &WrittenValue)| {
+            let StoredName { kind, scope, name } = StoredName::of_path(path)?;
+            let name = Scoped { tenant: scope?, name };
+            (kind.name == "Network").then_some((name, value.revision))
+        };
+        self.values.iter().filter_map(network).collect()
     }
 }
 

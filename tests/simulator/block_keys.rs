@@ -189,6 +189,7 @@ impl World {
             None => KeyAnswer::Found(Box::new(self.store.blocks.clone()), self.store.revision),
             Some(transaction) => {
                 self.judge_transaction(host, transaction);
+                self.judge_taken(host, transaction);
                 let made = self.store.commit(transaction).ok().flatten();
                 let name = |world: &World| world.hosts[host].name(world.flaw);
                 self.note(|world| format!("{}: {:?}: {made:?}", name(world), transaction.writes));

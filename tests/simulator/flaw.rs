@@ -46,4 +46,6 @@ pub enum Flaw {
     BlockLeftUnderPods,
     /// Blocks that etcd lost are free at once.
     BlocksNotRemembered,
+    /// A block is taken of a network as the host knows it, whatever has become of that.
+    NetworkNotCompared,
 }

@@ -11,6 +11,7 @@ mod copies;
 mod flaw;
 mod host;
 mod judge;
+mod network_objects;
 mod networks;
 mod overwritten;
 mod random;
@@ -253,4 +254,9 @@ fn a_plugin_that_does_not_look_again_is_detected() {
 #[test]
 fn lost_blocks_that_are_free_at_once_are_detected() {
     detected_in(Some(LOSSES), Flaw::BlocksNotRemembered, &["both use block"]);
+}
+
+#[test]
+fn a_block_of_a_network_that_is_gone_is_detected() {
+    detected_in(Some(PODS), Flaw::NetworkNotCompared, &["of a network that was removed"]);
 }

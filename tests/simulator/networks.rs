@@ -5,16 +5,17 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use humanz::lease::LeaseError;
-use humanz::lease::blocks::FoundBlocks;
 use humanz::lease::blocks::empty::{BlockUse, EmptyBlocks};
 use humanz::lease::blocks::known_store::KnownStore;
 use humanz::lease::blocks::session::{BlockInputs, BlockOwners, WantedBlocks};
+use humanz::lease::blocks::{BlockNetwork, FoundBlocks};
 use humanz::lease::session::SessionMachine;
 use humanz::net::subnet::{self, Pool};
 use ipnetwork::IpNetwork;
 
 use super::block_keys::Follower;
 use super::flaw::Flaw;
+use super::network_objects::{self, KnownNetworks};
 use super::world::{REPAIRED, Scheduled, World};
 
 /// Networks, each of [`BLOCKS`] blocks.
@@ -68,6 +69,8 @@ pub struct PodStart {
 pub struct HostBlocks {
     /// On disk: this host's, and all others.
     pub kept: (BTreeSet<IpNetwork>, FoundBlocks),
+    /// The networks that the host has heard of, also on disk.
+    pub known: KnownNetworks,
     /// Until a reboot: blocks in which plugins start pods without asking …
     pub plan: BTreeSet<IpNetwork>,
     /// … and the pods there.
@@ -104,10 +107,6 @@ pub fn pool(network: usize) -> IpNetwork {
     IpNetwork::new(Ipv4Addr::new(10, 32 + network as u8, 0, 0).into(), 28).expect("a pool")
 }
 
-fn pools() -> Vec<IpNetwork> {
-    (0..NETWORKS).map(pool).collect()
-}
-
 fn clock(start: Instant, now: u64) -> Instant {
     start + Duration::from_millis(now)
 }
@@ -134,6 +133,7 @@ impl World {
         });
         self.serve_blocks(host);
         self.read_blocks(host);
+        self.hear_networks_soon(host);
     }
 
     /// The agent ends, and with it the waits of plugins.
@@ -280,7 +280,11 @@ impl World {
         let blocks = &mut self.hosts[host].blocks;
         let Some(agent) = &blocks.agent else { return };
         let (released, lost) = (&agent.empty.released, &agent.heard.lost);
-        let is_open = |block: &&IpNetwork| !released.contains(*block) && !lost.contains(*block);
+        let pools = network_objects::pools(&blocks.known);
+        let is_open = |block: &&IpNetwork| {
+            let is_part = pools.iter().any(|pool| subnet::contains(*pool, **block));
+            is_part && !released.contains(*block) && !lost.contains(*block)
+        };
         let plan: BTreeSet<IpNetwork> = agent.heard.own.iter().filter(is_open).copied().collect();
         let new: Vec<IpNetwork> = plan.difference(&blocks.plan).copied().collect();
         blocks.plan = plan;
@@ -299,7 +303,8 @@ impl World {
             let pool = pool(pod.network);
             let mut of_network = plan.iter().filter(|block| subnet::contains(pool, **block));
             let has_room = of_network.any(|block| !full.contains(block));
-            let is_over = *until <= now || agent.exhausted.contains(&pool);
+            let is_known = blocks.known.contains_key(&pod.network);
+            let is_over = *until <= now || !is_known || agent.exhausted.contains(&pool);
             if has_room || is_over {
                 answered.push((*pod, has_room));
             }
@@ -324,7 +329,9 @@ impl World {
         let machine = machine.filter(|it| it.lease().is_some() && !is_copied(it));
         let known = machine.and_then(|machine| machine.last_known());
         let store = known.and_then(|known| KnownStore::of(known, &name));
-        let Some(agent) = &mut self.hosts[host].blocks.agent else { return };
+        let revisions: Vec<_> = (0..NETWORKS).map(|it| self.revision_of(host, it)).collect();
+        let blocks = &mut self.hosts[host].blocks;
+        let Some(agent) = &mut blocks.agent else { return };
         let own = agent.heard.own.iter().filter(|block| {
             !agent.heard.lost.contains(*block) && !agent.empty.released.contains(*block)
         });
@@ -334,15 +341,17 @@ impl World {
             let addresses = pool(pod.network);
             let had = own.iter().filter(|block| subnet::contains(addresses, **block));
             let is_lacking = had.clone().all(|block| full.contains(block));
-            if is_lacking && !wanted.iter().any(|it| it.addresses == addresses) {
+            let is_known = blocks.known.contains_key(&pod.network);
+            if is_lacking && is_known && !wanted.iter().any(|it| it.addresses == addresses) {
                 let pool = Pool::new(addresses, 2).expect("a pool");
-                let network = format!("blue/n{}", pod.network);
+                let name = network_objects::name(pod.network);
+                let network = BlockNetwork { name, revision: revisions[pod.network] };
                 wanted.push(WantedBlocks { network, addresses, pool, count: had.count() + 1 });
             }
         }
         let released = agent.empty.released.clone();
-        let inputs =
-            BlockInputs { store, pools: pools(), wanted, released, ..BlockInputs::default() };
+        let pools = network_objects::pools(&blocks.known);
+        let inputs = BlockInputs { store, pools, wanted, released, ..BlockInputs::default() };
         if agent.follower.inputs != inputs {
             agent.follower.inputs = inputs;
             self.settle_blocks(host);
@@ -358,7 +367,10 @@ impl World {
         };
         let taken = addresses(blocks);
         let Some(agent) = &mut blocks.agent else { return };
-        let served: Vec<IpNetwork> = agent.heard.own.iter().copied().collect();
+        let pools = network_objects::pools(&blocks.known);
+        let is_part =
+            |block: &&IpNetwork| pools.iter().any(|pool| subnet::contains(*pool, **block));
+        let served: Vec<IpNetwork> = agent.heard.own.iter().filter(is_part).copied().collect();
         let all = BlockUse {
             own: &agent.heard.own,
             lost: &agent.heard.lost,

@@ -39,6 +39,8 @@ pub enum Act {
     Pod(usize, usize),
     /// A pod of the host ends.
     PodEnds(usize),
+    /// The operator removes that network for a while, once no host has a block of it.
+    Remove(usize),
     /// A host with the Python agent joins.
     Python(usize),
     /// etcd does not answer.
@@ -181,7 +183,12 @@ fn pods(seed: u64, hosts: usize, style: u64) -> Vec<Planned> {
         let act = if random.happens(400) { Act::PodEnds(host) } else { Act::Pod(host, network) };
         Planned { at, act }
     });
-    planned.collect()
+    let mut planned: Vec<Planned> = planned.collect();
+    for _ in 0..count / 8 {
+        let at = 1_500 + random.below(span);
+        planned.push(Planned { at, act: Act::Remove(random.below(NETWORKS as u64) as usize) });
+    }
+    planned
 }
 
 fn overwriting(host: usize, random: &mut Random) -> Act {

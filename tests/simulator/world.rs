@@ -17,6 +17,7 @@ use super::block_keys::KeyEvent;
 use super::flaw::Flaw;
 use super::host::{AgentState, Host, network, roots};
 use super::judge::{Verdict, Violation};
+use super::network_objects::ObjectEvent;
 use super::networks::{BlockEvent, PodStart};
 use super::overwritten::{Target, as_read};
 use super::random::Random;
@@ -58,6 +59,7 @@ pub(super) enum Scheduled {
     OperatorRemoves,
     Blocks(BlockEvent),
     Keys(KeyEvent),
+    Objects(ObjectEvent),
     /// The second half of [`Flaw::PutThenGet`].
     Reads(usize, u32, u32),
 }
@@ -143,6 +145,7 @@ impl World {
         }
         world.at(REPAIRED, Scheduled::Repair);
         world.plan_blocks();
+        world.apply_networks();
         world
     }
 
@@ -201,6 +204,7 @@ impl World {
             Scheduled::OperatorRemoves => self.operator_removes(),
             Scheduled::Blocks(event) => self.happen_to_blocks(event),
             Scheduled::Keys(event) => self.happen_to_keys(event),
+            Scheduled::Objects(event) => self.happen_to_objects(event),
             Scheduled::Reads(host, life, sequence) if self.lives(host, life) => {
                 let drawn = Event::TicketAllocated(self.store.counter);
                 self.respond(host, sequence, Ok(drawn));
@@ -267,6 +271,7 @@ impl World {
                 self.happen_to_blocks(BlockEvent::Add(host, pod));
             }
             Act::PodEnds(host) => self.happen_to_blocks(BlockEvent::End(host)),
+            Act::Remove(network) => self.happen_to_objects(ObjectEvent::Remove(network, 0)),
             Act::Python(python) => {
                 if self.up && !self.pythons.contains_key(&python) {
                     self.pythons.insert(python, None);
@@ -295,6 +300,7 @@ impl World {
                 self.lost = Some(self.now);
                 let keys: Vec<String> = self.store.keys.keys().cloned().collect();
                 self.store.delete_now(&keys);
+                self.apply_networks();
                 // The versions of a key that is deleted begin anew.
                 self.store.counter = 0;
                 self.notify_watches();
@@ -309,6 +315,7 @@ impl World {
         self.note_known_blocks();
         self.restored = !store.keys.is_empty();
         self.store = store;
+        self.apply_networks();
         self.epoch += 1;
         self.lost = Some(self.now);
         let delay = self.random.between(100, 3_000);
@@ -412,6 +419,7 @@ impl World {
         self.repaired = true;
         self.await_operator();
         self.come_up();
+        self.apply_networks();
         for host in 0..self.hosts.len() {
             self.heal(host);
             if self.hosts[host].exists {

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use ipnetwork::IpNetwork;
 
 use crate::agent::new_pods::BlockRequest;
+use crate::lease::blocks::BlockNetwork;
 use crate::lease::blocks::session::WantedBlocks;
 use crate::net::subnet::contains;
 use crate::policy::network::NetworkPool;
 use crate::policy::network_plan::{BlockAnswer, BlockQuestion, DEADLINE, NetworkPlans};
-use crate::policy::{Networks, PinnedAddress, PodName, pin};
+use crate::policy::{Networks, PinnedAddress, PodName, Scoped, pin};
 use crate::sources::BlocksUpdate;
 
 /// How long a plugin waits for a fixed address that another host has: until the pod has ended there.
@@ -43,7 +44,7 @@ impl WaitingPlugins {
                 let had = own.iter().filter(|block| contains(addresses, **block));
                 let is_lacking = had.clone().all(|block| question.full.contains(block));
                 if is_lacking && !wanted.iter().any(|it| it.addresses == addresses) {
-                    let network = question.network.to_string();
+                    let network = of(networks, &question.network);
                     let count = had.count() + 1;
                     wanted.push(WantedBlocks { network, addresses, pool, count });
                 }
@@ -56,14 +57,15 @@ impl WaitingPlugins {
     /// host: of two hosts none has one while the other has another one.
     pub fn pins(
         &self,
+        networks: &Networks,
         plans: Option<&NetworkPlans>,
         own: &BTreeSet<IpNetwork>,
-    ) -> BTreeMap<IpNetwork, String> {
+    ) -> BTreeMap<IpNetwork, BlockNetwork> {
         let has = |it: &&PinnedAddress| own.contains(&it.block());
         let first = |request: &BlockRequest| {
             let all = pinned(plans, &request.question);
             let first = all.into_iter().find(|it| !has(it))?;
-            Some((first.block(), first.network.to_string()))
+            Some((first.block(), of(networks, &first.network)))
         };
         self.0.iter().filter_map(first).collect()
     }
@@ -88,6 +90,11 @@ impl WaitingPlugins {
         });
         late.min()
     }
+}
+
+/// The network as `networks` know it.
+fn of(networks: &Networks, name: &Scoped) -> BlockNetwork {
+    BlockNetwork { name: name.to_string(), revision: networks.revision(name) }
 }
 
 fn answer_to(

@@ -11,15 +11,16 @@ use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::networks::kept_blocks;
 use crate::inspect::pods;
+use crate::lease::blocks::BlockNetwork;
 use crate::lease::blocks::known_store::KnownStore;
 use crate::lease::blocks::session::BlockInputs;
 use crate::lease::{LeaseError, Peers};
 use crate::net::node_name::NodeName;
 use crate::os::files::{self, FileError};
-use crate::policy::Scoped;
 use crate::policy::network_plan::{self, NetworkPlans};
 use crate::policy::served::ServedNetworks;
 use crate::policy::sources::Policies;
+use crate::policy::{Provider, Scoped};
 use crate::settings::Settings;
 use crate::sources::BlocksUpdate;
 
@@ -81,12 +82,21 @@ impl Agent {
         // Two machines with one name would take each other's keys away.
         let is_copied = state.etcd.trouble.as_ref().is_some_and(LeaseError::is_of_copy);
         let found = state.snapshot.as_ref().filter(|_| state.in_sync && !is_copied);
+        // What was kept on disk may have no revision, and is older than what etcd has.
+        let is_current = |network: &BlockNetwork| {
+            network.revision.is_some() || state.policies.was_read(Provider::Etcd)
+        };
+        let mut wanted = state.networks.wanted(&known.networks);
+        wanted.retain(|it| is_current(&it.network));
+        let mut pins = state.networks.pins();
+        pins.retain(|_, network| is_current(network));
         self.policies.set_blocks(BlockInputs {
             store: found.and_then(|found| KnownStore::of(found, &self.name)),
             pools: state.networks.served.pools.clone(),
-            wanted: state.networks.wanted(&known.networks),
-            pin_ranges: state.networks.served.pin_ranges.clone(),
-            pins: state.networks.pins(),
+            wanted,
+            // Of the same moment as the revisions.
+            pin_ranges: known.networks.pin_ranges().map(|(_, range)| range).collect(),
+            pins,
             released: state.networks.empty.released.clone(),
         });
     }

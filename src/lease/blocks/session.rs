@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnetwork::IpNetwork;
 
 use crate::lease::blocks::known_store::KnownStore;
-use crate::lease::blocks::{FoundBlocks, OwnedBlocks, give_back, take};
+use crate::lease::blocks::{BlockNetwork, FoundBlocks, OwnedBlocks, give_back, take};
 use crate::lease::records::{NodeName, Roots};
 use crate::lease::transaction::Transaction;
 use crate::net::subnet::{self, Pool};
@@ -22,8 +22,8 @@ pub struct BlockInputs {
     pub wanted: Vec<WantedBlocks>,
     /// Parts of the pools that no other blocks are taken of than these of single pods …
     pub pin_ranges: Vec<IpNetwork>,
-    /// … each with its network, for people who look at the keys.
-    pub pins: BTreeMap<IpNetwork, String>,
+    /// … each with its network.
+    pub pins: BTreeMap<IpNetwork, BlockNetwork>,
     /// Blocks in which no pod runs, and none will start.
     pub released: BTreeSet<IpNetwork>,
 }
@@ -31,8 +31,7 @@ pub struct BlockInputs {
 /// How many blocks of a pool this host wants to have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WantedBlocks {
-    /// For people who look at the keys.
-    pub network: String,
+    pub network: BlockNetwork,
     /// All addresses of the network in this family …
     pub addresses: IpNetwork,
     /// … and those that blocks are cut from.
@@ -184,12 +183,14 @@ impl BlockSession {
         }
         let network = |block: IpNetwork| {
             let of = |it: &&WantedBlocks| subnet::contains(it.addresses, block);
-            inputs.wanted.iter().find(of).map_or("-", |it| it.network.as_str())
+            inputs.wanted.iter().find(of).map_or("-", |it| it.network.name.as_str())
         };
         for block in self.own.iter().filter(|block| !keys.contains_key(*block)) {
             let is_part = inputs.pools.iter().any(|pool| subnet::contains(*pool, *block));
             if is_part && owned.owner(*block).is_none() && !self.asked.contains(block) {
-                writes.push(self.take(*block, network(*block), store));
+                // Pods may run in it, whatever has become of the network.
+                let network = BlockNetwork { name: network(*block).to_owned(), revision: None };
+                writes.push(self.take(*block, &network, store));
             }
         }
         if !self.waits {
@@ -220,7 +221,7 @@ impl BlockSession {
         BlockOwners { own, lost, others, problems: owned.problems() }
     }
 
-    fn take(&self, block: IpNetwork, network: &str, store: &KnownStore) -> BlockWrite {
+    fn take(&self, block: IpNetwork, network: &BlockNetwork, store: &KnownStore) -> BlockWrite {
         let transaction = take(&self.roots, &self.host, block, network, store);
         BlockWrite { block, takes: true, transaction }
     }
@@ -261,7 +262,7 @@ impl BlockSession {
             let had = own.filter(is_part).filter(has_first).count();
             let missing = count.saturating_sub(had + asked.iter().filter(is_part).count());
             for _ in 0..missing {
-                let start = hash::stable(&[self.host.as_str(), network]) as u32;
+                let start = hash::stable(&[self.host.as_str(), &network.name]) as u32;
                 let but = [&asked[..], &inputs.pin_ranges].concat();
                 let Some(block) = owned.free(pool, start, &but) else {
                     self.exhausted.insert(*addresses);

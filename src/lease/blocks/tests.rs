@@ -118,11 +118,15 @@ fn what_etcd_lost_is_remembered_of_others_alone() {
 #[test]
 fn a_block_is_taken_by_creation_and_given_back_by_its_host() {
     let (host, block) = ("h1".parse().unwrap(), "10.32.0.64/26".parse().unwrap());
-    let taken = take(&roots(), &host, block, "blue/front", &store(8));
+    let taken = take(&roots(), &host, block, &front(Some(5)), &store(8));
     assert_eq!(
         taken.needs(),
-        "write /z-blocks/h1/10.32.0.64-26; read /z-blocks/h1/10.32.0.64-26, /z/config, /z/nodes/h1"
+        "write /z-blocks/h1/10.32.0.64-26; read /z-blocks/h1/10.32.0.64-26, /z-policies/Network/blue/front, \
+         /z/config, /z/nodes/h1"
     );
+    // The network is as the host knows it.
+    let key = "/z-policies/Network/blue/front".to_owned();
+    assert!(taken.conditions.contains(&Condition::Unchanged { key, modified: 5 }));
     let given = give_back(&roots(), &host, (block, 9), 8);
     // A request that etcd makes late takes no block away that this host has again.
     let key = roots().block(&host, block);
@@ -183,6 +187,10 @@ proptest! {
     }
 }
 
+fn front(revision: Option<i64>) -> BlockNetwork {
+    BlockNetwork { name: "blue/front".into(), revision }
+}
+
 /// Its record is as written at that revision.
 fn store(record: i64) -> KnownStore {
     KnownStore { record, record_created: 2, settings: 1, id: "one".into() }
@@ -194,7 +202,7 @@ fn session() -> (BlockSession, BlockInputs) {
     let session = BlockSession::new(roots(), host, BTreeSet::new(), FoundBlocks::default());
     let addresses: IpNetwork = POOLS[1].parse().unwrap();
     let pool = Pool::new(addresses, 2).unwrap();
-    let wanted = vec![WantedBlocks { network: "blue/front".into(), addresses, pool, count: 1 }];
+    let wanted = vec![WantedBlocks { network: front(Some(4)), addresses, pool, count: 1 }];
     let inputs =
         BlockInputs { store: Some(store(2)), pools: pools(), wanted, ..BlockInputs::default() };
     (session, inputs)
@@ -244,6 +252,14 @@ fn a_host_whose_keys_are_gone_puts_them_back_and_takes_none_until_others_had_the
     session.read(FoundBlocks::default(), 30);
     assert!(session.waits());
     assert_eq!(session.found.owned(&pools()).of(&"h2".parse().unwrap()).len(), 1, "it is known");
+    let owned = session.found.owned(&inputs.pools);
+    let back = session.writes(&owned, &inputs);
+    let network = |it: &Condition| {
+        let Condition::Unchanged { key, .. } = it else { return false };
+        key.starts_with("/z-policies/")
+    };
+    // Networks may be lost with the blocks, and pods run on.
+    assert!(!back.iter().flat_map(|it| &it.transaction.conditions).any(network));
     assert_eq!(writes(&mut session, &inputs), ["+10.32.0.64/26"]);
 }
 

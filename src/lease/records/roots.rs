@@ -110,6 +110,11 @@ impl Roots {
         format!("{}-policies/", self.humanz)
     }
 
+    /// The object of the network `tenant/name`.
+    pub fn network(&self, name: &str) -> String {
+        format!("{}Network/{name}", self.policies_range())
+    }
+
     /// The range of the blocks that hosts have of tenants' networks; outside the watched ranges, too.
     pub fn blocks_range(&self) -> String {
         format!("{}-blocks/", self.humanz)

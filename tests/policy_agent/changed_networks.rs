@@ -1,0 +1,79 @@
+//! Networks that change while a host does not hear of it.
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::etcd::{FROM_ETCD, apply};
+use crate::support::wait::SOON;
+use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, soon};
+use crate::tenants::{SOON_GIVEN_BACK, blocks, is_in, namespace, network, try_add};
+
+/// Blocks that a host has for any pods, below this range.
+fn for_any_pods(cluster: &Cluster, range: &str) -> Vec<String> {
+    let range: ipnetwork::IpNetwork = range.parse().unwrap();
+    let is_there = |key: &String| {
+        let (address, prefix) = key.split_once('/').unwrap().1.rsplit_once('-').unwrap();
+        range.contains(address.parse().unwrap()) && prefix != "30"
+    };
+    blocks(cluster).into_iter().filter(is_there).collect()
+}
+
+/// A plugin waits in the queue of the agent's socket.
+fn waits(host: &Node) -> bool {
+    let sockets = host.run("cat /proc/net/unix").stdout;
+    sockets.lines().filter(|line| line.contains("policy.sock")).count() > 1
+}
+
+#[test]
+fn a_host_that_has_not_heard_of_pins_takes_no_block_of_their_addresses() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let plain = || network("blue/front", json!({"subnets": ["10.32.0.0/24"]}));
+    let humanz = |line: &str| drop(Agent::run(h2, line, FROM_ETCD).ok());
+    apply(h2, &[plain(), namespace("shop", json!({"tenant": "blue", "network": "front"}))]);
+    let agents = cluster.start_agents(SOON_GIVEN_BACK);
+    let start = |pod: &str| -> Pod {
+        eventually(&format!("{pod} to start"), SOON, || {
+            h1.run(&format!("ip netns del {}", pod.replace('/', "-")));
+            try_add(h1, pod, json!({})).map_err(|error| error.to_string())
+        })
+    };
+    // The block that this host takes first, and again.
+    let first = start("shop/first");
+    let key = blocks(&cluster).into_iter().find(|key| key.starts_with("h1/")).unwrap();
+    let block = key["h1/".len()..].replace('-', "/");
+    first.delete();
+    for round in 0..5 {
+        soon("all blocks to be given back", || blocks(&cluster).is_empty());
+        agents[0].process.signal(Signal::SIGSTOP);
+        humanz(&format!("net set blue/front --pins {block}"));
+        let name = format!("shop/new{round}");
+        let pod = std::thread::scope(|scope| {
+            let added = scope.spawn(|| try_add(h1, &name, json!({})));
+            soon("its plugin to wait", || waits(h1));
+            agents[0].process.signal(Signal::SIGCONT);
+            added.join().unwrap()
+        });
+        let taken = for_any_pods(&cluster, &block);
+        assert!(taken.is_empty(), "round {round}: {block} is kept for pins, and taken: {taken:?}");
+        let pod = pod.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert!(!is_in(pod.v4(), &block), "{}", pod.result);
+        pod.delete();
+        apply(h2, &[plain()]);
+        // So that the next round begins where this one did.
+        let again = eventually("the host to hear of it", SOON, || {
+            let again = start(&format!("shop/again{round}"));
+            match is_in(again.v4(), &block) {
+                true => Ok(again),
+                false => {
+                    let address = again.v4();
+                    again.delete();
+                    soon("its block to go", || blocks(&cluster).is_empty());
+                    Err(format!("{address} is not in {block}"))
+                }
+            }
+        });
+        again.delete();
+    }
+    agents.iter().for_each(Agent::stop);
+}
