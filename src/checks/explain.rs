@@ -11,6 +11,7 @@ mod hop;
 mod last;
 mod middle;
 mod path;
+pub mod pin;
 mod policy;
 mod tunnel_table;
 

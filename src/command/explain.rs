@@ -2,6 +2,7 @@
 
 mod find;
 mod observe;
+mod pins;
 mod policies;
 mod print;
 
@@ -10,13 +11,14 @@ use serde_json::Value;
 
 use crate::checks::explain::{EndPlace, Hop, Path, PathEnd, hops};
 use crate::command::call::{Call, Outcome};
+use crate::command::explain::pins::KnownPins;
 use crate::inspect::{Host, HostList};
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
 /// look at each hop from FROM to TO as far as this host can see, and say where packets are lost, which
 /// rule of a policy decides at each end, and what to do. Either end is a pod of this host (namespace/name, or the start of its container id),
-/// an address, or for TO a URL or ADDRESS:PORT. Sends two echo requests; changes nothing
+/// a pod of any host that has a pin (namespace/name), an address, or for TO a URL or ADDRESS:PORT. Sends two echo requests; changes nothing
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -85,13 +87,14 @@ pub fn value(settings: &Settings, words: &[&str]) -> Result<Value, Exit> {
 
 fn explain(settings: &Settings, options: &Explain) -> Result<(Path, Vec<Hop>), Exit> {
     let host = Host::inspect(settings, HostList::Saved)?;
-    let from = find::named(&options.from, &host)?;
-    let mut to = find::named(&options.to, &host)?;
+    let pins = KnownPins::read(&host);
+    let from = find::named(&options.from, &host, &pins)?;
+    let mut to = find::named(&options.to, &host, &pins)?;
     if let Some(port) = &options.port {
         let port = policies::port(port).map_err(|why| Exit::new(exit::SETTINGS, why))?;
         to = to.at_port(port);
     }
-    let mut ends = find::pair(from, to, options.ipv6, &host)?;
+    let mut ends = find::pair(from, to, options.ipv6, &host, &pins)?;
     let is_here = |end: &PathEnd| !matches!(end.place, EndPlace::RemoteHost(_) | EndPlace::Outside);
     if !is_here(&ends.from) && !is_here(&ends.to) {
         let why = format!(
@@ -101,8 +104,9 @@ fn explain(settings: &Settings, options: &Explain) -> Result<(Path, Vec<Hop>), E
         return Err(Exit::new(exit::SETTINGS, why));
     }
     let mut all = std::mem::take(&mut ends.leads);
-    let path = observe::path(ends, &host, !options.quiet)?;
-    if !all.iter().any(Hop::is_lost) {
+    let is_lost = all.iter().any(Hop::is_lost);
+    let path = observe::path(ends, &host, !options.quiet && !is_lost)?;
+    if !is_lost {
         all.extend(hops(&path));
     }
     Ok((path, all))

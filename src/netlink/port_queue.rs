@@ -64,6 +64,11 @@ pub fn make_plain(device: u32, limit_bytes: u32) -> Message {
         .tolerating(Errno::ENODEV)
 }
 
+/// Asks for the queue of a profile of one link, as [`qdisc::get`] does for the pod's own.
+pub fn get(device: u32) -> Message {
+    qdisc::get_at(device, HANDLE)
+}
+
 /// Asks for the queues of all links.
 pub fn list() -> Message {
     Message::new("list queues", Rtm::Getqdisc, NlmF::empty(), &header(0, 0, 0), Attributes::new())

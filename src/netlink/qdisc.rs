@@ -87,8 +87,13 @@ pub fn delete(device: u32) -> Message {
 /// Asks for our queue of a link; `ENOENT` if there is none. The kernel answers by way of its
 /// notifications, so only to those who want an echo.
 pub fn get(device: u32) -> Message {
+    get_at(device, HANDLE)
+}
+
+/// Asks for the queue with this number.
+pub(super) fn get_at(device: u32, handle: u32) -> Message {
     let what = format!("get the limit of link {device}");
-    Message::new(what, Rtm::Getqdisc, NlmF::ECHO, &header(device, HANDLE, 0), Attributes::new())
+    Message::new(what, Rtm::Getqdisc, NlmF::ECHO, &header(device, handle, 0), Attributes::new())
 }
 
 /// The rate of the queue in an answer, bytes in a second; `None` if it is no token bucket.

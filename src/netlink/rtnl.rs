@@ -253,6 +253,14 @@ impl Rtnl {
         absent(self.socket.ask(&qdisc::get(device), qdisc::parse))
     }
 
+    /// The rate that the profile's queue holds a link to, bytes in a second.
+    ///
+    /// # Errors
+    /// Any but that there is none.
+    pub fn profile_rate(&self, device: u32) -> Result<Option<u64>, NetlinkError> {
+        absent(self.socket.ask(&port_queue::get(device), qdisc::parse))
+    }
+
     /// The queues of all links that hold pods to rates.
     ///
     /// # Errors

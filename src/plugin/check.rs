@@ -10,11 +10,13 @@ use crate::inspect::port_profiles;
 use crate::net::{IfName, Mac};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
+use crate::plan::bandwidth::bucket;
 use crate::plan::guard::Guard;
 use crate::plan::pod::{
     Assigned, FoundPod, LinkIdentity, PodDifference, PodInterface, RequestedSettings, differences,
     kernel_route, port_flags, recalled,
 };
+use crate::plan::profiles::PortProfile;
 use crate::plugin::failure::OrInternal;
 use crate::plugin::pod_state::PodState;
 use crate::plugin::store::lock_if_any;
@@ -41,7 +43,9 @@ fn differences_of(check: &Check) -> Result<Vec<PodDifference>, CniError> {
     let mut differences = differences(&wanted, &check.conf.bridge, &found);
     differences.extend(result_differences(check, &netns, &wanted, &found));
     differences.extend(vlan_differences(check, &found)?);
-    differences.extend(guard_difference(check, &wanted, &found)?);
+    let profile = profile(check, &wanted);
+    differences.extend(guard_difference(check, &wanted, &found, profile.as_ref())?);
+    differences.extend(limit_difference(profile.as_ref(), &found)?);
     differences.extend(closed_ports(check)?);
     Ok(differences)
 }
@@ -69,16 +73,35 @@ fn guard_difference(
     check: &Check,
     wanted: &PodInterface,
     found: &FoundPod,
+    profile: Option<&PortProfile>,
 ) -> Result<Option<PodDifference>, CniError> {
     let device = &wanted.host_ifname;
     let addresses: Vec<IpAddr> = wanted.addresses.iter().map(|address| address.ip()).collect();
     let Some(host) = &found.host else { return Ok(None) };
     let guard = |mac| Guard::of(&check.conf, device, mac, &addresses, host.mac);
     let Some(guard) = wanted.mac.and_then(guard) else { return Ok(None) };
-    let profile =
-        check.conf.policy.and_then(|_| port_profiles::of_port(&check.conf.data_dir, device));
-    let guard = guard.with_profile(profile.as_ref());
+    let guard = guard.with_profile(profile);
     Ok((!guard::is_there(&guard, host.index)?).then(|| PodDifference::NoGuard(device.clone())))
+}
+
+/// The profile of the pod's port, as the agent keeps it.
+fn profile(check: &Check, wanted: &PodInterface) -> Option<PortProfile> {
+    check.conf.policy?;
+    port_profiles::of_port(&check.conf.data_dir, &wanted.host_ifname)
+}
+
+/// Says if what the pod receives is not held to the rate of its profile.
+fn limit_difference(
+    profile: Option<&PortProfile>,
+    found: &FoundPod,
+) -> Result<Option<PodDifference>, CniError> {
+    let limit = profile.and_then(|it| it.profile.ingress);
+    let Some((limit, host)) = limit.zip(found.host.as_ref()) else { return Ok(None) };
+    let rtnl = Rtnl::open().or_internal("open rtnetlink socket")?;
+    let rate = rtnl.profile_rate(host.index).or_internal("look at the limit of a port")?;
+    let wanted = bucket(&limit, host.mtu).rate_bytes;
+    let differs = || PodDifference::WrongRate("on the host", host.name.clone(), wanted, rate);
+    Ok((rate != Some(wanted)).then(differs))
 }
 
 /// Success if there are no differences.

@@ -35,6 +35,15 @@ fn refused_add(host: &Node, pod: &str) -> Box<Failure> {
     try_add(host, pod, json!({})).err().unwrap_or_else(|| panic!("{pod} started"))
 }
 
+/// What `explain` says on `host` once it has heard of the others.
+fn explained(host: &Node, ends: &str, status: i32, words: &str) {
+    eventually(&format!("explain {ends}: {words}"), SOON, || {
+        let ended = Agent::run(host, &format!("explain --quiet {ends}"), FROM_ETCD);
+        let is_it = ended.status.code() == Some(status) && ended.to_string().contains(words);
+        if is_it { Ok(()) } else { Err(ended.to_string()) }
+    });
+}
+
 /// As a runtime does, in a namespace made anew each time.
 fn again(host: &Node, pod: &str) -> Pod {
     let name = pod.replace('/', "-");
@@ -69,6 +78,7 @@ fn a_pinned_pod_has_its_addresses_on_whichever_host_it_runs() {
         assert_eq!(row.join(" "), wanted.join(" "), "{listed}");
     };
     state("-", "free");
+    explained(h3, "shop/watcher shop/db-0", 1, "no host has it: the pod does not run");
     let first = again(h1, "shop/db-0");
     assert!(has(&first, [V4, V6]), "{}", first.result);
     first.check().unwrap();
@@ -78,6 +88,12 @@ fn a_pinned_pod_has_its_addresses_on_whichever_host_it_runs() {
         assert!(!is_in(pod.v4(), "10.32.255.0/24") && !is_in(pod.v6(), "fd00:32::ffff:0/112"));
         soon(&pod.label(), || reaches(pod, &first) && reaches(&first, pod));
     }
+    explained(h3, "shop/watcher shop/db-0", 0, "host h1 has it");
+    explained(h3, "shop/db-0 shop/watcher", 0, "host h1 has it");
+    let far = watcher.v4();
+    explained(h1, &format!("shop/db-0 {far}"), 0, "10.32.255.2 of network blue/front is fixed");
+    explained(h2, "shop/db-0 shop/db-0", 2, "run it on a host of one of them");
+    explained(h3, "shop/db-9 shop/watcher", 2, "it is no address");
     // It moves while another host's pod sends to it, and back.
     let running = Pinger::start(&watcher, V4.parse().unwrap());
     soon("it to be answered", || running.answers() > 3);

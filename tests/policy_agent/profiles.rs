@@ -319,6 +319,14 @@ fn pods_receive_at_the_rate_of_their_profile_inside_of_their_own_limit() {
     soon("the wider rate", || queues().contains("rate 80Mbit"));
     is_limited(&db, &web, 20e6);
     agent.kill();
+    web.check().unwrap();
+    host.shell(&format!("tc qdisc del dev {port} parent 6875:1 handle 6877:")).ok();
+    let unlimited = web.check().unwrap_err();
+    assert!(unlimited.to_string().contains("is limited to nothing, not 10000000"), "{unlimited}");
+    let inner = "handle 6877: tbf burst 200000 limit 450000";
+    host.shell(&format!("tc qdisc replace dev {port} parent 6875:1 {inner} rate 70mbit")).ok();
+    let other = web.check().unwrap_err();
+    assert!(other.to_string().contains("is limited to 8750000, not 10000000"), "{other}");
     // A profile that goes while the agent is away.
     write_policies(host, &[own("Group", "web", json!({}))]);
     let agent = serve(host, &[]);

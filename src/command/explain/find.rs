@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use crate::checks::explain::{EndPlace, Hop, HopVerdict, PathEnd, RemoteEnd, TracedPod};
+use crate::command::explain::pins::KnownPins;
 use crate::inspect::Host;
 use crate::inspect::host_ports;
 use crate::inspect::pods::PodAttachment;
@@ -17,6 +18,8 @@ pub struct NamedEndpoint {
     text: String,
     addresses: Vec<IpAddr>,
     attachment: Option<PodAttachment>,
+    /// `namespace/name`, of pods of this host and those with fixed addresses.
+    pod: Option<String>,
     /// Protocol and port.
     port: Option<(u8, u16)>,
 }
@@ -34,7 +37,7 @@ pub struct PathEnds {
     pub from: PathEnd,
     pub to: PathEnd,
     pub transport: Option<(u8, u16)>,
-    /// The host port that was followed to find `to`.
+    /// The host port that was followed to find `to`, and the fixed addresses of the ends.
     pub leads: Vec<Hop>,
 }
 
@@ -46,11 +49,12 @@ const SCTP: u8 = 132;
 ///
 /// # Errors
 /// There is none, or more than one.
-pub fn named(text: &str, host: &Host) -> Result<NamedEndpoint, Exit> {
+pub fn named(text: &str, host: &Host, pins: &KnownPins) -> Result<NamedEndpoint, Exit> {
     let address = |addresses: Vec<IpAddr>, port| NamedEndpoint {
         text: text.to_owned(),
         addresses,
         attachment: None,
+        pod: None,
         port,
     };
     if let Ok(ip) = text.parse::<IpAddr>() {
@@ -67,7 +71,7 @@ pub fn named(text: &str, host: &Host) -> Result<NamedEndpoint, Exit> {
         let (protocol, host, port) = url(scheme, rest).map_err(|why| unknown(text, &why))?;
         return Ok(address(resolve(&host)?, Some((protocol, port))));
     }
-    pod(text, host)
+    pod(text, host, pins)
 }
 
 /// What stands behind an address, as in `192.0.2.1:http`.
@@ -129,8 +133,8 @@ fn resolve(host: &str) -> Result<Vec<IpAddr>, Exit> {
 }
 
 /// The pod that `text` names: wholly, by the last part of its name, or by the start of its
-/// container id.
-fn pod(text: &str, host: &Host) -> Result<NamedEndpoint, Exit> {
+/// container id. One of another host wholly, if it has fixed addresses.
+fn pod(text: &str, host: &Host, pins: &KnownPins) -> Result<NamedEndpoint, Exit> {
     let known = &host.attachments();
     let by = |is: &dyn Fn(&PodAttachment) -> bool| -> Vec<&PodAttachment> {
         known.iter().filter(|known| is(known)).collect()
@@ -145,6 +149,11 @@ fn pod(text: &str, host: &Host) -> Result<NamedEndpoint, Exit> {
     let found =
         peer_routes.iter().map(|is| by(*is)).find(|found| !found.is_empty()).unwrap_or_default();
     let Some(first) = found.first() else {
+        if let Some(addresses) = pins.addresses(text) {
+            let addresses = addresses.map_err(|why| Exit::new(exit::FAILURE, why))?;
+            let (text, pod) = (text.to_owned(), Some(text.to_owned()));
+            return Ok(NamedEndpoint { text, addresses, attachment: None, pod, port: None });
+        }
         whole(text, host)?;
         let why = match known.len() {
             0 => format!(
@@ -169,6 +178,7 @@ fn pod(text: &str, host: &Host) -> Result<NamedEndpoint, Exit> {
         text: title(first),
         addresses: first.entry.addresses.clone(),
         attachment: Some((*first).clone()),
+        pod: first.entry.pod.clone(),
         port: None,
     })
 }
@@ -203,6 +213,7 @@ pub fn pair(
     to: NamedEndpoint,
     ipv6: bool,
     host: &Host,
+    pins: &KnownPins,
 ) -> Result<PathEnds, Exit> {
     let [v4, v6] = Family::BOTH;
     let families = if ipv6 { [v6, v4] } else { [v4, v6] };
@@ -214,14 +225,41 @@ pub fn pair(
         let why = format!("{} and {} have no address of the same family", from.text, to.text);
         return Err(Exit::new(exit::SETTINGS, why));
     };
-    let (destination, port, leads) = lead(destination, to.port, host)?;
-    let attachment = to.attachment.filter(|_| leads.is_empty());
-    Ok(PathEnds {
-        from: locate(source, from.attachment, host)?,
-        to: locate(destination, attachment, host)?,
+    let (destination, port, mut leads) = lead(destination, to.port, host)?;
+    let to = match leads.is_empty() {
+        true => to,
+        false => NamedEndpoint { attachment: None, pod: None, ..to },
+    };
+    let pinned = |end: &NamedEndpoint, address| {
+        let runs_with = end.attachment.is_some().then_some(address);
+        pins.hop(end.pod.as_ref()?, Family::of(address), runs_with, host)
+    };
+    let (sender, receiver) = (pinned(&from, source), pinned(&to, destination));
+    let ends = PathEnds {
+        from: end(source, from, sender.as_ref(), host)?,
+        to: end(destination, to, receiver.as_ref(), host)?,
         transport: port,
-        leads,
-    })
+        leads: Vec::new(),
+    };
+    leads.splice(0..0, sender);
+    leads.extend(receiver);
+    Ok(PathEnds { leads, ..ends })
+}
+
+/// One end, where `pinned` says where its fixed address is.
+fn end(
+    address: IpAddr,
+    named: NamedEndpoint,
+    pinned: Option<&Hop>,
+    host: &Host,
+) -> Result<PathEnd, Exit> {
+    if pinned.is_some_and(Hop::is_lost) {
+        return Ok(PathEnd { address, name: named.text, place: EndPlace::Outside });
+    }
+    let found = locate(address, named.attachment, host)?;
+    let is_remote = matches!(found.place, EndPlace::RemoteHost(_));
+    let name = named.pod.filter(|_| is_remote).unwrap_or(found.name);
+    Ok(PathEnd { name, ..found })
 }
 
 /// An address, the protocol number and port there, and the hops on the way to it.
