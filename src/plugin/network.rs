@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use ipnetwork::IpNetwork;
 
@@ -35,6 +36,8 @@ pub struct PlacedAdd<'a> {
     /// At least one: the first is the one that the runtime names.
     pub interfaces: Vec<PlacedInterface<'a>>,
     tries: usize,
+    /// The agent is asked for nothing after this.
+    until: Instant,
 }
 
 /// One interface of the pod.
@@ -62,14 +65,15 @@ impl<'a> PlacedAdd<'a> {
     /// Code 7: the pod may not have a network that it asks for, or not its host ports. Code 11: a network is
     /// not known here, or this host has no block of it and gets none.
     pub fn of(add: &'a Add) -> Result<PlacedAdd<'a>, CniError> {
-        PlacedAdd { interfaces: Vec::new(), tries: 0 }.placed(add)
+        let until = Instant::now() + network_plan::ALL_DEADLINE;
+        PlacedAdd { interfaces: Vec::new(), tries: 0, until }.placed(add)
     }
 
     fn placed(mut self, add: &'a Add) -> Result<PlacedAdd<'a>, CniError> {
         let mut chosen = chosen(add)?;
         let lacking: Vec<BlockQuestion> = chosen.iter().filter_map(|it| it.lacks.clone()).collect();
         for question in &lacking {
-            ask_for_block(&add.conf, question)?;
+            ask_for_block(&add.conf, question, self.until)?;
         }
         if !lacking.is_empty() {
             chosen = self::chosen(add)?;
@@ -115,7 +119,7 @@ impl<'a> PlacedAdd<'a> {
                 return Err(CniError::try_again(format!("network {name}: {why}: {error}")));
             }
             let (network, pinned) = (name.clone(), failed.pinned.clone());
-            ask_for_block(&add.conf, &BlockQuestion { network, full, pinned })?;
+            ask_for_block(&add.conf, &BlockQuestion { network, full, pinned }, self.until)?;
         }
         self.interfaces.clear();
         self.placed(add)
@@ -305,17 +309,25 @@ fn full(conf: &NetConf) -> Result<BTreeSet<IpNetwork>, CniError> {
     Ok(full)
 }
 
-/// Has the agent lease what the question is about.
-fn ask_for_block(conf: &NetConf, question: &BlockQuestion) -> Result<(), CniError> {
+/// Has the agent lease what the question is about, before `until`.
+fn ask_for_block(conf: &NetConf, question: &BlockQuestion, until: Instant) -> Result<(), CniError> {
     let BlockQuestion { network: name, pinned, .. } = question;
     let what = match pinned {
         Some(pod) => format!("not all addresses that pod {pod} has in it"),
         None => "no free address of it".to_owned(),
     };
+    let left = until.saturating_duration_since(Instant::now());
+    if left < Duration::from_millis(1) {
+        return Err(CniError::try_again(format!(
+            "network {name}: this host has {what}, and the networks of the pod took the agent {:?} already",
+            network_plan::ALL_DEADLINE
+        )));
+    }
     let mut line = serde_json::to_vec(question).expect("names and subnets are always JSON");
     line.push(b'\n');
     let socket = ask::socket(&conf.data_dir);
-    let answer = local_socket::ask(&socket, &line, ask::LIMIT, network_plan::DEADLINE);
+    let deadline = left.min(network_plan::DEADLINE);
+    let answer = local_socket::ask(&socket, &line, ask::LIMIT, deadline);
     let answer = answer.map_err(|error| {
         CniError::try_again(format!(
             "network {name}: this host has {what}, and the agent, which gets blocks, does not answer: {}: {error}; is humanz-agent running on this host? ({LOOK})",

@@ -6,6 +6,7 @@
 use humanz_test_support as support;
 
 mod beside;
+mod changed_networks;
 mod drops;
 mod etcd;
 mod flows;
@@ -16,6 +17,8 @@ mod hosts;
 mod kills;
 mod leak;
 mod live;
+mod many_hosts;
+mod mute_agent;
 mod one_host;
 mod own_node;
 mod pin_kills;

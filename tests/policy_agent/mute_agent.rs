@@ -1,0 +1,100 @@
+//! Plugins that ask an agent for a block, and get an answer late, in part, or none: every call ends, and leaves nothing.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::etcd::{FROM_ETCD, apply};
+use crate::support::node::command;
+use crate::support::process::Process;
+use crate::support::wait::patience;
+use crate::support::{Cluster, Node, Place, facts, soon};
+use crate::tenants::{add, namespace, network, try_add, two_tenants};
+
+const SOCKET: &str = "/run/humanz/ipam/.policy.sock";
+
+/// Takes the place of an agent: answers each question after so many seconds, with the next of the texts; `MiB` stands
+/// for 64 of them.
+const ANSWER: &str = r#"
+    use Socket;
+    my ($path, $delay, @texts) = @ARGV;
+    unlink $path;
+    socket(my $l, PF_UNIX, SOCK_STREAM, 0) or die;
+    bind($l, sockaddr_un($path)) or die "$!"; chmod 0600, $path;
+    listen($l, 50) or die; $SIG{PIPE} = $SIG{CHLD} = 'IGNORE'; $| = 1; print "ready\n";
+    for (my $n = 0; accept(my $s, $l); $n++) {
+        next if fork; close $l; alarm 60;
+        sysread($s, my $question, 4096); sleep $delay;
+        my $text = $texts[$n % @texts];
+        if ($text ne "MiB") { syswrite($s, $text) }
+        else { for (1 .. 64) { defined(syswrite($s, "x" x (1 << 20))) or last } }
+        sleep 60; exit;
+    }
+"#;
+
+fn answering(host: &Node, delay: &str, texts: &[&str]) -> Process {
+    let mut perl = command("perl -e");
+    perl.arg(ANSWER).args([SOCKET, delay]).args(texts);
+    let process = host.spawn(&mut perl);
+    soon("who answers in the agent's place", || process.log().contains("ready"));
+    process
+}
+
+/// Further networks `more1` … of the tenant red, and its namespace, which may have all of them.
+fn more(count: usize) -> Vec<Value> {
+    let names: Vec<String> = (1..=count).map(|number| format!("more{number}")).collect();
+    let each = names.iter().enumerate().map(|(number, name)| {
+        let subnet = format!("10.{}.0.0/16", 40 + number);
+        network(&format!("red/{name}"), json!({"subnets": [subnet]}))
+    });
+    let rule = json!({"tenant": "red", "network": "front", "allow": names});
+    each.chain([namespace("red", rule)]).collect()
+}
+
+#[test]
+fn no_call_waits_for_ever_for_an_agent() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    apply(host, &[two_tenants()[..3].to_vec(), more(4)].concat());
+    let agents = cluster.start_agents(FROM_ETCD);
+    let known = add(host, "blue/known");
+    soon("the plans of all networks", || {
+        host.read("/run/humanz/ipam/.networks.json").is_some_and(|text| text.contains("more4"))
+    });
+    agents[0].kill();
+    let found =
+        || host.shell("ip -o link show type veth | wc -l; find /run/humanz/ipam -name '10.*'").ok();
+    let before = found();
+    let slow = Duration::from_secs(30) * patience();
+    let texts = ["", "{\"ready\": true", "nonsense\n", "{}\n", "[true]\n", "MiB"];
+    let answers = answering(host, "0", &texts);
+    std::thread::scope(|scope| {
+        for number in 0..texts.len() {
+            scope.spawn(move || {
+                let begun = Instant::now();
+                let refused = try_add(host, &format!("red/p{number}"), json!({})).err().unwrap();
+                assert_eq!(refused.code, 11, "{refused}");
+                assert!(begun.elapsed() < slow / 2, "{refused}: {:?}", begun.elapsed());
+            });
+        }
+    });
+    assert_eq!(found(), before);
+    // What asks for no block ends at once.
+    let begun = Instant::now();
+    known.check().unwrap();
+    crate::support::cni::Network::of(host).with_version("1.1.0").status(host).unwrap();
+    known.delete();
+    assert!(begun.elapsed() < Duration::from_secs(2) * patience(), "{:?}", begun.elapsed());
+    assert_eq!(facts::veths(host).len(), 0);
+    drop(answers);
+    // Each answer is in time, all of them are not.
+    let before = found();
+    let late = answering(host, "8", &["{\"ready\": true}\n"]);
+    let begun = Instant::now();
+    let list = json!({"humanz.io/networks": "front,more1@eth1,more2@eth2,more3@eth3,more4@eth4"});
+    let refused = try_add(host, "red/many", list).err().unwrap();
+    assert_eq!(refused.code, 11, "{refused}");
+    assert!(begun.elapsed() < slow, "{refused}: {:?}", begun.elapsed());
+    assert_eq!(found(), before);
+    drop(late);
+}
