@@ -23,6 +23,7 @@ mod peers;
 mod reach;
 mod repair;
 mod restart;
+mod role_networks;
 mod roles;
 mod tunnel;
 mod tunnel_kept;

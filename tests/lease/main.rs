@@ -20,6 +20,7 @@ mod hostile;
 mod keys;
 mod keys_changed;
 mod loss;
+mod many_blocks;
 mod outage;
 mod python;
 mod reports;

@@ -45,7 +45,7 @@ fn keys(number: u32) -> Vec<TxnOp> {
 }
 
 /// A value of `/proc/self/status`, in KiB.
-fn status(field: &str) -> u64 {
+pub fn status(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
