@@ -255,45 +255,9 @@ pub fn peer_routes(
     let mut direct = Vec::with_capacity(peers.len());
     for ((host, peer), tunnel) in peers.iter().zip(usable) {
         let addresses = addresses(host, peer, resolved);
-        if here.encryption != LocalEncryption::Off || peer.wireguard.is_some() {
-            match encrypted(host, peer, addresses, here) {
-                Encrypted::Yes(encrypted) => {
-                    peer_routes.tunnel_only_nodes.extend(encrypted.addresses.iter().copied());
-                    peer_routes.encrypted.push(encrypted);
-                    continue;
-                }
-                Encrypted::No(reason) => {
-                    peer_routes.cut_off(host, peer, addresses, reason);
-                    continue;
-                }
-                Encrypted::Clear => peer_routes.clear.push(ClearPeer {
-                    host: host.clone(),
-                    encrypts: here.encryption == LocalEncryption::Off,
-                }),
-            }
-        }
-        let there = RemoteHost { addresses, backend: &peer.backend, tunnel };
-        for subnet in peer.pod_subnets() {
-            let family = subnet::family(subnet);
-            let way = way(family, &there, here);
-            let tunnel_only = match &way {
-                Ok(way) => matches!(way, PeerRoute::Tunnel(..)),
-                Err(reason) => reason.is_far(),
-            };
-            let address = addresses.ok().and_then(|addresses| addresses.get(family));
-            peer_routes.tunnel_only_nodes.extend(address.filter(|_| tunnel_only));
-            match way {
-                Ok(PeerRoute::Direct(hop)) => direct.push((subnet, hop)),
-                Ok(PeerRoute::Tunnel(address, Tunnel { mac, port, .. })) => {
-                    let mtu_bytes = peer.mtu;
-                    let remote = TunnelPeer { subnet, address, mac, port, mtu_bytes };
-                    peer_routes.remotes.push(remote);
-                }
-                Err(reason) => {
-                    let host = host.clone();
-                    peer_routes.unreachable.push(UnreachableSubnet { host, subnet, reason });
-                }
-            }
+        if peer_routes.are_clear(host, peer, addresses, here) {
+            let there = RemoteHost { addresses, backend: &peer.backend, tunnel };
+            direct.extend(peer_routes.add_clear(host, peer, &there, here));
         }
     }
     peer_routes.direct = direct.into_iter().collect();
@@ -329,6 +293,69 @@ impl PeerRoutes {
             subnet,
             reason,
         }));
+    }
+
+    /// Whether packets to the pods of `host` are sent in clear text; otherwise, adds how they are
+    /// encrypted, or why they are not sent.
+    fn are_clear(
+        &mut self,
+        host: &NodeName,
+        peer: &Peer,
+        addresses: Result<&PerFamily<IpAddr>, UnreachableReason>,
+        here: &LocalHost,
+    ) -> bool {
+        if here.encryption == LocalEncryption::Off && peer.wireguard.is_none() {
+            return true;
+        }
+        match encrypted(host, peer, addresses, here) {
+            Encrypted::Yes(encrypted) => {
+                self.tunnel_only_nodes.extend(encrypted.addresses.iter().copied());
+                self.encrypted.push(encrypted);
+                false
+            }
+            Encrypted::No(reason) => {
+                self.cut_off(host, peer, addresses, reason);
+                false
+            }
+            Encrypted::Clear => {
+                let encrypts = here.encryption == LocalEncryption::Off;
+                self.clear.push(ClearPeer { host: host.clone(), encrypts });
+                true
+            }
+        }
+    }
+
+    /// Adds the tunnels to the pods of `host`, or why there is no way; returns the direct routes.
+    fn add_clear(
+        &mut self,
+        host: &NodeName,
+        peer: &Peer,
+        there: &RemoteHost,
+        here: &LocalHost,
+    ) -> Vec<(IpNetwork, NextHop)> {
+        let mut direct = Vec::new();
+        for subnet in peer.pod_subnets() {
+            let family = subnet::family(subnet);
+            let way = way(family, there, here);
+            let tunnel_only = match &way {
+                Ok(way) => matches!(way, PeerRoute::Tunnel(..)),
+                Err(reason) => reason.is_far(),
+            };
+            let address = there.addresses.ok().and_then(|addresses| addresses.get(family));
+            self.tunnel_only_nodes.extend(address.filter(|_| tunnel_only));
+            match way {
+                Ok(PeerRoute::Direct(hop)) => direct.push((subnet, hop)),
+                Ok(PeerRoute::Tunnel(address, Tunnel { mac, port, .. })) => {
+                    let mtu_bytes = peer.mtu;
+                    self.remotes.push(TunnelPeer { subnet, address, mac, port, mtu_bytes });
+                }
+                Err(reason) => {
+                    let host = host.clone();
+                    self.unreachable.push(UnreachableSubnet { host, subnet, reason });
+                }
+            }
+        }
+        direct
     }
 }
 

@@ -51,21 +51,7 @@ pub fn run(
         own.set_pools(run.pools().collect());
         own.policies.store(run.settings.policy.is_some(), Ordering::Relaxed);
     }
-    let work = if run.scope.pods { PolicyWork::WithStore } else { PolicyWork::Whole };
-    if (run.scope.policy || run.scope.firewall)
-        && !reconcile::policy::reconcile(run, work, &mut known.policy, applier)
-        && !run.was_ready
-        && !applier.is_dry()
-    {
-        // No pod may start where nothing would keep it in quarantine.
-        return None;
-    }
-    reconcile::profiles::reconcile(run, &known.policy, &mut known.profiles, applier);
-    if !reconcile::encryption_guard::reconcile(run, &mut known.encryption, applier)
-        && !run.was_ready
-        && !applier.is_dry()
-    {
-        // No packet may leave where nothing would keep clear text in.
+    if !close_gates(run, known, applier) {
         return None;
     }
     if let (Scope::POLICY | Scope::PODS, Some(before)) = (run.scope, run.previous) {
@@ -92,6 +78,21 @@ pub fn run(
         host_state.own.encryption = encryption;
     }
     Some(ReconcileOutcome { host_state, problems, repaired })
+}
+
+/// What keeps packets in, before everything that carries them. False: nothing may start here yet, as a pod
+/// would not be kept in quarantine, or packets could leave in clear text.
+fn close_gates(run: &Reconcile<'_>, known: &mut ReconcileCache, applier: &mut Applier) -> bool {
+    let is_needed = !run.was_ready && !applier.is_dry();
+    let work = if run.scope.pods { PolicyWork::WithStore } else { PolicyWork::Whole };
+    if (run.scope.policy || run.scope.firewall)
+        && !reconcile::policy::reconcile(run, work, &mut known.policy, applier)
+        && is_needed
+    {
+        return false;
+    }
+    reconcile::profiles::reconcile(run, &known.policy, &mut known.profiles, applier);
+    reconcile::encryption_guard::reconcile(run, &mut known.encryption, applier) || !is_needed
 }
 
 /// The problems that a check found.

@@ -48,17 +48,7 @@ impl Agent {
         let seen =
             run::run(&self.input(&subnets, Some(&policies), scope), &mut cache, &mut applier);
         self.state.cache = cache;
-        if scope.routes {
-            let look_soon = self.state.cache.rotation.look_soon;
-            self.state.rotation_due = look_soon.then(|| Instant::now() + LOOK_AGAIN);
-        }
-        if scope.links {
-            self.state.networks.in_place =
-                self.state.networks.served.blocks.iter().copied().collect();
-        }
-        if scope.policy {
-            self.state.policy_view = None;
-        }
+        self.note_looked_at(scope);
         log::debug!("looked at {scope:?} in {:?}", now.elapsed());
         self.note_changes(seen.as_ref(), &applier, now);
         self.count_reconcile(scope, now, !applier.failures().is_empty());
@@ -74,6 +64,21 @@ impl Agent {
             }
         }
         Some(applier)
+    }
+
+    /// What follows from a reconcile of `scope`, whatever came of it.
+    fn note_looked_at(&mut self, scope: Scope) {
+        if scope.routes {
+            let look_soon = self.state.cache.rotation.look_soon;
+            self.state.rotation_due = look_soon.then(|| Instant::now() + LOOK_AGAIN);
+        }
+        if scope.links {
+            self.state.networks.in_place =
+                self.state.networks.served.blocks.iter().copied().collect();
+        }
+        if scope.policy {
+            self.state.policy_view = None;
+        }
     }
 
     /// What a reconcile works from now.

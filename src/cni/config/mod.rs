@@ -7,6 +7,7 @@ mod document;
 mod guard;
 mod policy;
 mod range;
+mod read;
 mod reserved;
 mod runtime;
 mod vlans;
@@ -15,7 +16,6 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use ipnetwork::IpNetwork;
-use serde_json::Value;
 
 pub use document::MAX_BYTES;
 pub use guard::GuardConf;
@@ -24,13 +24,9 @@ pub use range::RangeConf;
 pub use runtime::RuntimeConfig;
 pub use vlans::VlanConf;
 
-use crate::cni::attachment::{self, Attachment};
-use crate::cni::bandwidth::{self, Bandwidth};
-use crate::cni::config::vlans::Beside;
+use crate::cni::attachment::Attachment;
+use crate::cni::bandwidth::Bandwidth;
 use crate::cni::dns::Dns;
-use crate::cni::env::Verb;
-use crate::cni::error::RefusedRequest;
-use crate::cni::json::{FieldError, FieldErrors, JsonField};
 use crate::cni::name::Name;
 use crate::cni::requested::RequestedAddresses;
 use crate::cni::result::CniResult;
@@ -38,7 +34,7 @@ use crate::cni::route::CniRoute;
 use crate::cni::tuning::Tuning;
 use crate::cni::version::Version;
 use crate::cni::words::Words;
-use crate::net::{Family, IfName, Mac, ReservedPort};
+use crate::net::{IfName, Mac, ReservedPort};
 
 /// A network's configuration with what the runtime added for one call.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,102 +103,6 @@ impl NetConf {
     pub fn gateway_device(&self) -> &IfName {
         self.vlans.gateway.as_ref().unwrap_or(&self.bridge)
     }
-
-    /// Reads the bytes from stdin (at most [`MAX_BYTES`]) for `command`. An invalid value gets its
-    /// default and is listed: the caller decides whether it matters.
-    ///
-    /// # Errors
-    /// Code 6: not a JSON object, or an invalid `cniVersion`. Code 1: an unsupported version, or one
-    /// without `command`. Code 7: an invalid `name`.
-    pub fn parse(
-        stdin: &[u8],
-        command: Verb,
-    ) -> Result<(NetConf, Vec<FieldError>), RefusedRequest> {
-        let latest = |error| RefusedRequest { version: Version::LATEST, error };
-        let document = document::parse(stdin).map_err(latest)?;
-        let version = document::version(&document, command).map_err(latest)?;
-        let refused = |error| RefusedRequest { version, error };
-        document::serves(version, command).map_err(refused)?;
-        let name = document::name(&document).map_err(refused)?;
-        let faults = FieldErrors::default();
-        let conf = NetConf::read(&JsonField::root(&document, &faults), version, name);
-        Ok((conf, faults.into_vec()))
-    }
-
-    fn read(conf: &JsonField, version: Version, name: Name) -> NetConf {
-        let flag = |key: &str| conf.get(key).and_then(|flag| flag.bool());
-        let ipam = ipam(conf);
-        let either = |key: &str| {
-            let in_ipam = ipam.as_ref().and_then(|ipam| ipam.get(key));
-            in_ipam.or_else(|| conf.get(key))
-        };
-        refuse_unsupported_keys(conf, ipam.as_ref());
-        let is_gateway = flag("isGateway");
-        let is_default_gateway = flag("isDefaultGateway").or(is_gateway).unwrap_or(true);
-        let ranges = range::sets(conf, ipam.as_ref());
-        if version < Version::V030 {
-            refuse_second_address(conf, &ranges, version);
-        }
-        let routes = either("routes").and_then(|routes| {
-            routes.list("routes {dst, gw}", |route| CniRoute::read_configured(&route))
-        });
-        let runtime = conf.object("runtimeConfig").map(|runtime| RuntimeConfig::read(&runtime));
-        let runtime = runtime.unwrap_or_default();
-        let dns = conf.object("dns").map(|dns| Dns::read(&dns)).unwrap_or_default();
-        let args = conf.object("args").and_then(|args| args.object("cni"));
-        let prev_result = conf.get("prevResult");
-        let mtu = mtu(conf, &ranges);
-        let of_args = |args| Tuning::read(args, crate::cni::config::mtu(args, &ranges));
-        let tuned = args.as_ref().map(of_args).unwrap_or_default();
-        let tuning = tuned.or(Tuning::read(conf, mtu));
-        let bridge = conf.get("bridge").and_then(|name| name.parsed()).unwrap_or_else(bridge);
-        let create_bridge = flag("createBridge").unwrap_or(true);
-        let is_gateway = is_default_gateway || is_gateway.unwrap_or(false);
-        let (guard, policy) = (GuardConf::read(conf), policy::read(conf));
-        let beside = Beside {
-            bridge: &bridge,
-            create_bridge,
-            is_gateway,
-            has_policy: policy.is_some(),
-            has_host_ports: !runtime.port_mappings.is_empty(),
-            is_guarded: guard.is_on,
-        };
-        NetConf {
-            version,
-            name,
-            vlans: VlanConf::read(conf, &beside),
-            bridge,
-            create_bridge,
-            delegated: flag("delegated").unwrap_or(true),
-            mtu,
-            network: conf.get("network").and_then(|field| networks(&field)).unwrap_or_default(),
-            hairpin_mode: flag("hairpinMode").unwrap_or(true),
-            port_isolation: flag("portIsolation").unwrap_or(false),
-            mac_spoof_check: flag("macspoofchk").unwrap_or(false),
-            guard,
-            policy,
-            reserved_ports: reserved::read(conf),
-            is_gateway,
-            is_default_gateway,
-            ip_masq: flag("ipMasq").unwrap_or(false),
-            ranges,
-            routes: routes.unwrap_or_default(),
-            dns: if runtime.dns.is_empty() { dns } else { runtime.dns.clone() },
-            data_dir: either("dataDir").and_then(path).unwrap_or_else(|| DATA_DIR.into()),
-            log_file: log_file(conf),
-            bandwidth: match bandwidth::is_set(conf) {
-                true => Bandwidth::read(conf),
-                false => runtime.bandwidth,
-            },
-            tuning,
-            mac: conf.get("mac").and_then(|mac| mac.parsed()),
-            labels: args.as_ref().map(Words::labels).unwrap_or_default(),
-            args: args.map(|args| RequestedAddresses::read(&args)).unwrap_or_default(),
-            runtime,
-            prev_result: prev_result.and_then(|result| CniResult::read(&result, version)),
-            valid_attachments: attachment::read_valid(conf),
-        }
-    }
 }
 
 /// `dataDir` by default: it does not survive a reboot, nor do the interfaces of the addresses.
@@ -210,117 +110,6 @@ pub const DATA_DIR: &str = "/run/humanz/ipam";
 
 /// `logFile` by default.
 pub const LOG_FILE: &str = "/var/log/humanz.log";
-
-/// `bridge` by default.
-fn bridge() -> IfName {
-    "humanz0".parse().expect("it is a name")
-}
-
-/// The object `ipam`, for configurations of `bridge` with `host-local`.
-fn ipam<'a>(conf: &JsonField<'a>) -> Option<JsonField<'a>> {
-    let ipam = conf.object("ipam")?;
-    if let Some(kind) = ipam.get("type") {
-        let name = kind.text();
-        if name.is_some_and(|name| name != "host-local") {
-            return kind.refuse(
-                "\"host-local\": humanz allocates addresses itself and runs no other plugin",
-            );
-        }
-    }
-    Some(ipam)
-}
-
-/// Refuses known keys of features that humanz does not have. If they were ignored, a pod would be
-/// less isolated than its owner believes, or would not work.
-fn refuse_unsupported_keys(conf: &JsonField, ipam: Option<&JsonField>) {
-    let keys = [
-        ("disableContainerInterface", "humanz sets every interface up"),
-        ("forceAddress", "humanz removes no address of a bridge; remove it by hand"),
-    ];
-    let refuse = |field: &JsonField, instead: &str| {
-        if !is_off(field.value()) {
-            field.unsupported(instead);
-        }
-    };
-    for (key, instead) in keys {
-        conf.get(key).into_iter().for_each(|field| refuse(&field, instead));
-    }
-    let file = ipam.and_then(|ipam| ipam.get("resolvConf"));
-    file.into_iter().for_each(|field| refuse(&field, "write nameservers and domains into dns"));
-    // promiscMode alone is ignored: hairpinMode replaces it.
-    let on = |key: &str| conf.get(key).is_some_and(|flag| flag.value() == &Value::Bool(true));
-    if on("promiscMode") && on("hairpinMode") {
-        conf.fault_at("promiscMode", "cannot be used together with hairpinMode; drop it");
-    }
-}
-
-/// The value turns the feature off.
-fn is_off(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Bool(on) => !on,
-        Value::Number(number) => number.as_u64() == Some(0),
-        Value::String(text) => text.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        Value::Object(object) => object.is_empty(),
-    }
-}
-
-/// A result before 0.3.0 can have one address of each family.
-fn refuse_second_address(conf: &JsonField, ranges: &[Vec<RangeConf>], version: Version) {
-    for family in Family::BOTH {
-        let count = sets_of(ranges, family);
-        if count > 1 {
-            let text = format!("{count} sets are {family}, and CNI {version} has one address each");
-            conf.fault_at("ranges", text);
-        }
-    }
-}
-
-/// The number of range sets of `family`.
-fn sets_of(ranges: &[Vec<RangeConf>], family: Family) -> usize {
-    let of = |range: &RangeConf| Family::of(range.subnet.ip()) == family;
-    ranges.iter().filter(|set| set.first().is_some_and(of)).count()
-}
-
-/// `mtu`: 0 is absent. The least is the minimum of the family.
-///
-/// Source: RFC 791 §3.2 (68 bytes), RFC 8200 §5 (1280 bytes).
-fn mtu(conf: &JsonField, ranges: &[Vec<RangeConf>]) -> Option<u32> {
-    let field = conf.get("mtu")?;
-    if field.value().as_u64() == Some(0) {
-        return None;
-    }
-    let least = if sets_of(ranges, Family::V6) > 0 { 1280 } else { 68 };
-    let mtu = field.value().as_u64().and_then(|mtu| u32::try_from(mtu).ok());
-    mtu.filter(|mtu| (least..=65535).contains(mtu))
-        .or_else(|| field.refuse(&format!("0 (the bridge's) or {least} to 65535 bytes")))
-}
-
-/// One subnet, or a list of them.
-fn networks(field: &JsonField) -> Option<Vec<IpNetwork>> {
-    if field.value().is_array() {
-        field.list("subnets", |member| member.network())
-    } else {
-        Some(vec![field.network()?])
-    }
-}
-
-fn log_file(conf: &JsonField) -> Option<PathBuf> {
-    match conf.get("logFile") {
-        Some(field) => path(field),
-        None => Some(LOG_FILE.into()),
-    }
-}
-
-/// An absolute path; `None` if the text is empty.
-fn path(field: JsonField) -> Option<PathBuf> {
-    let text = field.filled()?;
-    if text.starts_with('/') && !text.contains('\0') {
-        return Some(text.into());
-    }
-    field.refuse("an absolute path")
-}
 
 #[cfg(test)]
 mod tests;

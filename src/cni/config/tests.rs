@@ -1,6 +1,9 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cni::config::*;
+use crate::cni::env::Verb;
+use crate::cni::error::RefusedRequest;
+use crate::cni::json::FieldError;
 
 /// A configuration with `keys` over the least that is needed, and its faults as text.
 fn read(keys: Value) -> (NetConf, Vec<String>) {
