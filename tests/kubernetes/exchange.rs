@@ -161,7 +161,7 @@ impl Peer {
     }
 
     fn wait_problem(&self, words: &str) {
-        eventually(words, 3 * SOON, || {
+        eventually(words, 12 * SOON, || {
             let problems = self.last().problems;
             let text = format!("{problems:?}");
             if text.contains(words) { Ok(()) } else { Err(text) }
