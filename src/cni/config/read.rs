@@ -58,13 +58,14 @@ fn read(conf: &JsonField, version: Version, name: Name) -> NetConf {
     let runtime = runtime.unwrap_or_default();
     let args = conf.object("args").and_then(|args| args.object("cni"));
     let (is_gateway, is_default_gateway) = keys.gateway();
+    let mtu = mtu(conf, &ranges);
     let mut read = NetConf {
         version,
         name,
         bridge: conf.get("bridge").and_then(|name| name.parsed()).unwrap_or_else(bridge),
         create_bridge: keys.flag("createBridge", true),
         delegated: keys.flag("delegated", true),
-        mtu: mtu(conf, &ranges),
+        mtu,
         network: conf.get("network").and_then(|field| networks(&field)).unwrap_or_default(),
         hairpin_mode: keys.flag("hairpinMode", true),
         port_isolation: keys.flag("portIsolation", false),
@@ -81,7 +82,7 @@ fn read(conf: &JsonField, version: Version, name: Name) -> NetConf {
         data_dir: keys.either("dataDir").and_then(path).unwrap_or_else(|| DATA_DIR.into()),
         log_file: log_file(conf),
         bandwidth: bandwidth(conf, &runtime),
-        tuning: tuning(conf, args.as_ref(), &ranges),
+        tuning: tuning(args.as_ref(), &ranges).or(Tuning::read(conf, mtu)),
         mac: conf.get("mac").and_then(|mac| mac.parsed()),
         args: args.as_ref().map(RequestedAddresses::read).unwrap_or_default(),
         labels: args.as_ref().map(Words::labels).unwrap_or_default(),
@@ -150,9 +151,9 @@ fn bandwidth(conf: &JsonField, runtime: &RuntimeConfig) -> Bandwidth {
     if bandwidth::is_set(conf) { Bandwidth::read(conf) } else { runtime.bandwidth }
 }
 
-fn tuning(conf: &JsonField, args: Option<&JsonField>, ranges: &[Vec<RangeConf>]) -> Tuning {
-    let read = |keys: &JsonField| Tuning::read(keys, mtu(keys, ranges));
-    args.map(read).unwrap_or_default().or(read(conf))
+/// What the container asks for.
+fn tuning(args: Option<&JsonField>, ranges: &[Vec<RangeConf>]) -> Tuning {
+    args.map(|args| Tuning::read(args, mtu(args, ranges))).unwrap_or_default()
 }
 
 /// `bridge` by default.
