@@ -17,6 +17,7 @@ mod fill;
 mod flows;
 mod guard;
 mod joins;
+mod networks;
 mod parallel;
 mod peers;
 mod policy;
@@ -45,7 +46,7 @@ use workspace::Workspace;
 type Part = (&'static str, &'static str, fn(&mut Workspace, &mut Table));
 
 /// The part "agent" is all those whose names begin with "agent-".
-const PARTS: [Part; 16] = [
+const PARTS: [Part; 17] = [
     ("add", "ADD, CHECK and DEL, one at a time", single::measure),
     ("guard", "what the guard at a pod's port costs", guard::measure),
     ("asked", "pods that ask for a host port and for limits", asked::measure),
@@ -57,6 +58,7 @@ const PARTS: [Part; 16] = [
     ("repair", "what somebody replaces or sets down", repair::measure),
     ("policy", "policies: their load, changes, packets, pods that start", policy::measure),
     ("policy-hosts", "policies on 50 hosts with one etcd", policy_hosts::measure),
+    ("networks", "pods in tenants' networks, and the rates of profiles", networks::measure),
     ("flows", "counting who connects to what: new connections, the agent's CPU", flows::measure),
     ("agent-100", "the agent among 100 hosts", peers::hundred),
     ("agent-1000", "the agent among 1,000 hosts", peers::thousand),

@@ -112,19 +112,19 @@ impl Side {
         self._agent.process.log()
     }
 
-    /// How long the plugin took for its last call, in milliseconds, as it logs it itself.
-    fn last_call(&self, verb: &str) -> f64 {
-        let log = self.host().shell("tail -2 /var/log/humanz.log").ok();
-        let line = log.lines().rev().find(|line| line.contains(&format!(" {verb} "))).unwrap();
-        line.split(' ').find_map(|word| word.strip_prefix("ms=")).unwrap().parse().unwrap()
-    }
-
     /// How long the last reconcile took, in milliseconds.
     fn last_reconcile(&self) -> f64 {
         let log = self.agent_log();
         let line = log.lines().rev().find(|line| line.contains("looked at")).unwrap();
         duration(line.rsplit(" in ").next().unwrap()) * 1e3
     }
+}
+
+/// How long the plugin of `host` took for its last call, in milliseconds, as it logs it itself.
+pub fn last_call(host: &Node, verb: &str) -> f64 {
+    let log = host.shell("tail -2 /var/log/humanz.log").ok();
+    let line = log.lines().rev().find(|line| line.contains(&format!(" {verb} "))).unwrap();
+    line.split(' ').find_map(|word| word.strip_prefix("ms=")).unwrap().parse().unwrap()
 }
 
 /// In seconds, as `{:?}` writes them.
@@ -256,9 +256,9 @@ fn starts(off: &Side, on: &Side, beside: &str, table: &mut Table) {
                 format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name};app=app1");
             let attachment = Attachment { args, ..Attachment::new(&name) };
             let pod = Pod::connect(side.host(), &Network::of(side.host()), attachment).unwrap();
-            let added = side.last_call("ADD");
+            let added = last_call(side.host(), "ADD");
             pod.delete();
-            let deleted = side.last_call("DEL");
+            let deleted = last_call(side.host(), "DEL");
             [added, deleted]
         };
         let [with, without] = match number % 2 {
