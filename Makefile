@@ -38,7 +38,7 @@ test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out contain
 	@test "$(SKIP_BROWSER)" = 1 || packaging/deps browser || \
 		echo "WARNING: no chromium: the tests of the page will fail; make test SKIP_BROWSER=1 leaves them out" >&2
 	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) SKIP_BROWSER=$(SKIP_BROWSER) \
-		SCHEDULES=30000 RUST_TEST_THREADS=$$(($$(nproc) + 1)) \
+		SCHEDULES=10000 RUST_TEST_THREADS=$$(($$(nproc) + 1)) \
 		tests/whole $(CARGO) $(BESIDE)
 
 # VM_LAB: a program that runs a command under another kernel; CONTRIBUTING says what it must offer.
