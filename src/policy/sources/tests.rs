@@ -1,0 +1,188 @@
+use super::*;
+use crate::policy::members::Member;
+use crate::policy::read::documents;
+
+fn update(policy: Option<&str>) -> SourceUpdate {
+    let snapshot = policy.map(|name| {
+        let policy = format!(
+            "{{\"apiVersion\": \"networking.k8s.io/v1\", \"kind\": \"NetworkPolicy\", \
+             \"metadata\": {{\"namespace\": \"shop\", \"name\": \"{name}\"}}, \"spec\": \
+             {{\"podSelector\": {{}}}}}}"
+        );
+        let rules = documents::read(&documents::objects(&policy).unwrap(), true).rules;
+        PolicySnapshot { rules, ..PolicySnapshot::default() }
+    });
+    SourceUpdate { provider: Provider::File, snapshot, problems: Vec::new() }
+}
+
+fn deny_from(apps: &[&str]) -> SourceUpdate {
+    let policy = serde_json::json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "deny"},
+        "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+            "ingress": [{"action": "Deny", "from": [{"pods": {"namespaceSelector": {},
+                "podSelector": {"matchExpressions":
+                    [{"key": "app", "operator": "In", "values": apps}]}}}]}]},
+    });
+    let found = documents::read(&[policy], true);
+    assert_eq!(found.problems, []);
+    let snapshot = Some(PolicySnapshot { rules: found.rules, ..PolicySnapshot::default() });
+    SourceUpdate { provider: Provider::File, snapshot, problems: Vec::new() }
+}
+
+fn groups(update: &SourceUpdate) -> BTreeSet<Selector> {
+    update.snapshot.iter().flat_map(|said| denied(&said.rules)).collect()
+}
+
+/// Other hosts have this pod in each of `groups`.
+fn members(groups: &BTreeSet<Selector>) -> Members {
+    let addresses = vec!["10.1.9.9".parse().unwrap()];
+    let found: BTreeSet<_> = [Member { addresses, ports: Vec::new() }].into();
+    groups.iter().map(|group| (group.clone(), Arc::new(found.clone()))).collect()
+}
+
+fn none() -> PerFamily<IpNetwork> {
+    PerFamily::default()
+}
+
+const SHARED: [Provider; 2] = [Provider::File, Provider::Members];
+
+#[test]
+fn a_source_that_loses_its_groups_takes_none_away_before_the_other_one_has_said_them() {
+    const BOTH: [Provider; 2] = [Provider::Kubernetes, Provider::Etcd];
+    let said = |provider, name: Option<&str>, without_objects| {
+        let read = update(Some(name.unwrap_or("none"))).snapshot.unwrap();
+        let rules = if name.is_some() { read.rules } else { Rules::default() };
+        let snapshot = Some(PolicySnapshot { rules, without_objects, ..PolicySnapshot::default() });
+        SourceUpdate { provider, snapshot, problems: Vec::new() }
+    };
+    let names = |policies: &Policies| -> Vec<String> {
+        let rules = policies.snapshot().map(|known| known.rules.clone()).unwrap_or_default();
+        let names: BTreeSet<String> =
+            rules.iter().map(|rule| rule.origin.name.to_string()).collect();
+        names.into_iter().collect()
+    };
+    let mut policies = Policies::default();
+    policies.want(&BOTH, none());
+    let at = SystemTime::UNIX_EPOCH;
+    policies.take(said(Provider::Kubernetes, None, true), at);
+    policies.take(said(Provider::Etcd, Some("of-etcd"), false), at);
+    assert_eq!(names(&policies), ["of-etcd"]);
+    // The setting has changed, and the API does not answer.
+    policies.take(said(Provider::Etcd, None, true), at);
+    assert_eq!(names(&policies), ["of-etcd"]);
+    let of_sources = policies.of_sources().unwrap();
+    assert!(Arc::ptr_eq(of_sources, policies.snapshot().unwrap()), "nor do other hosts hear of it");
+    assert!(policies.in_force().unwrap()[&Provider::Etcd].rules.iter().count() > 0);
+    policies.take(said(Provider::Kubernetes, Some("of-api"), false), at);
+    assert_eq!(names(&policies), ["of-api"]);
+    // Back, and this time the new one is the first to speak.
+    policies.take(said(Provider::Etcd, Some("of-etcd"), false), at);
+    assert_eq!(names(&policies), ["of-api", "of-etcd"]);
+    policies.take(said(Provider::Kubernetes, None, true), at);
+    assert_eq!(names(&policies), ["of-etcd"]);
+    // The API is followed no longer.
+    policies.take(said(Provider::Kubernetes, Some("of-api"), false), at);
+    policies.take(said(Provider::Etcd, None, true), at);
+    policies.want(&BOTH[1..], none());
+    assert_eq!(names(&policies), ["of-api"]);
+}
+
+#[test]
+fn a_denied_group_is_not_left_before_the_members_of_the_next_one_are_known() {
+    let mut policies = Policies::default();
+    policies.want(&SHARED, none());
+    let (former, new) = (deny_from(&["bad"]), deny_from(&["bad", "worse"]));
+    policies.take(former.clone(), SystemTime::UNIX_EPOCH);
+    assert!(policies.snapshot().is_none() && policies.in_force().is_none());
+    assert!(policies.take_members(members(&groups(&former)), &BTreeSet::new(), Vec::new()));
+    let before = policies.snapshot().unwrap().clone();
+    assert_eq!(before.members, members(&groups(&former)));
+    assert_eq!(policies.problems().count(), 0);
+
+    policies.take(new.clone(), SystemTime::UNIX_EPOCH);
+    assert_eq!(policies.snapshot(), Some(&before));
+    assert_eq!(policies.of_sources().unwrap().rules, new.snapshot.as_ref().unwrap().rules);
+    let problems: Vec<_> = policies.problems().map(|problem| problem.what).collect();
+    assert!(problems.len() == 1 && problems[0].contains("the former ones hold"), "{problems:?}");
+    // etcd is away: the former group is needed no longer, and the new one has not been read.
+    policies.take_members(Members::new(), &groups(&new), Vec::new());
+    assert_eq!(policies.snapshot(), Some(&before));
+
+    // What is kept meanwhile is what is in force, and a start does not change that.
+    let kept = policies.in_force().unwrap().into_iter();
+    let kept = kept.map(|(provider, said)| (provider, said.clone())).collect();
+    let mut restarted = Policies::kept(kept, &SHARED, none());
+    assert_eq!(restarted.snapshot(), Some(&before));
+    restarted.take(new.clone(), SystemTime::UNIX_EPOCH);
+    assert_eq!(restarted.snapshot(), Some(&before));
+
+    assert!(policies.take_members(members(&groups(&new)), &BTreeSet::new(), Vec::new()));
+    let after = policies.snapshot().unwrap();
+    assert_eq!(after.rules, new.snapshot.as_ref().unwrap().rules);
+    assert_eq!(after.members, members(&groups(&new)));
+    assert_eq!(policies.problems().count(), 0);
+}
+
+#[test]
+fn policies_that_were_kept_without_the_members_that_they_deny_do_not_hold() {
+    let rules = deny_from(&["bad"]).snapshot.unwrap();
+    let kept = Policies::kept([(Provider::File, rules.clone())].into(), &SHARED, none());
+    assert_eq!(kept.snapshot(), None);
+    let alone = Policies::kept([(Provider::File, rules)].into(), &[Provider::File], none());
+    assert!(alone.snapshot().is_some());
+}
+
+fn take(policies: &mut Policies, policy: Option<&str>) -> bool {
+    policies.take(update(policy), SystemTime::UNIX_EPOCH)
+}
+
+#[test]
+fn what_cannot_be_used_leaves_the_last_valid_snapshot() {
+    let mut policies = Policies::default();
+    assert!(!take(&mut policies, None) && policies.snapshot().is_none());
+    assert!(take(&mut policies, Some("a")));
+    assert!(!take(&mut policies, Some("a")), "nothing changed");
+    assert!(!take(&mut policies, None) && policies.snapshot().is_some());
+    assert!(take(&mut policies, Some("b")));
+}
+
+#[test]
+fn a_network_that_is_not_understood_any_longer_stays_as_it_was() {
+    let said = |spec: &str| {
+        let object = format!(
+            "{{\"apiVersion\": \"humanz.io/v1\", \"kind\": \"Network\", \"metadata\": \
+             {{\"tenant\": \"blue\", \"name\": \"front\"}}, \"spec\": {spec}}}"
+        );
+        let read = documents::read(&documents::objects(&object).unwrap(), true);
+        let networks = read.networks;
+        let snapshot = Some(PolicySnapshot { networks, ..PolicySnapshot::default() });
+        SourceUpdate { provider: Provider::Etcd, snapshot, problems: read.problems }
+    };
+    let mut policies = Policies::default();
+    policies.take(said("{\"subnets\": [\"10.1.0.0/16\"]}"), SystemTime::UNIX_EPOCH);
+    let rules = |policies: &Policies| policies.snapshot().unwrap().rules.clone();
+    let before = rules(&policies);
+    assert!(!before.is_empty());
+    policies.take(said("{\"subnets\": \"all\"}"), SystemTime::UNIX_EPOCH);
+    assert_eq!(rules(&policies), before);
+    assert_eq!(policies.problems().count(), 1);
+}
+
+#[test]
+fn a_source_that_is_away_is_no_longer_healthy_and_keeps_the_time_of_what_holds() {
+    let mut policies = Policies::default();
+    let state = |policies: &Policies| policies.states(&[Provider::File]).remove(0);
+    assert_eq!(state(&policies), SourceState::silent(Provider::File));
+    take(&mut policies, Some("a"));
+    let before = state(&policies);
+    assert_eq!((before.healthy, before.read), (true, Some(SystemTime::UNIX_EPOCH)));
+    assert_eq!(before.policies.len(), 1);
+    let away = Problem::new(ProblemKind::KubernetesApi, Object::named("pods"), "away");
+    let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(9);
+    policies.take(SourceUpdate { problems: vec![away], ..update(Some("b")) }, later);
+    let after = state(&policies);
+    assert_eq!((after.healthy, after.holds, after.problems), (false, true, 1));
+    assert_eq!(after.read, before.read);
+    assert_ne!(after.policies, before.policies);
+}
