@@ -64,21 +64,22 @@ pub fn hop(end: &PinnedEnd) -> Hop {
 
 /// A pod of that name here, whose pin is refused; `None`: it does not run, and does not start.
 pub fn refused(pod: &str, why: &str, runs_with: Option<IpAddr>) -> Hop {
-    const FIX: &str = "humanz-agent pin set, or pin rm";
+    let fix = format!("humanz-agent pin set {pod}, or pin rm {pod}");
     match runs_with {
         Some(found) => Hop::odd(
             HOP,
             pod,
             format!("it runs with {found} and does not start again: pin of pod {pod}: {why}"),
-            FIX,
+            fix,
         ),
-        None => Hop::lost(HOP, pod, format!("it does not start: pin of pod {pod}: {why}"), FIX),
+        None => Hop::lost(HOP, pod, format!("it does not start: pin of pod {pod}: {why}"), fix),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checks::explain::hop::HopVerdict;
 
     fn check(holder: PinHolder, runs_with: Option<&str>, words: &[&str], is_lost: bool) {
         let found = hop(&PinnedEnd {
@@ -106,6 +107,8 @@ mod tests {
     #[test]
     fn a_pod_whose_pin_is_refused_does_not_start_again() {
         let odd = refused("shop/db-0", "taken", Some("10.32.0.9".parse().unwrap()));
+        let fix = "humanz-agent pin set shop/db-0, or pin rm shop/db-0";
+        assert_eq!(odd.verdict, HopVerdict::Odd(fix.into()));
         assert!(!odd.is_lost() && odd.seen.contains("does not start again"), "{odd:?}");
         assert!(refused("shop/db-0", "taken", None).is_lost());
     }
