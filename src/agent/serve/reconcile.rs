@@ -175,11 +175,17 @@ impl Agent {
         }
         problems.set(ProblemSource::ContestedFiles, self.files.contended(now));
         if !state.ready && scope == Scope::ALL && applier.failures().is_empty() {
-            state.ready = true;
-            let status = state.status();
-            log::info!("ready: {status}");
-            notify::ready(&status);
-            self.registry.set_ready();
+            self.become_ready();
         }
+    }
+
+    fn become_ready(&mut self) {
+        self.state.ready = true;
+        let status = self.state.status();
+        log::info!("ready: {status}");
+        // Whoever waits for the service manager's word finds the same in `status`.
+        self.publish();
+        notify::ready(&status);
+        self.registry.set_ready();
     }
 }

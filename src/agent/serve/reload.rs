@@ -143,6 +143,7 @@ impl Agent {
             applier.failures().iter().for_each(|failure| log::error!("{failure}"));
         }
         if std::mem::take(&mut self.state.reloading) {
+            self.publish();
             notify::ready(&self.state.status());
         }
     }
