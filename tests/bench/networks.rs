@@ -59,11 +59,12 @@ fn connect(host: &Node, namespace: &str, name: &str, more: &str) -> Pod {
     Pod::connect(host, &Network::of(host), attachment).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// Pods of a host without policies, of the network of the settings, and of a tenant's, by turns.
+/// Pods of a host without policies, of the network of the settings, and of a tenant's, by turns. No two have the same
+/// name: whoever comes back on a port whose guard is still there waits until the kernel has removed that.
 fn starts(off: &Node, host: &Node, table: &mut Table) {
     let turn = |host: &Node, namespace: &str, number: usize| {
         std::thread::sleep(QUIET);
-        let pod = connect(host, namespace, &format!("start{number}"), "");
+        let pod = connect(host, namespace, &format!("{namespace}{number}"), "");
         let added = last_call(host, "ADD");
         pod.delete();
         [added, last_call(host, "DEL")]
