@@ -15,7 +15,7 @@ use crate::policy::read::cluster::Cluster;
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::read::pod::Pod;
 use crate::policy::{
-    Endpoint, Networks, ObjectSource, PolicySnapshot, Provider, Rules, SourceUpdate,
+    Endpoint, Networks, ObjectName, ObjectSource, PolicySnapshot, Provider, Rules, SourceUpdate,
 };
 use crate::sources::custom_resource::{unused, without_networks};
 use crate::sources::doubtful::with_denials;
@@ -53,6 +53,14 @@ struct ReadObjects {
     /// Of both.
     rules: Rules,
     own: Documents,
+}
+
+/// The pods of all hosts.
+#[derive(Default)]
+struct AllPods {
+    own: Vec<Endpoint>,
+    /// With an address, by namespace.
+    others: BTreeMap<ObjectName, Vec<Endpoint>>,
 }
 
 /// Problems of pods and nodes that are listed.
@@ -184,9 +192,26 @@ impl ClusterState {
         cluster: &Cluster,
         problems: &mut Vec<Problem>,
     ) -> PolicySnapshot {
+        let AllPods { own, others } = self.endpoints(cluster, problems);
+        let mut pods = ClusterPods::default();
+        for endpoint in others.values().flatten().chain(&own) {
+            let namespace = endpoint.namespace.name();
+            pods.by_namespace.entry(namespace).or_default().push(endpoint);
+            if !cluster.has(namespace) {
+                pods.unknown.insert(namespace);
+            }
+        }
+        let nodes = self.nodes().map(|node| &node.node);
+        let rules = with_denials(rules, &pods);
+        let members = find(&needed(rules.iter(), &own), &pods, nodes);
+        PolicySnapshot { rules, pods: own, members, ..PolicySnapshot::default() }
+    }
+
+    /// All pods, with what is theirs of the addresses and groups that they claim.
+    fn endpoints(&self, cluster: &Cluster, problems: &mut Vec<Problem>) -> AllPods {
         let nodes: BTreeMap<&NodeName, &HostNode> =
             self.nodes().map(|node| (&node.node.name, node)).collect();
-        let (mut own, mut all, mut refused) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let (mut pods, mut refused) = (AllPods::default(), Vec::new());
         for pod in self.pods().filter(|pod| pod.is_endpoint) {
             let Some(host) = &pod.host else { continue };
             let is_own = *host == self.host;
@@ -203,32 +228,14 @@ impl ClusterState {
             if is_own {
                 refused.extend(faults);
                 refused.extend(without_address(&endpoint));
-                own.push(endpoint);
+                pods.own.push(endpoint);
             } else if !endpoint.addresses.is_empty() {
-                all.entry(endpoint.namespace.name().clone())
-                    .or_insert_with(Vec::new)
-                    .push(endpoint);
+                let namespace = endpoint.namespace.name().clone();
+                pods.others.entry(namespace).or_default().push(endpoint);
             }
         }
-        let more = refused.len().saturating_sub(PROBLEMS_LIMIT);
-        refused.truncate(PROBLEMS_LIMIT);
-        if more > 0 {
-            let what = format!("{more} more pods have addresses or groups that are not theirs");
-            refused.push(Problem::new(ProblemKind::Policy, Object::named("pods"), what));
-        }
-        problems.append(&mut refused);
-        let mut pods = ClusterPods::default();
-        for endpoint in all.values().flatten().chain(&own) {
-            let namespace = endpoint.namespace.name();
-            pods.by_namespace.entry(namespace).or_default().push(endpoint);
-            if !cluster.has(namespace) {
-                pods.unknown.insert(namespace);
-            }
-        }
-        let nodes = self.nodes().map(|node| &node.node);
-        let rules = with_denials(rules, &pods);
-        let members = find(&needed(rules.iter(), &own), &pods, nodes);
-        PolicySnapshot { rules, pods: own, members, ..PolicySnapshot::default() }
+        problems.append(&mut limited(refused));
+        pods
     }
 
     fn read(&mut self) -> Arc<ReadObjects> {
@@ -324,6 +331,17 @@ fn refuse(pod: &mut Pod, subnets: &[IpNetwork]) -> Option<Problem> {
     let subject = Object::named(format!("pod {}/{}", pod.namespace, pod.name));
     let what = format!("address {foreign} is ignored: it is not in a subnet of its node");
     Some(Problem::new(ProblemKind::Policy, subject, what))
+}
+
+/// The first of them, and how many more there are.
+fn limited(mut refused: Vec<Problem>) -> Vec<Problem> {
+    let more = refused.len().saturating_sub(PROBLEMS_LIMIT);
+    refused.truncate(PROBLEMS_LIMIT);
+    if more > 0 {
+        let what = format!("{more} more pods have addresses or groups that are not theirs");
+        refused.push(Problem::new(ProblemKind::Policy, Object::named("pods"), what));
+    }
+    refused
 }
 
 /// A pod that asks for a network where there are none.
