@@ -57,7 +57,7 @@ struct ReadObjects {
 
 /// The pods of all hosts.
 #[derive(Default)]
-struct AllPods {
+struct ClusterEndpoints {
     own: Vec<Endpoint>,
     /// With an address, by namespace.
     others: BTreeMap<ObjectName, Vec<Endpoint>>,
@@ -192,7 +192,7 @@ impl ClusterState {
         cluster: &Cluster,
         problems: &mut Vec<Problem>,
     ) -> PolicySnapshot {
-        let AllPods { own, others } = self.endpoints(cluster, problems);
+        let ClusterEndpoints { own, others } = self.endpoints(cluster, problems);
         let mut pods = ClusterPods::default();
         for endpoint in others.values().flatten().chain(&own) {
             let namespace = endpoint.namespace.name();
@@ -208,10 +208,10 @@ impl ClusterState {
     }
 
     /// All pods, with what is theirs of the addresses and groups that they claim.
-    fn endpoints(&self, cluster: &Cluster, problems: &mut Vec<Problem>) -> AllPods {
+    fn endpoints(&self, cluster: &Cluster, problems: &mut Vec<Problem>) -> ClusterEndpoints {
         let nodes: BTreeMap<&NodeName, &HostNode> =
             self.nodes().map(|node| (&node.node.name, node)).collect();
-        let (mut pods, mut refused) = (AllPods::default(), Vec::new());
+        let (mut pods, mut refused) = (ClusterEndpoints::default(), Vec::new());
         for pod in self.pods().filter(|pod| pod.is_endpoint) {
             let Some(host) = &pod.host else { continue };
             let is_own = *host == self.host;
