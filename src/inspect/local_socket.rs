@@ -31,9 +31,17 @@ impl SentQuestion {
     ///
     /// # Errors
     /// Nobody answers within the deadline.
-    pub fn answer(mut self, limit: usize) -> io::Result<Vec<u8>> {
+    pub fn answer(&mut self, limit: usize) -> io::Result<Vec<u8>> {
         let until = self.until.max(Instant::now() + READ);
         read_line(&mut self.stream, limit, until)
+    }
+
+    /// The answer, if it comes within `longer` from now.
+    ///
+    /// # Errors
+    /// As those of [`SentQuestion::answer`].
+    pub fn late_answer(&mut self, limit: usize, longer: Duration) -> io::Result<Vec<u8>> {
+        read_line(&mut self.stream, limit, Instant::now() + longer)
     }
 }
 
@@ -137,7 +145,7 @@ mod tests {
         thread::spawn(move || answer_all(&listener, b"yes\nmore"));
         let long = Duration::from_secs(20);
         assert_eq!(ask(&path, b"x\n", 9, long).unwrap(), b"yes");
-        let late = send(&path, b"x\n", patience).unwrap();
+        let mut late = send(&path, b"x\n", patience).unwrap();
         thread::sleep(2 * patience);
         assert_eq!(late.answer(9).unwrap(), b"yes", "it was there");
         let listener = listen(&path).unwrap();

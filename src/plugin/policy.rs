@@ -1,9 +1,10 @@
 //! A new pod's policies: before its interface is up the agent puts them in force. An address that the
 //! table does not know is in quarantine, so that a pod is never reached before.
 
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::Path;
-use std::{fs, io};
 
 use nix::errno::Errno;
 
@@ -14,7 +15,7 @@ use crate::cni::request::Add;
 use crate::inspect::local_socket::{self, SentQuestion};
 use crate::ipam::StoreEntry;
 use crate::netlink::NetlinkError;
-use crate::nft::{ElementChange, Nft};
+use crate::nft::{Element, ElementChange, Nft, Set};
 use crate::plugin::failure::OrInternal;
 use crate::policy::ask::{self, Index, PolicyAnswer};
 use crate::policy::compile::POLICY_TABLE;
@@ -67,15 +68,12 @@ impl Asked<'_> {
     pub fn wait(self) -> Result<String, CniError> {
         let mut asked = self;
         for _ in 0..TRIES {
-            let PodQuestion { add, entry, on_agent_down, sent } = match asked {
+            let mut question = match asked {
                 Asked::Done(became) => return Ok(became),
                 Asked::Waits(question) => question,
             };
-            let socket = ask::socket(&add.conf.data_dir);
-            let answered = sent.answer(ask::LIMIT).map_err(|error| at(&socket, &error));
-            let answered = answered.and_then(|answer| {
-                serde_json::from_slice(&answer).map_err(|error| error.to_string())
-            });
+            let answered = question.answer();
+            let PodQuestion { add, entry, on_agent_down, .. } = question;
             let became = match answered {
                 Ok(answer) => follow(add, entry, answer)?,
                 Err(why) => Some(unanswered(add, entry, on_agent_down, &why)?),
@@ -89,6 +87,24 @@ impl Asked<'_> {
             "policies: humanz-agent answered {TRIES} times that the pod is in quarantine, and put policies of its \
              addresses in force each time; its log says why the pod comes and goes ({LOOK})"
         )))
+    }
+}
+
+impl PodQuestion<'_> {
+    /// # Errors
+    /// Why there is none.
+    fn answer(&mut self) -> Result<PolicyAnswer, String> {
+        let mut answered = self.sent.answer(ask::LIMIT);
+        let is_late =
+            |error: &io::Error| matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock);
+        if answered.as_ref().is_err_and(is_late)
+            && TableInForce::open().is_ok_and(|table| table.knows(&self.entry.addresses))
+        {
+            answered = self.sent.late_answer(ask::LIMIT, ask::LATE);
+        }
+        let socket = ask::socket(&self.add.conf.data_dir);
+        let answer = answered.map_err(|error| at(&socket, &error))?;
+        serde_json::from_slice(&answer).map_err(|error| error.to_string())
     }
 }
 
@@ -210,6 +226,11 @@ impl TableInForce {
         Ok(TableInForce { nft, is_there })
     }
 
+    /// It has something of one of `addresses`.
+    fn knows(&self, addresses: &[IpAddr]) -> bool {
+        self.is_there && found(&self.nft, addresses).is_ok_and(|found| !found.is_empty())
+    }
+
     /// Removes what there is of a former pod with one of `addresses`; false: there is something, and the agent
     /// has the table for itself.
     fn forget(&self, addresses: &[IpAddr]) -> Result<bool, CniError> {
@@ -223,12 +244,9 @@ impl TableInForce {
 /// Removes what the table has of these addresses. If it has anything, connections of the former pod
 /// may bear the mark of the present epoch, which ends with it.
 fn forget(nft: &Nft, addresses: &[IpAddr]) -> Result<(), NetlinkError> {
-    let mut changes: Vec<ElementChange> = Vec::new();
-    for (set, element) in addresses.iter().flat_map(|address| places(*address)) {
-        if let Some(found) = nft.element(POLICY_TABLE, &set, &element.key)? {
-            changes.push(removed(&set, [found]));
-        }
-    }
+    let found = found(nft, addresses)?.into_iter();
+    let mut changes: Vec<ElementChange> =
+        found.map(|(set, element)| removed(&set, [element])).collect();
     if changes.is_empty() {
         return Ok(());
     }
@@ -236,4 +254,14 @@ fn forget(nft: &Nft, addresses: &[IpAddr]) -> Result<(), NetlinkError> {
     let marks = nft.elements(POLICY_TABLE, &epoch)?;
     changes.extend((!marks.is_empty()).then(|| removed(&epoch, marks)));
     nft.change_elements(POLICY_TABLE, &changes)
+}
+
+/// What the table has of these addresses.
+fn found(nft: &Nft, addresses: &[IpAddr]) -> Result<Vec<(Set, Element)>, NetlinkError> {
+    let mut all = Vec::new();
+    for (set, element) in addresses.iter().flat_map(|address| places(*address)) {
+        let found = nft.element(POLICY_TABLE, &set, &element.key)?;
+        all.extend(found.map(|found| (set, found)));
+    }
+    Ok(all)
 }

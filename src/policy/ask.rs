@@ -12,6 +12,10 @@ use crate::policy::name::ObjectName;
 /// How long the plugin waits for the answer.
 pub const DEADLINE: Duration = Duration::from_millis(200);
 
+/// How much longer it waits if the table has something of the pod: of a former one, which the agent alone removes, or
+/// what the agent has just put in force and is about to say.
+pub const LATE: Duration = Duration::from_secs(2);
+
 /// The longest line, in bytes.
 pub const LIMIT: usize = 64 << 10;
 

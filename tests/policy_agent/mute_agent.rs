@@ -24,7 +24,7 @@ const ANSWER: &str = r#"
     listen($l, 50) or die; $SIG{PIPE} = $SIG{CHLD} = 'IGNORE'; $| = 1; print "ready\n";
     for (my $n = 0; accept(my $s, $l); $n++) {
         next if fork; close $l; alarm 60;
-        sysread($s, my $question, 4096); sleep $delay;
+        sysread($s, my $question, 4096); select(undef, undef, undef, $delay);
         my $text = $texts[$n % @texts];
         if ($text ne "MiB") { syswrite($s, $text) }
         else { for (1 .. 64) { defined(syswrite($s, "x" x (1 << 20))) or last } }
@@ -32,7 +32,7 @@ const ANSWER: &str = r#"
     }
 "#;
 
-fn answering(host: &Node, delay: &str, texts: &[&str]) -> Process {
+pub fn answering(host: &Node, delay: &str, texts: &[&str]) -> Process {
     let mut perl = command("perl -e");
     perl.arg(ANSWER).args([SOCKET, delay]).args(texts);
     let process = host.spawn(&mut perl);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
+use crate::mute_agent::answering;
 use crate::start::connect;
 use crate::support::wait::patience;
 use crate::support::{Agent, Node, Place, Pod, local, pod, soon};
@@ -187,6 +188,30 @@ fn while_the_agent_hangs_new_pods_are_in_quarantine() {
     let flood = Flood::start(&other, again.v4());
     flood.go_on();
     assert_eq!(server.received(other.v4()), 0);
+    agent.stop();
+}
+
+/// An agent may have put a pod's policies in force and have no time to say so: on a host with much to do it took
+/// more than the 200 ms, and the plugin refused the pod for what the table had of it.
+#[test]
+fn what_the_table_has_of_a_new_pod_makes_the_plugin_wait_for_a_late_answer() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    let agent = serve(host, &[]);
+    pod::make_netns(host, "former");
+    let former = connect(host, "former", "db", "10.244.1.77").unwrap();
+    agent.process.signal(Signal::SIGSTOP);
+    former.delete();
+    let socket = "/run/humanz/ipam/.policy.sock";
+    host.shell(&format!("mv {socket} {socket}.agent")).ok();
+    let late = json!({"in_force": true, "judged": true, "why": ""});
+    let answers = answering(host, "0.7", &[&format!("{late}\n")]);
+    pod::make_netns(host, "new");
+    connect(host, "new", "db", "10.244.1.77").unwrap();
+    drop(answers);
+    host.shell(&format!("mv {socket}.agent {socket}")).ok();
+    agent.process.signal(Signal::SIGCONT);
     agent.stop();
 }
 
