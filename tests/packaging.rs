@@ -267,7 +267,10 @@ fn private_words(text: &str) -> Vec<&'static str> {
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-    let files = files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs"));
+    let is_ours = |path: &PathBuf| {
+        path.extension().is_some_and(|end| ["rs", "html", "js"].iter().any(|ours| end == *ours))
+    };
+    let files = files.into_iter().filter(is_ours);
     files.chain(folders.iter().flat_map(|folder| sources(folder))).collect()
 }
 

@@ -87,6 +87,6 @@ function drawMap(m) {
   const labelled = (name) => few || (ends.has(name) && ends.size <= GRID);
   $("map").setAttribute("class", m.hosts <= 12 ? "sparse" : "");
   $("map").replaceChildren(...mapLines(m, at, drawn), ...mapHosts(m, at, labelled));
-  $("map-legend").textContent = (few ? "Lines: who reports of whom. " : "Lines: faults alone, of " + m.hosts + " hosts. ") +
+  $("map-legend").textContent = (few ? "Lines: which host reports on which. " : "Lines: faults alone, of " + m.hosts + " hosts. ") +
     "Green: answers; yellow: slow, or large packets are lost; red: silent; dashed: through this host's tunnel. Grey host: no report.";
 }
