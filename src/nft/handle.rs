@@ -11,6 +11,7 @@ use crate::nft::edit::{self, TableEdit};
 use crate::nft::found::{self, Count, FoundChain, FoundRule, FoundSet, FoundTable, TableFamily};
 use crate::nft::message::{self, TablePath, inet};
 use crate::nft::numbers::{family, message as kind, object, rule, set, table};
+use crate::nft::own_steps::OwnSteps;
 use crate::nft::ruleset::{Base, Flowtable, Ruleset};
 use crate::nft::set::{Element, ElementChange, Set, Shape, Value};
 
@@ -22,6 +23,7 @@ pub struct Nft {
     socket: NetlinkSocket,
     /// The tables that this handle alone changes.
     own_tables: RefCell<BTreeSet<String>>,
+    pub(super) own_steps: RefCell<OwnSteps>,
 }
 
 impl Nft {
@@ -31,7 +33,7 @@ impl Nft {
     /// [`NetlinkError::Io`].
     pub fn open() -> Result<Nft, NetlinkError> {
         let socket = NetlinkSocket::open(NetlinkProtocol::Netfilter)?;
-        Ok(Nft { socket, own_tables: RefCell::default() })
+        Ok(Nft { socket, own_tables: RefCell::default(), own_steps: RefCell::default() })
     }
 
     /// Puts `ruleset` in the place of the table of its name, in one transaction: a refusal changes

@@ -15,6 +15,7 @@ mod inner;
 mod message;
 mod netdev;
 mod numbers;
+mod own_steps;
 mod ruleset;
 mod table_watch;
 mod verdict;

@@ -91,9 +91,49 @@ fn own_element_changes_update_the_cache_unless_a_foreign_change_interferes() {
                 run_args("nft", &["add element inet humanz nodes4 { 192.0.2.99 }"]);
             }
             nft.change_elements("humanz", &elements).unwrap();
-            cached.note_changes(&nft, &elements);
+            cached.note_changes(&nft, "humanz", &elements);
             let fresh = nft.observe("humanz").unwrap();
             assert_eq!(cached.observe(&nft, "humanz").unwrap(), fresh.as_ref(), "{address}");
+        }
+    });
+}
+
+#[test]
+fn a_cached_table_stays_right_through_own_and_foreign_changes_of_others() {
+    on_host(|_| {
+        let nft = Nft::open().unwrap();
+        reconcile(&nft, &spec());
+        run_args("nft", &["add table inet beside; add set inet beside a { type ipv4_addr; }"]);
+        let (mut cached, mut beside) = (CachedTable::default(), CachedTable::default());
+        let steps = ["own", "own", "beside", "own", "third", "own", "own and beside", "own"];
+        for (number, step) in steps.into_iter().enumerate() {
+            beside.observe(&nft, "beside").unwrap();
+            let mut more = spec();
+            more.node_addresses.insert([192, 0, 2, 100 + u8::try_from(number).unwrap()].into());
+            let wanted = ruleset(&more);
+            let differ = changes(wanted.as_ref(), cached.observe(&nft, "humanz").unwrap());
+            let TableRepair::Elements(elements) = repair(wanted.as_ref(), &differ) else {
+                panic!("{differ:?}")
+            };
+            if step.contains("own") {
+                nft.change_elements("humanz", &elements).unwrap();
+                cached.note_changes(&nft, "humanz", &elements);
+            }
+            if step.contains("beside") {
+                let change = format!("add element inet beside a {{ 192.0.2.{number} }}");
+                run_args("nft", &[&change]);
+            }
+            if step == "third" {
+                run_args("nft", &["add table inet third"]);
+            }
+            for (table, cached) in [("humanz", &mut cached), ("beside", &mut beside)] {
+                let fresh = nft.observe(table).unwrap();
+                assert_eq!(
+                    cached.observe(&nft, table).unwrap(),
+                    fresh.as_ref(),
+                    "{number}: {table}"
+                );
+            }
         }
     });
 }

@@ -20,7 +20,7 @@ pub fn put_right(
     applier.apply_together(changes, || match (repair(wanted, changes), wanted) {
         (TableRepair::Elements(elements), _) => {
             nft.change_elements(table, &elements)?;
-            known.note_changes(nft, &elements);
+            known.note_changes(nft, table, &elements);
             Ok(())
         }
         (TableRepair::Edits(edits), Some(wanted)) => match nft.edit(table, &edits) {
