@@ -55,7 +55,10 @@ pub fn ask<'a>(
     let question = question(add.conf.name.as_str(), entry);
     Ok(match local_socket::send(&socket, &question, ask::DEADLINE) {
         Ok(sent) => Asked::Waits(PodQuestion { add, entry, on_agent_down, sent }),
-        Err(error) => Asked::Done(unanswered(add, entry, on_agent_down, &at(&socket, &error))?),
+        Err(error) => {
+            let became = unanswered(add, entry, on_agent_down, &at(&socket, &error))?;
+            Asked::Done(became.ok_or_else(not_removed)?)
+        }
     })
 }
 
@@ -66,7 +69,7 @@ impl Asked<'_> {
     /// # Errors
     /// Code 11: the agent does not answer, and the pod is not to start without.
     pub fn wait(self) -> Result<String, CniError> {
-        let mut asked = self;
+        let (mut asked, mut is_mute) = (self, false);
         for _ in 0..TRIES {
             let mut question = match asked {
                 Asked::Done(became) => return Ok(became),
@@ -76,7 +79,13 @@ impl Asked<'_> {
             let PodQuestion { add, entry, on_agent_down, .. } = question;
             let became = match answered {
                 Ok(answer) => follow(add, entry, answer)?,
-                Err(why) => Some(unanswered(add, entry, on_agent_down, &why)?),
+                Err(why) => {
+                    let became = unanswered(add, entry, on_agent_down, &why)?;
+                    if became.is_none() && std::mem::replace(&mut is_mute, true) {
+                        return Err(not_removed());
+                    }
+                    became
+                }
             };
             if let Some(became) = became {
                 return Ok(became);
@@ -132,56 +141,58 @@ fn follow(add: &Add, entry: &StoreEntry, answer: PolicyAnswer) -> Result<Option<
     Ok(is_forgotten.then(|| format!("quarantine: {why}")))
 }
 
-/// Does what is to be done without an answer.
+/// Does what is to be done without an answer. `None`: the agent, which alone changes its table, has something of the
+/// pod there: of a former one, or put in force since.
 fn unanswered(
     add: &Add,
     entry: &StoreEntry,
     on_agent_down: AgentDown,
     why: &str,
-) -> Result<String, CniError> {
+) -> Result<Option<String>, CniError> {
     if on_agent_down == AgentDown::Fail {
         return Err(again(format!("the agent does not answer: {why} (POLICY_ON_AGENT_DOWN=fail)")));
     }
     let table = TableInForce::open()?;
-    let became = without_agent(add, entry, on_agent_down, &table, why)?;
+    let Some(became) = without_agent(add, entry, on_agent_down, &table, why)? else {
+        return Ok(None);
+    };
     log::warn!("policies: the agent does not answer: {why}; {became}");
-    Ok(format!("{became}: the agent does not answer: {why}"))
+    Ok(Some(format!("{became}: the agent does not answer: {why}")))
 }
 
-/// What becomes of a pod whose agent does not answer.
+/// What becomes of a pod whose agent does not answer; `None` as in [`unanswered`].
 fn without_agent(
     add: &Add,
     entry: &StoreEntry,
     on_agent_down: AgentDown,
     table: &TableInForce,
     why: &str,
-) -> Result<&'static str, CniError> {
+) -> Result<Option<&'static str>, CniError> {
     let is_unconcerned = is_unconcerned(add, entry);
     if !table.is_there {
         return match on_agent_down {
-            AgentDown::Open => Ok(on_agent_down.name()),
+            AgentDown::Open => Ok(Some(on_agent_down.name())),
             _ => Err(no_table(why)),
         };
     }
     if !table.forget(&entry.addresses)? {
-        let what = "remove a former pod's policies: the agent that does not answer has the table";
-        return Err(again(what.to_owned()));
+        return Ok(None);
     }
     match on_agent_down {
         AgentDown::Quarantine if !is_unconcerned && is_outside(add, entry) => {
             Err(again(not_judged(&format!("the agent does not answer: {why}"))))
         }
-        AgentDown::Quarantine if !is_unconcerned => Ok(on_agent_down.name()),
+        AgentDown::Quarantine if !is_unconcerned => Ok(Some(on_agent_down.name())),
         _ => {
             match table.nft.change_elements(POLICY_TABLE, &opened(&entry.addresses)) {
                 // The agent has the table for itself, and comes to the pod.
                 Err(error) if error.errno() == Some(Errno::EPERM) => {
-                    return Ok(AgentDown::Quarantine.name());
+                    return Ok(Some(AgentDown::Quarantine.name()));
                 }
                 outcome => outcome.or_internal("open the pod")?,
             }
             let unconcerned = "no policy concerns its namespace";
-            Ok(if is_unconcerned { unconcerned } else { on_agent_down.name() })
+            Ok(Some(if is_unconcerned { unconcerned } else { on_agent_down.name() }))
         }
     }
 }
@@ -189,6 +200,11 @@ fn without_agent(
 fn again(what: String) -> CniError {
     let fix = format!("is humanz-agent running on this host? ({LOOK})");
     CniError::new(code::TRY_AGAIN, format!("policies: {what}; {fix}"))
+}
+
+fn not_removed() -> CniError {
+    let what = "remove a former pod's policies: the agent that does not answer has the table";
+    again(what.to_owned())
 }
 
 fn no_table(why: &str) -> CniError {
