@@ -7,6 +7,7 @@
 
 pub mod empty;
 pub mod held;
+pub mod known_owners;
 pub mod known_store;
 pub mod session;
 
@@ -104,6 +105,11 @@ impl FoundBlocks {
         all.flat_map(|(host, held)| held.iter().map(move |(block, at)| (host, *block, *at)))
     }
 
+    /// When the key of `block` of `host` was created, if it is there.
+    pub fn created(&self, host: &NodeName, block: IpNetwork) -> Option<i64> {
+        self.by_host.get(host)?.get(&block).copied()
+    }
+
     /// The blocks in the keys of `host`, and when they were created.
     pub fn of(&self, host: &NodeName) -> impl Iterator<Item = (IpNetwork, i64)> {
         let held = self.by_host.get(host).into_iter().flatten();
@@ -136,8 +142,7 @@ impl FoundBlocks {
         }
         found.sort_unstable();
         for (_, host, block) in found {
-            let is_part = |pool: &IpNetwork| subnet::contains(*pool, block) && *pool != block;
-            if !pools.iter().any(is_part) {
+            if !is_part_of_any(pools, block) {
                 owned.faults.push(BlockFault::Outside { host: host.clone(), block });
                 continue;
             }
@@ -146,15 +151,34 @@ impl FoundBlocks {
                 owned.faults.push(BlockFault::Overlap { host, block, owner, theirs });
                 continue;
             }
-            owned.owners.by_first.insert(block.network(), (block, host.clone()));
-            owned.by_host.entry(host.clone()).or_default().push(block);
+            owned.insert(host, block);
         }
         owned.faults.extend(self.malformed.iter().cloned().map(BlockFault::Malformed));
         owned
     }
 }
 
+/// It is a proper part of one of these pools.
+fn is_part_of_any(pools: &[IpNetwork], block: IpNetwork) -> bool {
+    pools.iter().any(|pool| subnet::contains(*pool, block) && *pool != block)
+}
+
 impl OwnedBlocks {
+    /// `host` has `block`, after those that it has.
+    fn insert(&mut self, host: &NodeName, block: IpNetwork) {
+        self.owners.by_first.insert(block.network(), (block, host.clone()));
+        self.by_host.entry(host.clone()).or_default().push(block);
+    }
+
+    fn remove(&mut self, host: &NodeName, block: IpNetwork) {
+        self.owners.by_first.remove(&block.network());
+        let Some(held) = self.by_host.get_mut(host) else { return };
+        held.retain(|own| *own != block);
+        if held.is_empty() {
+            self.by_host.remove(host);
+        }
+    }
+
     /// The blocks of `host`, those first that it had first.
     pub fn of(&self, host: &NodeName) -> &[IpNetwork] {
         self.by_host.get(host).map(Vec::as_slice).unwrap_or_default()
@@ -169,7 +193,7 @@ impl OwnedBlocks {
     /// different slots seldom want the same one. `but`: addresses that are no part of it, as of
     /// blocks that are asked for at this moment.
     pub fn free(&self, pool: &Pool, start: u32, but: &[IpNetwork]) -> Option<IpNetwork> {
-        let held = self.owners.by_first.values().map(|(block, _)| *block);
+        let held = self.owners.touching(pool.network());
         let mut taken: Vec<_> =
             held.chain(but.iter().copied()).filter_map(|block| pool.slots_of(block)).collect();
         taken.sort_unstable();

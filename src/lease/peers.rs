@@ -443,6 +443,14 @@ impl Owners {
         let (_, (theirs, owner)) = up_to_last.last()?;
         subnet::overlap(*theirs, subnet).then(|| (*theirs, owner.clone()))
     }
+
+    /// All that overlap `range`, in the order of their addresses: at most one of them starts before it.
+    pub(super) fn touching(&self, range: IpNetwork) -> impl Iterator<Item = IpNetwork> {
+        let before = self.by_first.range(..range.network()).next_back();
+        let within = self.by_first.range(range.network()..=subnet::last(range));
+        let all = before.into_iter().chain(within).map(|(_, (theirs, _))| *theirs);
+        all.filter(move |theirs| subnet::overlap(*theirs, range))
+    }
 }
 
 /// Whether `address` can be the next hop to another host.

@@ -172,7 +172,7 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
     /// written here counts once the watch has it.
     async fn settle(&mut self) -> Result<bool, EtcdError> {
         let inputs = self.inputs.borrow_and_update().clone();
-        let owned = self.session.found.owned(&inputs.pools);
+        let owned = self.session.owned(&inputs.pools);
         self.session.adopt(&owned, &inputs);
         if self.session.waits() && self.waits_until.is_none() {
             log::warn!("etcd lost blocks of networks: hosts put theirs back");
@@ -228,7 +228,7 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
     }
 
     fn publish(&mut self) {
-        let owned = self.session.found.owned(&self.inputs.borrow().pools);
+        let owned = self.session.owned(&self.inputs.borrow().pools);
         self.publish_with(&owned);
     }
 

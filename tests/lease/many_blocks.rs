@@ -77,7 +77,7 @@ fn a_host_among_ten_thousand_takes_blocks_of_twenty_networks() {
     let inputs = inputs(1);
     let settle = |session: &mut BlockSession| {
         let begun = Instant::now();
-        let owned = session.found.owned(&inputs.pools);
+        let owned = session.owned(&inputs.pools);
         assert_eq!(owned.faults, []);
         session.adopt(&owned, &inputs);
         let writes = session.writes(&owned, &inputs);

@@ -261,7 +261,7 @@ impl World {
         let Some(agent) = &mut blocks.agent else { return };
         let follower = &mut agent.follower;
         let inputs = follower.inputs.clone();
-        let owned = owned(flaw, &follower.session.found, &inputs.pools);
+        let owned = owned(flaw, &mut follower.session, &inputs.pools);
         let FollowerState::Watches(epoch) = follower.state else {
             if follower.state == FollowerState::Rests {
                 self.publish_blocks(host, &owned, false);
@@ -398,9 +398,12 @@ impl World {
 }
 
 /// Who has which block for a host with that flaw.
-fn owned(flaw: Flaw, found: &FoundBlocks, pools: &[IpNetwork]) -> OwnedBlocks {
+fn owned(flaw: Flaw, session: &mut BlockSession, pools: &[IpNetwork]) -> OwnedBlocks {
+    let known = session.owned(pools);
+    let found = &session.found;
+    assert_eq!(*known, found.owned(pools), "the owners that are known are those of all keys");
     if flaw != Flaw::LatestBlockCounts {
-        return found.owned(pools);
+        return OwnedBlocks::clone(&known);
     }
     let roots = super::host::roots();
     let mut turned = FoundBlocks::default();

@@ -2,9 +2,11 @@
 //! the clock and the connection to etcd, and notes on disk what is this host's before anybody uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
+use crate::lease::blocks::known_owners::KnownOwners;
 use crate::lease::blocks::known_store::KnownStore;
 use crate::lease::blocks::{BlockNetwork, FoundBlocks, OwnedBlocks, give_back, take};
 use crate::lease::records::{NodeName, Roots};
@@ -47,6 +49,8 @@ pub struct BlockSession {
     /// This host's blocks.
     pub own: BTreeSet<IpNetwork>,
     pub found: FoundBlocks,
+    /// Of `found`.
+    owners: KnownOwners,
     /// Blocks that this host had before, by keys of an older snapshot: others may have had them since.
     stale: BTreeSet<IpNetwork>,
     /// Blocks whose keys were put and have not been read yet.
@@ -95,6 +99,7 @@ impl BlockSession {
             own,
             revision: found.iter().map(|(_, _, created)| created).max().unwrap_or(0),
             found,
+            owners: KnownOwners::default(),
             is_read: false,
             store: None,
             stale: BTreeSet::new(),
@@ -116,6 +121,7 @@ impl BlockSession {
             found.remembering(&self.found, &self.host);
         }
         (self.found, self.revision) = (found, revision);
+        self.owners.forget();
         self.asked.clear();
         if went_back {
             let keys = self.found.of(&self.host).map(|(block, _)| block);
@@ -135,19 +141,29 @@ impl BlockSession {
 
     /// Applies a change: a key that was created at that revision, or deleted.
     pub fn change(&mut self, key: &[u8], created: Option<i64>, revision: i64) {
+        let held = self.roots.held_block(key);
+        let at = |found: &FoundBlocks| held.as_ref().and_then(|it| found.created(&it.0, it.1));
+        let before = at(&self.found);
         match created {
             Some(created) => self.found.put(&self.roots, key, created),
             None => {
-                let gone = self.roots.held_block(key).filter(|(host, _)| *host == self.host);
+                let gone = held.as_ref().filter(|(host, _)| *host == self.host);
                 if let Some((_, block)) = gone {
                     // This host deletes keys only of blocks that are not its own any more.
-                    self.waits |= self.own.contains(&block);
-                    self.asked.remove(&block);
+                    self.waits |= self.own.contains(block);
+                    self.asked.remove(block);
                 }
                 self.found.delete(&self.roots, key);
             }
         }
+        let now = at(&self.found);
+        self.owners.follow(&self.found, held, before, now);
         self.revision = self.revision.max(revision);
+    }
+
+    /// Who has which block, where networks have the pools `pools`.
+    pub fn owned(&mut self, pools: &[IpNetwork]) -> Arc<OwnedBlocks> {
+        self.owners.of(&self.found, pools)
     }
 
     /// Takes over what the keys say of this host's blocks: those that it has, whoever started to take them. Before

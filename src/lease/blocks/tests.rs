@@ -187,6 +187,32 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Keys come, go, are written again, lie over each other and are no blocks: what is known of owners is what
+    /// all keys say.
+    #[test]
+    fn known_owners_are_those_of_all_keys(
+        changes in proptest::collection::vec((0u8..4, 0u32..32, 25u8..=28, 0u8..8), 1..80),
+    ) {
+        let (mut session, _) = session();
+        for (revision, (host, slot, prefix, what)) in (1i64..).zip(changes) {
+            let host: NodeName = format!("h{host}").parse().unwrap();
+            let first = std::net::Ipv4Addr::from(0x0a20_ff00 + slot * 16);
+            let block = subnet::masked(IpNetwork::new(first.into(), prefix).unwrap());
+            let key = roots().block(&host, block);
+            let created = session.found.created(&host, block).unwrap_or(revision);
+            match what {
+                0 => session.change(b"/z-blocks/none", Some(revision), revision),
+                1 => session.change(key.as_bytes(), Some(revision), revision),
+                2..=4 => session.change(key.as_bytes(), None, revision),
+                _ => session.change(key.as_bytes(), Some(created), revision),
+            }
+            let pools = if what == 7 { pools() } else { pools()[..1].to_vec() };
+            prop_assert_eq!(&*session.owned(&pools), &session.found.owned(&pools));
+        }
+    }
+}
+
 fn front(revision: Option<i64>) -> BlockNetwork {
     BlockNetwork { name: "blue/front".into(), revision }
 }
@@ -210,7 +236,7 @@ fn session() -> (BlockSession, BlockInputs) {
 
 /// What `session` writes next: `+10.33.0.0/26`, `-10.33.0.0/26`.
 fn writes(session: &mut BlockSession, inputs: &BlockInputs) -> Vec<String> {
-    let owned = session.found.owned(&inputs.pools);
+    let owned = session.owned(&inputs.pools);
     session.adopt(&owned, inputs);
     let writes = session.writes(&owned, inputs);
     writes.iter().for_each(|write| session.committed(write));
