@@ -129,7 +129,7 @@ impl<'a> NewInterface<'a> {
         line.networks.extend(interface.network.iter().map(|(network, _)| network.to_string()));
         let asked = add.conf.policy.map(|on_agent_down| policy::ask(add, &entry, on_agent_down));
         let asked = asked.transpose()?;
-        let mut plan = AddPlan::new(add, host, claim::assigned(addresses, &host.sets, add));
+        let mut plan = AddPlan::new(interface, host, claim::assigned(addresses, &host.sets, add));
         if let Some(guard) = &plan.context.guard {
             line.guards += guard::ensure_shared(host.rtnl, guard, &add.conf, store);
         }
@@ -149,7 +149,7 @@ impl<'a> NewInterface<'a> {
         let attached = conntrack::without_former(addresses, || {
             attach::attach(&plan.context, &plan.wanted, put_in_force, undo)
         })?;
-        plan.routes.defaults.retain(|route| !attached.left_out.contains(&route.dst));
+        plan.routes.leave_out(&attached.left_out);
         sysctls::write(&host.netns, &plan.wanted.requested.sysctls, attached.link, undo)?;
         host_ports::open(store, host.rtnl, &add.conf, &entry)?;
         line.ips.extend(addresses.iter().map(IpAddr::to_string));
@@ -219,9 +219,15 @@ struct AddPlan<'a> {
 }
 
 impl<'a> AddPlan<'a> {
-    fn new(add: &'a Add, host: &'a HostContext<'a>, assigned: Vec<Assigned>) -> AddPlan<'a> {
+    fn new(
+        interface: &'a PlacedInterface<'a>,
+        host: &'a HostContext<'a>,
+        assigned: Vec<Assigned>,
+    ) -> AddPlan<'a> {
+        let add = &*interface.add;
         let (conf, identity) = (&add.conf, &host.identity);
-        let routes = routes(&conf.routes, &assigned, conf.is_default_gateway);
+        let mut routes = routes(&conf.routes, &assigned, conf.is_default_gateway);
+        routes.instead = interface.routes_to_network();
         let mac = add.requested.mac.unwrap_or_else(|| own_mac(&assigned, identity));
         let mtu = conf.tuning.mtu.unwrap_or(host.bridge.mtu);
         let route = |route| kernel_route(route, &assigned);
@@ -235,6 +241,7 @@ impl<'a> AddPlan<'a> {
             addresses: assigned.iter().map(|assigned| assigned.address).collect(),
             routes: routes.configured.iter().map(route).collect(),
             defaults: routes.defaults.iter().map(route).collect(),
+            instead: routes.instead.iter().map(route).collect(),
             requested: RequestedSettings::of(&conf.bandwidth, &conf.tuning, ifname, mtu),
         };
         let bridge_port = BridgePort::new(wanted.port, mac);

@@ -28,7 +28,7 @@ use crate::plugin::claim::already_attached;
 use crate::plugin::failure::{self, OrInternal};
 use crate::plugin::undo_stack::{OwnLink, UndoStack};
 use crate::plugin::wait_oper_up::wait_oper_up;
-use crate::plugin::{guard, vlans};
+use crate::plugin::{default_routes, guard, vlans};
 
 /// Where and how an interface is attached, beside what [`PodInterface`] says.
 pub struct AttachContext<'a> {
@@ -296,26 +296,9 @@ fn configure(
         }
         outcome => outcome.map_err(failed)?,
     }
-    let left_out = add_defaults(&pod, wanted, index).map_err(failed)?;
+    let left_out = default_routes::add(&pod, wanted, index).map_err(failed)?;
+    default_routes::add_instead(&pod, wanted, index, &left_out)?;
     Ok((pod, left_out))
-}
-
-/// Adds the default routes; gives the destinations of those that exist already.
-fn add_defaults(
-    pod: &Rtnl,
-    wanted: &PodInterface,
-    index: u32,
-) -> Result<Vec<IpNetwork>, NetlinkError> {
-    let own = |route: &Route| route::add(&Route { device: Some(index), ..*route });
-    let outcomes = pod.apply_each(&wanted.defaults.iter().map(own).collect::<Vec<_>>())?;
-    let mut left_out = Vec::new();
-    for (route, outcome) in wanted.defaults.iter().zip(outcomes) {
-        match outcome {
-            Err(error) if error.errno() == Some(Errno::EEXIST) => left_out.push(route.destination),
-            outcome => outcome?,
-        }
-    }
-    Ok(left_out)
 }
 
 /// Keeps the kernel from removing IPv6 addresses, unlike IPv4 ones, from a link that is set down for

@@ -140,6 +140,7 @@ fn wanted(check: &Check, identity: &LinkIdentity<'_>) -> Result<PodInterface, Cn
         addresses: assigned.iter().map(|assigned| assigned.address).collect(),
         routes: result.routes.iter().map(route).collect(),
         defaults: Vec::new(),
+        instead: Vec::new(),
         requested: RequestedSettings::of(&conf.bandwidth, &conf.tuning, ifname, mtu),
     })
 }

@@ -20,6 +20,7 @@ mod chained;
 mod check;
 mod claim;
 mod conntrack;
+mod default_routes;
 mod del;
 mod failure;
 mod further;

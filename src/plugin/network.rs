@@ -17,6 +17,7 @@ use crate::cni::request::Add;
 use crate::cni::requested::RequestedAddresses;
 use crate::cni::route::CniRoute;
 use crate::inspect::local_socket;
+use crate::ipam::StoreEntry;
 use crate::net::IfName;
 use crate::net::subnet::{contains, family};
 use crate::os::files;
@@ -140,6 +141,14 @@ struct ChosenNetwork {
 }
 
 impl PlacedInterface<'_> {
+    /// Routes to its network that the configuration does not have.
+    pub fn routes_to_network(&self) -> Vec<CniRoute> {
+        let pools = self.network.iter().flat_map(|(_, plan)| &plan.pools);
+        let configured = &self.add.conf.routes;
+        let is_new = |pool: &&IpNetwork| !configured.iter().any(|route| route.dst == **pool);
+        pools.filter(is_new).map(|pool| CniRoute::new(*pool, None)).collect()
+    }
+
     /// The agent has not taken the block of one of these addresses back meanwhile: it looks for addresses in use
     /// after it has changed the file, and the plugin looks at the file after it has reserved them.
     pub fn is_still_served(&self, addresses: &[IpAddr]) -> bool {
@@ -172,11 +181,22 @@ fn chosen(add: &Add) -> Result<Vec<ChosenNetwork>, CniError> {
     let Some(names) = names(pod.as_deref(), add.attachment.container_id.as_str()) else {
         return one();
     };
-    let chosen = plans.choose(&names, &add.words.annotations, &add.words.labels);
+    let has = |address| earlier_has(add, address);
+    let chosen = plans.choose(&names, &add.words.annotations, &add.words.labels, has);
     let chosen = chosen.map_err(|error| not_chosen(&error))?;
     let pod = PodName { namespace: names.0.clone(), name: names.1.clone() };
     let chosen = chosen.into_iter().enumerate();
     chosen.map(|(place, chosen)| interface(add, &plans, &pod, place, chosen)).collect()
+}
+
+/// An interface that an earlier call added to the container, as a meta plugin does, has this address.
+fn earlier_has(add: &Add, address: IpAddr) -> bool {
+    let contents = store::open(&add.conf).ok().and_then(|store| store.contents().ok());
+    let is_it = |entry: &StoreEntry| {
+        let is_own = entry.container_id == add.attachment.container_id.as_str();
+        is_own && entry.addresses.contains(&address)
+    };
+    contents.is_some_and(|contents| contents.entries.iter().any(is_it))
 }
 
 /// The interface that is at that `place` among those of the pod.

@@ -189,7 +189,7 @@ impl NetworkPlans {
         NetworkPlans { cni_network: cni_network.to_owned(), ..NetworkPlans::default() }
     }
 
-    /// The interfaces of a new pod, at least one.
+    /// The interfaces of a new pod, at least one; `has`: an earlier interface of the pod has this address.
     ///
     /// # Errors
     /// [`NetworkError`].
@@ -198,6 +198,7 @@ impl NetworkPlans {
         (namespace, name): &(ObjectName, ObjectName),
         annotations: &BTreeMap<String, String>,
         labels: &BTreeMap<String, String>,
+        has: impl Fn(IpAddr) -> bool,
     ) -> Result<Vec<ChosenInterface<'_>>, NetworkError> {
         let cluster = self.cluster.as_ref().ok_or(NetworkError::NotRead)?;
         if cluster.is_closed(namespace) {
@@ -219,7 +220,7 @@ impl NetworkPlans {
             Ok(ChosenInterface { ifname, network, pinned: here })
         });
         let chosen = chosen.collect::<Result<Vec<_>, NetworkError>>()?;
-        match pinned.first() {
+        match pinned.iter().find(|it| !has(it.address)) {
             Some(PinnedAddress { network, address }) => {
                 Err(NetworkError::PinnedElsewhere(pod, *address, network.clone()))
             }

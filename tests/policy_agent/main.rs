@@ -18,6 +18,7 @@ mod kills;
 mod leak;
 mod live;
 mod many_hosts;
+mod meta_plugin;
 mod mute_agent;
 mod one_host;
 mod own_node;

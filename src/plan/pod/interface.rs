@@ -34,5 +34,7 @@ pub struct PodInterface {
     pub routes: Vec<Route>,
     /// Default routes, each of them left out if the pod has one already.
     pub defaults: Vec<Route>,
+    /// Those to the network's addresses, each where the default route of its family is left out.
+    pub instead: Vec<Route>,
     pub requested: RequestedSettings,
 }

@@ -21,11 +21,23 @@ pub struct PodRoutes {
     /// A default route for each family that has a gateway and no configured default route. It is
     /// left out if an earlier interface gave the pod one.
     pub defaults: Vec<CniRoute>,
+    /// Routes to the interface's own network, in place of default routes that are left out.
+    pub instead: Vec<CniRoute>,
+}
+
+impl PodRoutes {
+    /// Without the default routes to these destinations.
+    pub fn leave_out(&mut self, destinations: &[IpNetwork]) {
+        self.defaults.retain(|route| !destinations.contains(&route.dst));
+        let is_instead = |route: &CniRoute| destinations.contains(&any(route.family()));
+        self.configured.extend(std::mem::take(&mut self.instead).into_iter().filter(is_instead));
+    }
 }
 
 /// The routes of a pod with these addresses; `default_route`: it gets default routes.
 pub fn routes(configured: &[CniRoute], assigned: &[Assigned], default_route: bool) -> PodRoutes {
-    let mut routes = PodRoutes { configured: configured.to_vec(), defaults: Vec::new() };
+    let configured = configured.to_vec();
+    let mut routes = PodRoutes { configured, defaults: Vec::new(), instead: Vec::new() };
     for family in Family::BOTH.into_iter().filter(|_| default_route) {
         let own = |route: &CniRoute| {
             route.is_default() && route.family() == family && route.table.is_none()
@@ -144,6 +156,15 @@ mod tests {
         check(&[], &dual(), true, &["0.0.0.0/0 via 10.1.2.1", "::/0 via fd00::1"]);
         check(&[], &dual()[..1], true, &["0.0.0.0/0 via 10.1.2.1"]);
         check(&[], &dual(), false, &[]);
+    }
+
+    #[test]
+    fn a_route_to_its_network_takes_the_place_of_a_default_route_that_is_left_out() {
+        let mut routes = routes(&[], &dual(), true);
+        routes.instead = vec![route("10.1.0.0/16"), route("fd00::/48")];
+        routes.leave_out(&["::/0".parse().unwrap()]);
+        assert_eq!(routes.configured, [route("fd00::/48")]);
+        assert_eq!(routes.defaults, [route("0.0.0.0/0 via 10.1.2.1")]);
     }
 
     #[test]

@@ -30,6 +30,7 @@ fn wanted() -> PodInterface {
         addresses: vec!["10.1.2.3/24".parse().unwrap()],
         routes: vec![default_route(None)],
         defaults: Vec::new(),
+        instead: Vec::new(),
         requested: RequestedSettings::default(),
     }
 }
