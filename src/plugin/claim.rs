@@ -20,9 +20,8 @@ use crate::netlink::rtnl::Rtnl;
 use crate::os::netns;
 use crate::plan::pod::Assigned;
 use crate::plugin::failure::OrInternal;
-use crate::plugin::host_ports;
-use crate::plugin::store::LOCK_WAIT;
 use crate::plugin::undo_stack::UndoStack;
+use crate::plugin::{host_ports, store};
 
 /// The network's range sets; none if addresses must be requested.
 ///
@@ -68,7 +67,7 @@ pub fn reserve<'s>(
     let owner = owner(add, since_1970);
     let requested: Vec<_> = add.requested.ips.iter().map(IpNetwork::ip).collect();
     let reserve = |locked: LockedStore<'s>| locked.reserve(&owner, sets, &requested);
-    let reservation = match reserve(store.lock(LOCK_WAIT)?) {
+    let reservation = match reserve(store::locked(|wait| store.lock(wait))?) {
         Err(StoreError::Duplicate(former)) if is_dead(&former, host.link_exists) => {
             cleanup_stale(&former)?;
             reserve(without_dead(store, &former)?)?
@@ -83,9 +82,9 @@ pub fn reserve<'s>(
         outcome => outcome?,
     };
     let reservation = host.without_others(reservation, &requested, |others| {
-        reserve(store.lock(LOCK_WAIT)?.without(others))
+        reserve(store::locked(|wait| store.lock(wait))?.without(others))
     })?;
-    reservation.claim_ports(LOCK_WAIT, namespace_is_gone)?;
+    store::locked(|wait| reservation.claim_ports(wait, namespace_is_gone))?;
     let entry = reservation.commit();
     let undone = entry.clone();
     undo.push(move || {
@@ -112,7 +111,7 @@ fn owner(add: &Add, since_1970: Duration) -> Owner {
 
 /// The store without the dead attachment.
 fn without_dead<'s>(store: &'s Store, former: &StoreEntry) -> Result<LockedStore<'s>, StoreError> {
-    let locked = store.lock(LOCK_WAIT)?;
+    let locked = store::locked(|wait| store.lock(wait))?;
     locked.release(&former.container_id, &former.ifname)?;
     log::info!("replaced the dead attachment of {}", former.owner_text());
     Ok(locked)

@@ -27,7 +27,7 @@ use crate::plan::host_ports::{
     self, HostPortChange, PortChange, PortElement, TABLE, changes, element, element_changes,
     is_intact, ruleset,
 };
-use crate::plugin::store::{self, LOCK_WAIT, lock_if_any};
+use crate::plugin::store::{self, lock_if_any};
 use crate::plugin::{conntrack, failure};
 
 /// How long the plugin of another store may take to withdraw what it added at the same time.
@@ -68,7 +68,7 @@ pub fn open(
         let restores = conf.create_bridge && store.ports().exist();
         return if restores { restore_lost(store.ports(), rtnl) } else { Ok(()) };
     }
-    let locked = store.ports().lock(LOCK_WAIT)?;
+    let locked = store::locked(|wait| store.ports().lock(wait))?;
     let claims = locked.own(entry)?;
     let table = KernelTable::open(store.ports())?;
     table.put(&locked, rtnl, &claims)?;
@@ -90,7 +90,7 @@ pub fn close(store: &Store, entries: &[&StoreEntry]) -> Result<(), CniError> {
     if entries.iter().all(|entry| entry.ports.is_none()) {
         return Ok(());
     }
-    let locked = store.ports().lock(LOCK_WAIT)?;
+    let locked = store::locked(|wait| store.ports().lock(wait))?;
     let mut claims = Vec::new();
     for entry in entries {
         claims.extend(locked.own(entry)?);
@@ -129,7 +129,7 @@ pub fn restore(store: &Store, rtnl: &Rtnl) -> Result<(), CniError> {
     if !store.ports().exist() {
         return Ok(());
     }
-    let locked = store.ports().lock(LOCK_WAIT)?;
+    let locked = store::locked(|wait| store.ports().lock(wait))?;
     locked.sweep()?;
     let table = KernelTable::open(store.ports())?;
     table.ensure()?;
@@ -172,7 +172,7 @@ fn restore_lost(claims: &PortClaims, rtnl: &Rtnl) -> Result<(), CniError> {
     if table.is_intact()? {
         return Ok(());
     }
-    let locked = claims.lock(LOCK_WAIT)?;
+    let locked = store::locked(|wait| claims.lock(wait))?;
     table.ensure()?;
     table.restore(&locked, rtnl)
 }

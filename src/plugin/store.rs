@@ -1,6 +1,7 @@
 //! The address store of a network, as the verbs open it.
 
-use std::time::Duration;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use crate::cni::config::NetConf;
 use crate::cni::error::CniError;
@@ -9,9 +10,14 @@ use crate::ipam::{LockedStore, Store, StoreError};
 use crate::os::identity;
 use crate::plugin::failure::OrInternal;
 
-/// How long a call waits for a lock. The lock is held for a tenth of a millisecond: after this time
-/// its holder hangs, and the runtime is asked to try again later.
-pub const LOCK_WAIT: Duration = Duration::from_secs(10);
+/// How long a call waits for locks, for all of them together: DEL takes four for each interface. A lock is held for a
+/// tenth of a millisecond: after this time its holder hangs, and the runtime is asked to try again later.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+
+thread_local! {
+    /// What this call has waited for locks already.
+    static WAITED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
 
 /// The network's store.
 ///
@@ -25,12 +31,26 @@ pub fn open(conf: &NetConf) -> Result<Store, CniError> {
     Ok(Store::open(&conf.data_dir, network, &boot_id, sources))
 }
 
+/// What `take` gives within the time that it gets: what is left of that of this call.
+///
+/// # Errors
+/// Those of `take`.
+pub fn locked<T>(take: impl FnOnce(Duration) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let (before, begun) = (WAITED.get(), Instant::now());
+    let taken = take(LOCK_WAIT.saturating_sub(before));
+    WAITED.set(before + begun.elapsed());
+    taken.map_err(|error| match error {
+        StoreError::LockTimeout { path, .. } => StoreError::LockTimeout { path, waited: LOCK_WAIT },
+        other => other,
+    })
+}
+
 /// The store, locked; `None` if there is none and none can be made, so that nothing is reserved.
 pub fn lock_if_any(store: &Store) -> Result<Option<LockedStore<'_>>, CniError> {
     if store.is_nowhere() {
         return Ok(None);
     }
-    match store.lock(LOCK_WAIT) {
+    match locked(|wait| store.lock(wait)) {
         Ok(locked) => Ok(Some(locked)),
         Err(StoreError::Io { .. }) if !store.dir().exists() => Ok(None),
         Err(error) => Err(error.into()),

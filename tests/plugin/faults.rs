@@ -1,5 +1,7 @@
 //! Every failure in ADD gives an error object and leaves nothing.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::everything;
@@ -7,6 +9,7 @@ use crate::support::Place;
 use crate::support::facts::veths;
 use crate::support::node::command;
 use crate::support::plugin_host::{Call, PluginHost, STORE};
+use crate::support::wait::patience;
 
 /// A host with one living pod, which nothing may touch.
 struct HostWithPod {
@@ -97,6 +100,50 @@ fn a_lock_held_by_another_process() {
     crate::support::soon("the lock is free", || host_with_pod.host.run(&held).succeeded());
     host_with_pod.assert_unchanged("a held lock");
     host_with_pod.assert_usable();
+}
+
+/// A call takes several locks, and each of those may have to be waited for.
+#[test]
+fn with_a_lock_held_by_another_process_every_verb_ends_in_time() {
+    let host_with_pod = HostWithPod::new();
+    let host = &host_with_pod.host;
+    let holder = host.spawn(&mut command(&format!("flock -F {STORE}/lock sleep 600")));
+    let held = format!("flock -n {STORE}/lock true");
+    crate::support::soon("the lock is held", || !host.run(&held).succeeded());
+    let conf = everything("alive");
+    let of_pod =
+        |verb| Call::new(verb, &conf, "alive").key("prevResult", host_with_pod.alive.clone());
+    let of_host = |verb| {
+        let call = Call::new(verb, &conf, "").with("CNI_CONTAINERID", "").with("CNI_NETNS", "");
+        call.with("CNI_IFNAME", "").key("cni.dev/valid-attachments", json!([]))
+    };
+    // Seconds, and the code of the answer.
+    let calls = [
+        (30, 11, Call::new("ADD", &everything("c1"), "c1")),
+        (15, 11, of_pod("DEL")),
+        (10, 11, of_pod("CHECK")),
+        (15, 11, of_host("GC")),
+        (2, 0, of_host("STATUS")),
+    ];
+    std::thread::scope(|scope| {
+        for (seconds, code, call) in &calls {
+            scope.spawn(move || {
+                let answer = call.run(host);
+                assert!(
+                    answer.ended.took < Duration::from_secs(*seconds) * patience(),
+                    "{answer:?}"
+                );
+                match code {
+                    0 => drop(answer.ok()),
+                    _ => assert_eq!(answer.code(), *code, "{answer:?}"),
+                }
+            });
+        }
+    });
+    holder.kill();
+    crate::support::soon("the lock is free", || host.run(&held).succeeded());
+    Call::new("DEL", &conf, "alive").run(host).ok();
+    host.assert_clean("after DEL again");
 }
 
 #[test]

@@ -2,13 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::etcd::{FROM_ETCD, apply};
+use crate::support::cni::{Attachment, Network};
 use crate::support::node::command;
 use crate::support::process::Process;
 use crate::support::wait::patience;
-use crate::support::{Cluster, Node, Place, facts, soon};
+use crate::support::{Cluster, Node, Place, Pod, facts, soon};
 use crate::tenants::{add, namespace, network, try_add, two_tenants};
 
 const SOCKET: &str = "/run/humanz/ipam/.policy.sock";
@@ -82,7 +84,7 @@ fn no_call_waits_for_ever_for_an_agent() {
     // What asks for no block ends at once.
     let begun = Instant::now();
     known.check().unwrap();
-    crate::support::cni::Network::of(host).with_version("1.1.0").status(host).unwrap();
+    Network::of(host).with_version("1.1.0").status(host).unwrap();
     known.delete();
     assert!(begun.elapsed() < Duration::from_secs(2) * patience(), "{:?}", begun.elapsed());
     assert_eq!(facts::veths(host).len(), 0);
@@ -97,4 +99,53 @@ fn no_call_waits_for_ever_for_an_agent() {
     assert!(begun.elapsed() < slow, "{refused}: {:?}", begun.elapsed());
     assert_eq!(found(), before);
     drop(late);
+}
+
+/// STATUS, CHECK and GC, which keeps `pods` and removes `gone`, and DEL of that: each in its time.
+fn every_other_verb_is_in_time(host: &Node, pods: &[Pod], gone: Pod, what: &str) {
+    let latest = Network::of(host).with_version("1.1.0");
+    let in_time = |verb: &str, seconds: u64, begun: Instant| {
+        let limit = Duration::from_secs(seconds) * patience();
+        assert!(begun.elapsed() < limit, "{what}: {verb}: {:?}", begun.elapsed());
+    };
+    let begun = Instant::now();
+    latest.status(host).unwrap_or_else(|error| panic!("{what}: STATUS: {error}"));
+    in_time("STATUS", 2, begun);
+    let begun = Instant::now();
+    gone.check().unwrap_or_else(|error| panic!("{what}: CHECK: {error}"));
+    in_time("CHECK", 10, begun);
+    let begun = Instant::now();
+    let valid: Vec<&Attachment> = pods.iter().map(|pod| &pod.attachment).collect();
+    latest.gc(host, &valid).unwrap_or_else(|error| panic!("{what}: GC: {error}"));
+    in_time("GC", 15, begun);
+    assert_eq!(facts::veths(host).len(), pods.len(), "{what}: GC");
+    let begun = Instant::now();
+    gone.delete();
+    in_time("DEL", 15, begun);
+    for pod in pods {
+        pod.check().unwrap_or_else(|error| panic!("{what}: {}: {error}", pod.label()));
+    }
+}
+
+#[test]
+fn verbs_that_need_no_agent_wait_for_none() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    apply(host, &two_tenants());
+    let agents = cluster.start_agents(FROM_ETCD);
+    let names = ["blue/a", "red/a", "blue/b", "plain/a", "blue/c"];
+    let mut pods: Vec<Pod> = names.iter().map(|name| add(host, name)).collect();
+    // Its sockets take connections, and nobody reads from them.
+    agents[0].process.signal(Signal::SIGSTOP);
+    let gone = pods.pop().unwrap();
+    every_other_verb_is_in_time(host, &pods, gone, "a stopped agent");
+    agents[0].kill();
+    for (what, text) in
+        [("no answer", ""), ("half an answer", "{\"ready\": tr"), ("garbage", "MiB")]
+    {
+        let answers = answering(host, "0", &[text]);
+        let gone = pods.pop().unwrap();
+        every_other_verb_is_in_time(host, &pods, gone, what);
+        drop(answers);
+    }
 }
