@@ -15,13 +15,13 @@ fn gc(valid: Value) -> Call {
     call.with("CNI_IFNAME", "").key("cni.dev/valid-attachments", valid)
 }
 
-/// `verb` killed before system call number `when`; `false` if it made fewer.
-fn killed_at(host: &PluginHost, verb: &str, when: usize) -> bool {
+/// `verb` of the container `c1` killed before system call number `when`; `false` if it made fewer.
+pub fn killed_at(host: &PluginHost, verb: &str, conf: &Value, when: usize) -> bool {
     let calls = "?open,openat,?link,linkat,?rename,renameat,?unlink,unlinkat,sendto,write,writev,socket,setns,flock,close";
     let strace = format!(
         "strace -f -qq -o /run/trace -e trace={calls} -e inject={calls}:signal=KILL:when={when}"
     );
-    let answer = Call::new(verb, &everything("c1"), "c1").under(&strace).run(host);
+    let answer = Call::new(verb, conf, "c1").under(&strace).run(host);
     assert!(host.read("/run/trace").is_some(), "strace is needed: apt-get install strace");
     !answer.ended.succeeded()
 }
@@ -35,7 +35,7 @@ fn an_add_killed_at_any_system_call_leaves_nothing_after_del_or_gc() {
     let mut kills = 0;
     for when in 1.. {
         host.netns("c1");
-        if !killed_at(&host, "ADD", when) {
+        if !killed_at(&host, "ADD", &everything("c1"), when) {
             break;
         }
         kills += 1;
@@ -60,7 +60,7 @@ fn a_del_killed_at_any_system_call_is_finished_by_the_next() {
     let mut kills = 0;
     for when in 1.. {
         host.add(&everything("c1"), "c1");
-        let killed = killed_at(&host, "DEL", when);
+        let killed = killed_at(&host, "DEL", &everything("c1"), when);
         Call::new("DEL", &everything("c1"), "c1").run(&host).ok();
         assert_eq!(host.leftovers(), before, "DEL killed at call {when}");
         host.run("ip netns del c1").ok();

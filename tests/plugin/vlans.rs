@@ -6,6 +6,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::hostports::mapping;
+use crate::killed::killed_at;
 use crate::support::Place;
 use crate::support::echo::{Echo, ask_tcp};
 use crate::support::facts::addresses;
@@ -117,7 +118,7 @@ fn a_vlan_has_its_own_gateway_and_leaves_nothing() {
 }
 
 #[test]
-fn a_trunk_has_its_vlans_beside_the_default_one_unless_that_is_left() {
+fn a_trunk_has_its_vlans_and_the_default_one_if_that_is_preserved() {
     if !filters_vlans() {
         return println!("this kernel has no VLANs");
     }
@@ -125,8 +126,12 @@ fn a_trunk_has_its_vlans_beside_the_default_one_unless_that_is_left() {
     let trunk =
         json!([{ "id": 101 }, { "minID": 200, "maxID": 210 }, { "minID": 205, "maxID": 206 }]);
     for (name, keys, expected) in [
-        ("c1", json!({}), vec!["1 PVID Egress Untagged", "101", "200-210"]),
-        ("c2", json!({ "preserveDefaultVlan": false }), vec!["101", "200-210"]),
+        ("c1", json!({}), vec!["101", "200-210"]),
+        (
+            "c2",
+            json!({ "preserveDefaultVlan": true }),
+            vec!["1 PVID Egress Untagged", "101", "200-210"],
+        ),
         ("c3", json!({ "vlan": 7 }), vec!["7 PVID Egress Untagged", "101", "200-210"]),
         (
             "c4",
@@ -135,9 +140,10 @@ fn a_trunk_has_its_vlans_beside_the_default_one_unless_that_is_left() {
         ),
         (
             "c5",
-            json!({ "vlanTrunk": [{ "minID": 1, "maxID": 4094 }] }),
+            json!({ "vlanTrunk": [{ "minID": 1, "maxID": 4094 }], "preserveDefaultVlan": true }),
             vec!["1 PVID Egress Untagged", "2-4094"],
         ),
+        ("c6", json!({ "vlanTrunk": [{ "minID": 1, "maxID": 4094 }] }), vec!["1-4094"]),
     ] {
         let mut conf = conf(
             "1.1.0",
@@ -183,6 +189,40 @@ fn a_pod_that_tags_its_frames_is_heard_in_its_own_vlans_alone() {
         Call::new("DEL", &conf, name).run(&host).ok();
         host.run("ip -n victim neigh flush all").ok();
     }
+}
+
+/// Each ADD begins without the bridge, and the next one finds what the killed one left of it.
+#[test]
+fn an_add_with_vlans_that_ends_at_any_system_call_leaves_no_port_and_the_next_has_its_vlans() {
+    if !filters_vlans() {
+        return println!("this kernel has no VLANs");
+    }
+    let host = PluginHost::new();
+    let mut conf = in_100();
+    conf["podGuard"] = json!(false);
+    conf["vlanTrunk"] = json!([{ "minID": 200, "maxID": 210 }]);
+    let mut kills = 0;
+    for when in 1.. {
+        host.netns("c1");
+        let was_killed = killed_at(&host, "ADD", &conf, when);
+        Call::new("DEL", &conf, "c1").run(&host).ok();
+        host.assert_clean(&format!("ADD killed at call {when}"));
+        let result = host.add(&conf, "c1");
+        let expected = ["100 PVID Egress Untagged", "200-210"];
+        assert_eq!(vlans(&host, &port(&result)), expected, "after call {when}");
+        assert_eq!(addresses(&*host, "hz0.100"), ["10.1.2.1/24"], "after call {when}");
+        check(&host, &conf, &result).unwrap();
+        Call::new("DEL", &conf, "c1").run(&host).ok();
+        host.assert_clean("after DEL");
+        host.run("ip netns del c1").ok();
+        host.run("ip link del hz0").ok();
+        if !was_killed {
+            break;
+        }
+        kills += 1;
+    }
+    println!("ADD with VLANs killed {kills} times");
+    assert!(kills > 12, "{kills}");
 }
 
 #[test]

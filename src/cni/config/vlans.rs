@@ -53,7 +53,7 @@ impl VlanConf {
         read.refuse(conf, beside);
         let gateway = access.filter(|_| beside.is_gateway);
         let gateway = gateway.and_then(|vlan| gateway_name(conf, beside.bridge, vlan));
-        VlanConf { keeps_default: preserve.unwrap_or(access.is_none()), gateway, ..read }
+        VlanConf { keeps_default: preserve.unwrap_or_default(), gateway, ..read }
     }
 
     /// The errors of VLANs that cannot be had together with other keys.
@@ -161,11 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn a_trunk_is_the_union_of_its_members_beside_the_default_vlan() {
+    fn a_trunk_is_the_union_of_its_members_without_the_default_vlan() {
         let trunk = json!([{ "id": 101 }, { "minID": 200, "maxID": 203 }, { "minID": 202, "maxID": 204, "id": 9 }]);
         let conf = read(&json!({ "vlanTrunk": trunk }), false).unwrap();
         assert_eq!(conf.trunk, BTreeSet::from([9, 101, 200, 201, 202, 203, 204]));
-        assert_eq!((conf.access, conf.gateway, conf.keeps_default), (None, None, true));
+        assert_eq!((conf.access, conf.gateway, conf.keeps_default), (None, None, false));
+        let keys = json!({ "vlanTrunk": trunk, "preserveDefaultVlan": true });
+        assert!(read(&keys, false).unwrap().keeps_default);
         let conf = read(&json!({ "vlan": 7, "vlanTrunk": trunk }), false).unwrap();
         assert_eq!((conf.access, conf.keeps_default), (Some(7), false));
         let whole = read(&json!({ "vlanTrunk": [{ "minID": 1, "maxID": 4094 }] }), false).unwrap();
