@@ -307,6 +307,7 @@ fn everything_is_installed_below_the_folder_asked_for() {
         "/usr/share/doc/humanz/copyright",
         "/usr/share/humanz/alerts.yml",
         "/usr/share/humanz/dashboard.json",
+        "/usr/share/humanz/podmonitor.yaml",
         "/usr/share/humanz/prometheusrule.yaml",
         "/usr/share/doc/humanz/architecture.md",
         "/usr/share/doc/humanz/coexistence.md",

@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use humanz::kube::yaml::documents;
+use serde_json::{Value, json};
+
 use crate::support::cluster::Alone;
 use crate::support::local::get;
 use crate::support::wait::SOON;
@@ -132,6 +135,59 @@ fn the_rules_for_the_operator_are_the_alerts() {
     let moved: Vec<&str> =
         rules.lines().map(|line| line.strip_prefix("  ").unwrap_or(line)).collect();
     assert_eq!(moved, groups.lines().collect::<Vec<_>>());
+}
+
+/// The pods of both DaemonSets, under the job and the instance that the alerts go by; Prometheus takes the scrapes.
+#[test]
+fn the_monitor_for_the_operator_finds_the_pods_and_gives_them_the_job_of_the_alerts() {
+    let [monitor] = &documents(&shipped("podmonitor.yaml")).unwrap()[..] else {
+        panic!("one object")
+    };
+    let spec = &monitor["spec"];
+    assert_eq!(
+        (&monitor["kind"], spec["podMetricsEndpoints"].as_array().unwrap().len()),
+        (&json!("PodMonitor"), 1)
+    );
+    for manifest in ["daemonset.yaml", "daemonset-kubernetes.yaml"] {
+        let text = shipped(&format!("../{manifest}"));
+        let objects = documents(&text).unwrap();
+        let set = objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap();
+        assert_eq!(monitor["metadata"]["namespace"], set["metadata"]["namespace"], "{manifest}");
+        let labels = &set["spec"]["template"]["metadata"]["labels"];
+        let wanted = spec["selector"]["matchLabels"].as_object().unwrap();
+        assert!(wanted.iter().all(|(key, value)| labels[key] == *value), "{manifest}: {labels}");
+        let job = labels[spec["jobLabel"].as_str().unwrap()].as_str().unwrap();
+        assert!(shipped("alerts.yml").contains(&format!("up{{job=\"{job}\"}}")), "{job}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prometheus.yml");
+    std::fs::write(&path, scrapes_of(spec).to_string()).unwrap();
+    promtool(&["check", "config", "--syntax-only", path.to_str().unwrap()], "");
+}
+
+/// The scrape configuration that the operator makes of a monitor's only endpoint; whatever the endpoint has besides
+/// is left, and refused.
+fn scrapes_of(spec: &Value) -> Value {
+    let mut endpoint = spec["podMetricsEndpoints"][0].as_object().unwrap().clone();
+    let mut take = |key: &str| endpoint.remove(key).unwrap_or_else(|| panic!("no {key}"));
+    let port = take("port");
+    let relabelings = take("relabelings");
+    let of_pods = relabelings.as_array().unwrap().iter().map(
+        |rule| json!({"source_labels": rule["sourceLabels"], "target_label": rule["targetLabel"]}),
+    );
+    let of_port = json!({"action": "keep", "source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": port});
+    let relabel: Vec<Value> = [of_port].into_iter().chain(of_pods).collect();
+    let config = json!({"scrape_configs": [{
+        "job_name": "humanz",
+        "metrics_path": take("path"),
+        "scheme": take("scheme"),
+        "scrape_interval": take("interval"),
+        "authorization": {"credentials": take("authorization")["credentials"]["key"]},
+        "tls_config": {"server_name": take("tlsConfig")["serverName"]},
+        "relabel_configs": relabel,
+    }]});
+    assert!(endpoint.is_empty(), "{endpoint:?}");
+    config
 }
 
 #[test]
