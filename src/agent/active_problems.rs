@@ -96,6 +96,13 @@ impl ActiveProblems {
         self.lock().get(&check).into_iter().flat_map(|found| found.values().cloned()).collect()
     }
 
+    /// How many there are, without what is only good to know.
+    pub fn count(&self) -> usize {
+        let all = self.lock();
+        let problems = all.values().flat_map(FoundProblems::values);
+        problems.filter(|problem| problem.severity() < Severity::Note).count()
+    }
+
     /// Everything: the worst first, causes before their effects.
     pub fn all(&self) -> Vec<Problem> {
         let mut all: Vec<Problem> =

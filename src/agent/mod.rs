@@ -9,6 +9,7 @@
 //! harm.
 
 pub mod counters;
+pub mod history;
 pub mod journal;
 pub mod readiness;
 pub mod shared_state;

@@ -9,6 +9,7 @@ mod disputed;
 mod files;
 mod flows;
 mod folders;
+mod history;
 mod members;
 mod networks;
 mod pod_answers;
@@ -19,6 +20,7 @@ mod rate_limit;
 mod reconcile;
 mod refused_settings;
 mod reload;
+mod sampling;
 mod settings;
 mod state;
 mod updates;
@@ -39,6 +41,7 @@ use crate::settings::exit::{self, Exit};
 
 pub use agent::Agent;
 pub use files::RuntimeFiles;
+pub use history::kept_history;
 pub use networks::kept_networks;
 pub use policy::kept_policies;
 pub use refused_settings::RefusedSettings;
@@ -75,6 +78,7 @@ impl Agent {
             self.publish();
             self.record_flows();
             self.announce();
+            self.follow_history();
         }
         self.shut_down();
         Ok(())
@@ -208,6 +212,7 @@ impl Agent {
             server.stop();
         }
         self.registry.save();
+        self.end_history();
         self.keep_policies(true);
         // Plugins go by the index until the next start.
         self.state.finish_pods_at = self.state.finish_pods_at.map(|_| Instant::now());

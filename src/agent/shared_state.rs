@@ -14,6 +14,7 @@ use crate::settings::{Settings, Texts};
 
 use crate::agent::active_problems::ActiveProblems;
 use crate::agent::counters::Counters;
+use crate::agent::history::History;
 use crate::agent::journal::Journal;
 use crate::agent::snapshot::AgentSnapshot;
 
@@ -34,6 +35,7 @@ pub struct SharedState {
     pub problems: ActiveProblems,
     /// The changes of late.
     pub journal: Journal,
+    history: Mutex<History>,
     counters: Mutex<Counters>,
     pub probes: Probes,
     /// Who connects to what.
@@ -53,6 +55,7 @@ impl SharedState {
             started: SystemTime::now(),
             problems: ActiveProblems::default(),
             journal: Journal::default(),
+            history: Mutex::default(),
             counters: Mutex::default(),
             probes: Probes::default(),
             flows: Arc::default(),
@@ -86,6 +89,11 @@ impl SharedState {
     /// What the loop counts.
     pub fn counters(&self) -> MutexGuard<'_, Counters> {
         lock(&self.counters)
+    }
+
+    /// What this host was like over time.
+    pub fn history(&self) -> MutexGuard<'_, History> {
+        lock(&self.history)
     }
 
     pub fn publish(&self, known: AgentSnapshot) {

@@ -64,6 +64,9 @@ pub fn serve(
         log::warn!("pods of another plugin are not known before the first new one: {error:#}");
     }
     own_pods::answer(&shared);
+    if !once {
+        *shared.history() = serve::kept_history(&settings.state_dir, &kernel.machine_id);
+    }
     let state = state(&registry, &settings, &name, &kernel, refused, &shared);
     if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");

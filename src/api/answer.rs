@@ -51,6 +51,7 @@ pub fn answer(shared: &SharedState, listener: Listener, request: &HttpRequest) -
         ("/v1/settings", Listener::Socket) => json(&settings(shared)),
         ("/v1/policies", Listener::Socket) => policies(shared),
         ("/v1/changes", Listener::Socket) if !request.head_only => return Answer::Changes,
+        ("/v1/history", Listener::Socket) => json(&*shared.history()),
         ("/v1/flows", Listener::Socket) => json(&shared.flows.reply()),
         ("/v1/drops", Listener::Socket) if !request.head_only => {
             match shared.flows.follow_drops() {
@@ -62,7 +63,7 @@ pub fn answer(shared: &SharedState, listener: Listener, request: &HttpRequest) -
         _ => Response::text(
             404,
             "there is /metrics, /healthz, /readyz; on the socket /v1/status, /v1/settings, /v1/policies, /v1/flows, \
-             /v1/changes, /v1/drops and /v1/matrix, too",
+             /v1/history, /v1/changes, /v1/drops and /v1/matrix, too",
         ),
     })
 }

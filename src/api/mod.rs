@@ -1,4 +1,4 @@
-//! The agent's HTTP API on its own host: `/v1/status`, `/v1/changes`, `/v1/flows`, `/v1/drops`, `/v1/matrix`,
+//! The agent's HTTP API on its own host: `/v1/status`, `/v1/changes`, `/v1/history`, `/v1/flows`, `/v1/drops`, `/v1/matrix`,
 //! `/metrics`, `/healthz`, `/readyz`.
 //!
 //! ```text

@@ -10,7 +10,7 @@ use anyhow::Context;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile;
 use crate::agent::reconcile::plugin::COPY;
-use crate::agent::{encryption_key, sysctl_record};
+use crate::agent::{encryption_key, history, sysctl_record};
 use crate::inspect::{last_policies, last_settings, port_profiles};
 use crate::ipam::{Store, calls};
 use crate::net::{Object, Problem, ProblemKind};
@@ -21,8 +21,9 @@ use crate::settings::Settings;
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
 /// there; other files are somebody else's.
-const STATE: [&str; 12] = [
+const STATE: [&str; 13] = [
     "state.json",
+    history::FILE,
     last_settings::FILE,
     encryption_key::FILE,
     encryption_key::REQUEST,

@@ -10,6 +10,7 @@ mod command_line;
 mod files;
 mod flows;
 mod health;
+mod history;
 mod hostports;
 mod keeping;
 mod leaving;

@@ -90,6 +90,7 @@ fn a_browser_shows_hosts_routes_addresses_and_changes() {
         "through a tunnel</title>",
         "2 interfaces of pods, 2 attached",
         "<td>default/a</td><td>10.244.",
+        "An agent ran for",
     ];
     let shown = drawn(host, &words);
     for text in ["2 used, 251 free", "added bridge humanz0", "(repaired)", "reconcile turns"] {
@@ -97,7 +98,27 @@ fn a_browser_shows_hosts_routes_addresses_and_changes() {
     }
     take(host, "page");
 
-    agents[0].stop();
+    // The agent that comes after has not made the bridge again.
+    agents[0].kill();
+    let file = "/var/lib/humanz/history.json";
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let past = format!("\"spans\":[[{},{},[5,1,3,77]],", now - 7200, now - 3600);
+    host.write(file, &host.read(file).unwrap().replacen("\"spans\":[", &past, 1));
+    let agent = Agent::start(host, &[("IPV6_SUBNET", "fd10::/48")]);
+    agent.wait_ready();
+    let changes = status(host)["changes"].to_string();
+    assert!(!changes.contains("added bridge humanz0"), "{changes}");
+    let words = [
+        "added bridge humanz0",
+        "at most 5 problems, 1 host not reached, 77 pods. An agent ran for 6",
+        ": 5 problems</title>",
+        "class=\"past lost\"",
+        ": 77 pods</title>",
+    ];
+    drawn(host, &words);
+    take(host, "history");
+
+    agent.stop();
     let shown = drawn(host, &["the agent does not answer: no agent serves this host"]);
     for text in ["What is shown", "asking the hosts", "asking the agent"] {
         assert!(!shown.contains(text), "{text} in {shown}");

@@ -174,7 +174,15 @@ fn nothing_but_get_and_head_of_known_paths_is_served() {
         assert_eq!(code(method, "/metrics"), "405", "{method}");
     }
     // What only root may read, on the socket.
-    for path in ["/v1/status", "/v1/changes", "/v1/matrix", "/../v1/status", "//v1/status", "/"] {
+    for path in [
+        "/v1/status",
+        "/v1/changes",
+        "/v1/history",
+        "/v1/matrix",
+        "/../v1/status",
+        "//v1/status",
+        "/",
+    ] {
         assert_eq!(code("GET", path), "404", "{path}");
     }
 }

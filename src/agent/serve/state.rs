@@ -27,6 +27,7 @@ use crate::agent::serve::announcement::Announcement;
 use crate::agent::serve::closed_subnets::ClosedSubnets;
 use crate::agent::serve::rate_limit::RepairRateLimit;
 use crate::agent::serve::refused_settings::RefusedSettings;
+use crate::agent::serve::sampling::Sampling;
 
 /// First wait before a failed reconcile is tried again; doubled up to the resync interval.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
@@ -102,6 +103,8 @@ pub struct AgentState {
     pub(super) new_pods: Option<NewPods>,
     /// What counts flows.
     pub(super) flows: Option<FlowRecorder>,
+    /// What the next sample of the history is made of.
+    pub(super) sampling: Sampling,
     /// New pods, whose plugins wait.
     pub(super) asked: Vec<PodRequest>,
     /// When to do what the answers about new pods did not wait for.
@@ -153,6 +156,7 @@ impl AgentState {
             networks: HostNetworks::default(),
             new_pods: None,
             flows: None,
+            sampling: Sampling::new(now),
             policy_file_due: Some(now),
             pods_due: None,
             asked: Vec::new(),

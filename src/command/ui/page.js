@@ -2,7 +2,7 @@
 // Everything on the page is put there as text: names and reasons come from other hosts.
 const $ = (id) => document.getElementById(id);
 const SHOWN = 200, FIRST = 10;
-let status = null;
+let status = null, earlier = [];
 
 function make(tag, text, name) {
   const node = document.createElement(tag);
@@ -122,7 +122,7 @@ function problems(s) {
 }
 
 function changes(s) {
-  const newest = s.changes.slice(-100).reverse();
+  const newest = [...earlier, ...s.changes].slice(-100).reverse();
   fill("changes", newest.map((change) => row(change.at.replace("T", " ").slice(0, 19), make("td", change.what, change.repair ? "repair" : ""), change.why + (change.repair ? " (repaired)" : ""))));
 }
 

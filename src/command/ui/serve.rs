@@ -104,6 +104,7 @@ async fn answer(request: &HttpRequest, named: bool, sources: &PageSources) -> Re
         "/page.js" => part("text/javascript; charset=utf-8", include_str!("page.js")),
         "/matrix.js" => part("text/javascript; charset=utf-8", include_str!("matrix.js")),
         "/map.js" => part("text/javascript; charset=utf-8", include_str!("map.js")),
+        "/history.js" => part("text/javascript; charset=utf-8", include_str!("history.js")),
         "/pods.js" => part("text/javascript; charset=utf-8", include_str!("pods.js")),
         "/flows.js" => part("text/javascript; charset=utf-8", include_str!("flows.js")),
         "/explain.js" => part("text/javascript; charset=utf-8", include_str!("explain.js")),
@@ -121,7 +122,7 @@ async fn answer(request: &HttpRequest, named: bool, sources: &PageSources) -> Re
             let source = Arc::clone(source);
             found(spawn_blocking(move || source()).await)
         }
-        path @ ("/v1/status" | "/v1/matrix") => {
+        path @ ("/v1/status" | "/v1/history" | "/v1/matrix") => {
             let (agent, path) = (sources.agent.clone(), path.to_owned());
             found(spawn_blocking(move || agent_socket::get(&agent, &path)).await)
         }
@@ -194,6 +195,7 @@ mod tests {
             include_str!("page.js"),
             include_str!("matrix.js"),
             include_str!("map.js"),
+            include_str!("history.js"),
             include_str!("pods.js"),
             include_str!("flows.js"),
             include_str!("explain.js"),
