@@ -38,7 +38,9 @@ const PACKET_PATH: [&str; 11] =
 /// look-ups of names that have not ended (25), pods of all hosts, on request (245), keys of WireGuard that are
 /// changed without loss (660), what a host decides about its blocks of networks, moved to pure files (320), what blocks
 /// were taken for, to those who change networks (28), VLANs of the bridge (523), profiles limit what pods receive (182), and CHECK looks
-/// at that (31), networks whose objects changed (35), parted functions (66), a host's history (207).
+/// at that (31), networks whose objects changed (35), parted functions (66), owners of blocks that are kept while keys change (104),
+/// interfaces that a meta plugin adds (72), locks that a call waits for in all (18), a host's history (207), late answers
+/// about new pods and changes of ours among all of tables (50).
 const PACKET_PATH_LINES: usize = 38_619;
 
 /// Clock, environment, files, sockets, streams and log.
