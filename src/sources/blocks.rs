@@ -47,6 +47,8 @@ pub struct BlocksUpdate {
     /// Those of them that another host had first.
     pub lost: BTreeSet<IpNetwork>,
     pub others: Arc<BTreeMap<NodeName, Vec<IpNetwork>>>,
+    /// Of the networks that were known: a block that is part of no other one is nobody's here.
+    pub pools: Vec<IpNetwork>,
     /// etcd was read in this life.
     pub is_read: bool,
     /// Pools of which no block is free.
@@ -233,7 +235,9 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
     }
 
     fn publish_with(&mut self, owned: &OwnedBlocks) {
-        let owners = self.session.owners(owned, &self.inputs.borrow());
+        let inputs = self.inputs.borrow();
+        let (owners, pools) = (self.session.owners(owned, &inputs), inputs.pools.clone());
+        drop(inputs);
         let BlockOwners { own, lost, others, mut problems } = owners;
         problems.extend(self.trouble.as_ref().map(|why| {
             let what = format!("not followed; those known before stay: {why}");
@@ -244,6 +248,7 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
             lost,
             is_read: self.session.is_read,
             others: Arc::new(others),
+            pools,
             exhausted: self.session.exhausted.clone(),
             trouble: self.trouble.clone(),
             problems,

@@ -21,6 +21,7 @@ mod many_hosts;
 mod meta_plugin;
 mod mute_agent;
 mod one_host;
+mod other_versions;
 mod own_node;
 mod pin_kills;
 mod pins;

@@ -30,7 +30,8 @@ pub fn reconcile(
     table: &mut CachedTable,
     applier: &mut Applier,
 ) -> Vec<Problem> {
-    let complete = run.in_sync && peer_routes.unresolved().is_empty();
+    let is_read = run.in_sync && run.networks.in_sync;
+    let complete = is_read && peer_routes.unresolved().is_empty();
     keep_table(run, ruleset(&spec(run, host_state, peer_routes)), complete, table, applier);
     let mut problems: Vec<Problem> =
         flowtable::reconcile(run, host_state, applier).into_iter().collect();

@@ -64,8 +64,11 @@ impl Agent {
             networks.served.in_sync = self.settings.policy.is_none();
             return;
         };
-        let in_sync = networks.heard.is_read || !follows;
-        let served = ServedNetworks::of(&known.networks, &networks.heard.own, in_sync);
+        let mut served = ServedNetworks::of(&known.networks, &networks.heard.own, !follows);
+        // What was heard before a network was known says nothing of its blocks.
+        let mut pools = served.pools.iter();
+        served.in_sync |=
+            networks.heard.is_read && pools.all(|pool| networks.heard.pools.contains(pool));
         if networks.served != served {
             networks.served = served;
             self.state.policy_view = None;
