@@ -12,17 +12,21 @@
 use humanz_test_support as support;
 
 mod leaks;
+mod tenants;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use leaks::{Count, count, grown};
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::cni::{Attachment, Network, PLUGINS};
 use support::pod::make_netns;
 use support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts};
+use tenants::{SETTINGS, Stop, Tenants};
 
 /// How long the hosts may take to be whole again.
 const WHOLE: Duration = Duration::from_secs(90);
@@ -38,7 +42,9 @@ const SILENCE: Duration = Duration::from_secs(5);
 struct Scene {
     pods: Vec<Pod>,
     agents: Vec<Agent>,
-    guest: Option<Agent>,
+    /// With a pod in a network of a tenant.
+    guest: Option<(Agent, Pod)>,
+    tenants: Arc<Tenants>,
     cluster: Cluster,
     longest: BTreeMap<&'static str, Duration>,
 }
@@ -106,12 +112,13 @@ impl Scene {
     fn start() -> Scene {
         let cluster = Cluster::new(4);
         let agents: Vec<Agent> =
-            cluster.hosts[..3].iter().map(|host| Agent::start(host, &[])).collect();
+            cluster.hosts[..3].iter().map(|host| Agent::start(host, SETTINGS)).collect();
         for agent in &agents {
             agent.wait_ready();
         }
         let pods = cluster.hosts[..3].iter().map(|host| Pod::add(host, "stays")).collect();
-        Scene { pods, agents, guest: None, cluster, longest: BTreeMap::new() }
+        let (tenants, longest) = (Arc::default(), BTreeMap::new());
+        Scene { pods, agents, guest: None, tenants, cluster, longest }
     }
 
     /// Pods are added, a failure happens, pods are deleted; others communicate meanwhile.
@@ -121,8 +128,9 @@ impl Scene {
         let pingers: Vec<Pinger> =
             pairs.iter().map(|(a, b)| Pinger::start(&self.pods[*a], self.pods[*b].v4())).collect();
         let passing = self.churn();
-        event(self);
-        self.whole();
+        self.while_tenants_start_pods(event);
+        self.tenants.whole(&self.cluster.hosts[..3]);
+        self.tenants.next(&self.cluster.hosts[0]);
         thread::scope(|scope| {
             for pod in passing {
                 scope.spawn(|| pod.delete());
@@ -133,6 +141,22 @@ impl Scene {
             let longest = self.longest.entry(what).or_default();
             *longest = gap.max(*longest);
         }
+    }
+
+    /// The failure, and its end, while pods in networks of tenants come and go.
+    fn while_tenants_start_pods(&mut self, event: fn(&mut Scene)) {
+        let hosts = self.cluster.hosts[..3].to_vec();
+        self.tenants.apply(&hosts[0]);
+        let tenants = Arc::clone(&self.tenants);
+        let stopped = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _stop = Stop(&stopped);
+            for host in &hosts {
+                scope.spawn(|| tenants.churn(host, &stopped));
+            }
+            event(self);
+            self.whole();
+        });
     }
 
     /// Two pods on each host, at once.
@@ -150,9 +174,10 @@ impl Scene {
     /// Every host has a route to every other.
     fn whole(&self) {
         let hosts = 3 + usize::from(self.guest.is_some());
-        for agent in self.agents.iter().chain(&self.guest) {
+        for agent in self.agents.iter().chain(self.guest.iter().map(|(agent, _)| agent)) {
             eventually(&format!("{} has all routes", agent.host.name()), WHOLE, || {
-                let routes = facts::routes(&agent.host);
+                let mut routes = facts::routes(&agent.host);
+                routes.retain(|to, _| to.starts_with("10.244."));
                 let rules = agent.host.run("nft list table inet humanz").succeeded();
                 match routes.len() == hosts - 1 && rules {
                     true => Ok(()),
@@ -170,7 +195,7 @@ impl Scene {
         agent.kill();
         let host = agent.host.clone();
         drop(agent);
-        self.agents.push(Agent::start(&host, &[]));
+        self.agents.push(Agent::start(&host, SETTINGS));
         self.agents[2].wait_ready();
     }
 
@@ -210,19 +235,22 @@ impl Scene {
             let there = 3 + usize::from(self.guest.is_some());
             if hosts == there { Ok(()) } else { Err(format!("{hosts} hosts")) }
         });
+        self.tenants.apply(&self.cluster.hosts[0]);
     }
 
     /// The fourth host starts its agent, or gives its subnet back and is taken off.
     fn join_or_leave(&mut self) {
         match self.guest.take() {
             None => {
-                let guest = Agent::start(&self.cluster.hosts[3], &[]);
+                let guest = Agent::start(&self.cluster.hosts[3], SETTINGS);
                 guest.wait_ready();
-                self.guest = Some(guest);
+                let pod = tenants::started(&guest.host, "blue/guest");
+                self.guest = Some((guest, pod));
             }
-            Some(guest) => {
+            Some((guest, pod)) => {
+                pod.delete();
                 guest.stop();
-                Agent::run(&guest.host, "uninstall --release", &[]).ok();
+                Agent::run(&guest.host, "uninstall --release", SETTINGS).ok();
             }
         }
     }
@@ -242,6 +270,7 @@ impl Scene {
             self.join_or_leave();
         }
         self.whole();
+        self.tenants.no_blocks(&self.cluster);
         // After a loss of data an agent notices within ten seconds that its etcd lease is gone.
         eventually("every agent shows that it lives", WHOLE, || {
             let alive = self.cluster.etcd.list("/humanz/v1/alive/").len();
@@ -279,7 +308,13 @@ fn kill_plugins_on(host: &Node) {
     for (number, milliseconds) in [1, 2, 4, 7, 11, 16].into_iter().enumerate() {
         let name = format!("killed{number}");
         make_netns(host, &name);
-        let of = Attachment::new(&name);
+        let of = match number % 2 {
+            0 => Attachment::new(&name),
+            _ => {
+                let of = tenants::attachment("blue/killed", json!({}));
+                Attachment { container: name.clone(), netns: format!("/run/netns/{name}"), ..of }
+            }
+        };
         for verb in ["ADD", "DEL"] {
             let (_, conf) = network.invocation(verb, &network.plugins[0], Some(&of), &Value::Null);
             host.write("/tmp/killed.json", &conf);
