@@ -1,10 +1,8 @@
 //! Pure. Everything that is known of a cluster from its API, and what that says of this host.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnetwork::IpNetwork;
 use serde_json::Value;
 
 use crate::kube::{Heard, ObjectKey, Resource};
@@ -15,12 +13,13 @@ use crate::policy::read::cluster::Cluster;
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::read::pod::Pod;
 use crate::policy::{
-    Endpoint, Networks, ObjectName, ObjectSource, PolicySnapshot, Provider, Rules, SourceUpdate,
+    Endpoint, ObjectName, ObjectSource, PolicySnapshot, Provider, Rules, SourceUpdate,
 };
 use crate::sources::custom_resource::{unused, without_networks};
 use crate::sources::doubtful::with_denials;
 use crate::sources::find::{ClusterPods, find, needed};
 use crate::sources::item::{HostNode, Item};
+use crate::sources::refused_pods::{PROBLEMS_LIMIT, limited, refuse, without_address};
 
 /// Which pods are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,9 +61,6 @@ struct ClusterEndpoints {
     /// With an address, by namespace.
     others: BTreeMap<ObjectName, Vec<Endpoint>>,
 }
-
-/// Problems of pods and nodes that are listed.
-const PROBLEMS_LIMIT: usize = 100;
 
 impl ClusterState {
     /// Nothing yet. `ruling`: the source of groups, networks and so on.
@@ -320,39 +316,10 @@ impl ClusterState {
     }
 }
 
-/// Takes from `pod` the addresses outside its node's `subnets`, if these are known: a node can only
-/// speak of its own pods.
-fn refuse(pod: &mut Pod, subnets: &[IpNetwork]) -> Option<Problem> {
-    let has = |address: &IpAddr| {
-        subnets.is_empty() || subnets.iter().any(|subnet| subnet.contains(*address))
-    };
-    let foreign = pod.addresses.iter().copied().find(|address| !has(address))?;
-    pod.addresses.retain(has);
-    let subject = Object::named(format!("pod {}/{}", pod.namespace, pod.name));
-    let what = format!("address {foreign} is ignored: it is not in a subnet of its node");
-    Some(Problem::new(ProblemKind::Policy, subject, what))
-}
-
-/// The first of them, and how many more there are.
-fn limited(mut refused: Vec<Problem>) -> Vec<Problem> {
-    let more = refused.len().saturating_sub(PROBLEMS_LIMIT);
-    refused.truncate(PROBLEMS_LIMIT);
-    if more > 0 {
-        let what = format!("{more} more pods have addresses or groups that are not theirs");
-        refused.push(Problem::new(ProblemKind::Policy, Object::named("pods"), what));
-    }
-    refused
-}
-
-/// A pod that asks for a network where there are none.
-fn without_address(pod: &Endpoint) -> Option<Problem> {
-    let network = pod.network.as_ref().filter(|network| **network != Networks::default_name())?;
-    let what = format!("network {network} has no addresses here: the pod has one of its node's");
-    Some(Problem::new(ProblemKind::Policy, Object::named(format!("pod {pod}")), what))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use serde_json::{Value, json};
 
     use super::*;

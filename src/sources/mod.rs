@@ -9,7 +9,7 @@
 //! - `own_members`, `published`: those of this host, and what is noted of that
 //! - `blocks`, `kept_blocks`: blocks of tenants' networks that hosts have, through etcd
 //! - `following`: starts and ends them
-//! - `item`, `custom_resource`, `cluster_state`, `find`, `doubtful`: what is kept of objects of the API, and what they say, pure
+//! - `item`, `custom_resource`, `cluster_state`, `find`, `doubtful`, `refused_pods`: what is kept of objects of the API, and what they say, pure
 //! - `stored`, `change`, `references`, `other_use`: keys and values of policies in etcd, pure
 //! - `publication`, `shared`, `inputs`: keys and values of members, and what a host says and needs, pure
 
@@ -34,6 +34,7 @@ mod publication;
 pub mod published;
 mod ranges;
 mod references;
+mod refused_pods;
 mod shared;
 mod stored;
 

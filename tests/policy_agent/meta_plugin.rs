@@ -6,7 +6,7 @@ use crate::etcd::{FROM_ETCD, apply};
 use crate::support::cni::{Attachment, Failure, Network};
 use crate::support::ping::round_trip;
 use crate::support::{Agent, Cluster, Node, Place, Pod, facts, soon};
-use crate::tenants::{add, is_in, namespace, network, try_add, two_tenants};
+use crate::tenants::{add, is_in, namespace, network, try_add, with_two_networks};
 
 const STORE: &str = "/run/humanz/ipam/humanz";
 const PLANS: &str = "/run/humanz/ipam/.networks.json";
@@ -44,11 +44,7 @@ fn stored(host: &Node, interface: &Pod) -> usize {
 fn a_meta_plugin_adds_and_removes_interfaces_in_networks_of_tenants() {
     let cluster = Cluster::new(2);
     let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
-    let more = [
-        network("blue/back", json!({"subnets": ["10.34.0.0/16", "fd00:34::/64"]})),
-        namespace("shop", json!({"tenant": "blue", "network": "front", "allow": ["back"]})),
-    ];
-    apply(h1, &[two_tenants(), more.into()].concat());
+    apply(h1, &with_two_networks());
     let agents = cluster.start_agents(FROM_ETCD);
     let front = add(h2, "shop/front");
     let back = try_add(h2, "shop/back", json!({"humanz.io/network": "back"})).unwrap();

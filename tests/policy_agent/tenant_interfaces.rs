@@ -8,7 +8,9 @@ use crate::etcd::{FROM_ETCD, apply};
 use crate::support::cni::Network;
 use crate::support::ping::round_trip;
 use crate::support::{Agent, Cluster, Node, Place, Pod, facts, soon};
-use crate::tenants::{add, blocks, is_in, namespace, network, small, try_add, two_tenants};
+use crate::tenants::{
+    add, blocks, is_in, namespace, small, try_add, two_tenants, with_two_networks,
+};
 
 fn networks(list: &str) -> Value {
     json!({"humanz.io/networks": list})
@@ -33,11 +35,7 @@ fn pings(from: &Pod, more: &str, to: IpAddr) -> bool {
 fn a_pod_has_an_interface_in_each_network_that_it_lists() {
     let cluster = Cluster::new(2);
     let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
-    let more = [
-        network("blue/back", json!({"subnets": ["10.34.0.0/16", "fd00:34::/64"]})),
-        namespace("shop", json!({"tenant": "blue", "network": "front", "allow": ["back"]})),
-    ];
-    apply(h1, &[two_tenants(), more.into()].concat());
+    apply(h1, &with_two_networks());
     let agents = cluster.start_agents(FROM_ETCD);
     let both = try_add(h1, "shop/both", networks("front,back@eth1")).unwrap();
     let front = add(h2, "shop/front");

@@ -37,6 +37,15 @@ pub fn two_tenants() -> Vec<Value> {
     ]
 }
 
+/// The same, with a further network of one of them and a namespace that may have both.
+pub fn with_two_networks() -> Vec<Value> {
+    let more = [
+        network("blue/back", json!({"subnets": ["10.34.0.0/16", "fd00:34::/64"]})),
+        namespace("shop", json!({"tenant": "blue", "network": "front", "allow": ["back"]})),
+    ];
+    [two_tenants(), more.into()].concat()
+}
+
 /// A pod `namespace/name` that says this of itself.
 pub fn try_add(host: &Node, pod: &str, annotations: Value) -> Result<Pod, Box<Failure>> {
     let (namespace, name) = pod.split_once('/').unwrap();
