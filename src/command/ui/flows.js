@@ -2,13 +2,6 @@
 // Who connects to what: a table, and a drawing of it; the table has everything that the drawing has.
 const FLOWS_SHOWN = 100, FLOWS_DRAWN = 24, FLOW_LINE = 22, FLOW_WIDTH = 760, FLOW_SIDE = 250;
 
-function flowShape(tag, values, text) {
-  const node = document.createElementNS($("flows-drawing").namespaceURI, tag);
-  for (const [name, value] of Object.entries(values)) node.setAttribute(name, value);
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
 function shortName(text) { return text.length > 34 ? text.slice(0, 33) + "…" : text; }
 
 // One line for each pair of ends, the busiest ones; dashed where something is denied.
@@ -34,12 +27,12 @@ function drawFlows(flows) {
   drawing.setAttribute("viewBox", "0 0 " + FLOW_WIDTH + " " + height);
   const y = (list, name) => list.indexOf(name) * FLOW_LINE + 16;
   for (const pair of drawn) {
-    const line = flowShape("line", { x1: FLOW_SIDE, x2: FLOW_WIDTH - FLOW_SIDE, y1: y(left, pair.from) - 4, y2: y(right, pair.to) - 4, class: pair.denied ? "flow denied" : "flow" });
-    line.append(flowShape("title", {}, pair.from + " → " + pair.to + ": " + pair.count + (pair.denied ? ", some denied" : "")));
+    const line = svgShape("line", { x1: FLOW_SIDE, x2: FLOW_WIDTH - FLOW_SIDE, y1: y(left, pair.from) - 4, y2: y(right, pair.to) - 4, class: pair.denied ? "flow denied" : "flow" });
+    line.append(svgShape("title", {}, pair.from + " → " + pair.to + ": " + pair.count + (pair.denied ? ", some denied" : "")));
     parts.push(line);
   }
-  for (const name of left) parts.push(flowShape("text", { x: FLOW_SIDE - 6, y: y(left, name), "text-anchor": "end" }, shortName(name)));
-  for (const name of right) parts.push(flowShape("text", { x: FLOW_WIDTH - FLOW_SIDE + 6, y: y(right, name) }, shortName(name)));
+  for (const name of left) parts.push(svgShape("text", { x: FLOW_SIDE - 6, y: y(left, name), "text-anchor": "end" }, shortName(name)));
+  for (const name of right) parts.push(svgShape("text", { x: FLOW_WIDTH - FLOW_SIDE + 6, y: y(right, name) }, shortName(name)));
   drawing.replaceChildren(...parts);
 }
 

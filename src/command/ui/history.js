@@ -3,13 +3,6 @@
 const DAY = 86400, PAST_WIDTH = 760, PAST_SIDE = 150, PAST_ROW = 40;
 const PAST_ROWS = [["problems", 0, "problems"], ["hosts not reached", 1, "lost"], ["pods", 3, ""]];
 
-function pastShape(tag, values, text) {
-  const node = document.createElementNS($("history").namespaceURI, tag);
-  for (const [name, value] of Object.entries(values)) node.setAttribute(name, value);
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
 function pastTime(seconds) { return new Date(seconds * 1000).toISOString().replace("T", " ").slice(0, 16); }
 
 // The day that ends with the newest sample, whatever the clock of this browser says. Of a time that the host's clock
@@ -22,14 +15,14 @@ function lastDay(found) {
 
 function pastRow([name, at, kind], place, day, x) {
   const most = Math.max(1, ...day.spans.map((span) => span.counts[at])), bottom = (place + 1) * PAST_ROW;
-  const parts = [pastShape("text", { x: PAST_SIDE - 8, y: bottom - 4, "text-anchor": "end" }, name)];
+  const parts = [svgShape("text", { x: PAST_SIDE - 8, y: bottom - 4, "text-anchor": "end" }, name)];
   for (const span of day.spans) {
     const height = span.counts[at] / most * (PAST_ROW - 8), width = Math.max(1, x(span.until) - x(span.from));
     const box = { x: x(span.from), width, class: "past known", y: bottom - 1, height: 1 };
-    parts.push(pastShape("rect", box));
+    parts.push(svgShape("rect", box));
     if (height === 0) continue;
-    const step = pastShape("rect", { ...box, class: "past " + kind, y: bottom - height, height });
-    step.append(pastShape("title", {}, pastTime(span.from) + " to " + pastTime(span.until) + ": " + span.counts[at] + " " + name));
+    const step = svgShape("rect", { ...box, class: "past " + kind, y: bottom - height, height });
+    step.append(svgShape("title", {}, pastTime(span.from) + " to " + pastTime(span.until) + ": " + span.counts[at] + " " + name));
     parts.push(step);
   }
   return parts;
@@ -37,12 +30,12 @@ function pastRow([name, at, kind], place, day, x) {
 
 function pastChanges(day, x) {
   const changes = [...earlier, ...((status && status.changes) || [])], top = PAST_ROWS.length * PAST_ROW + 10;
-  const parts = [pastShape("text", { x: PAST_SIDE - 8, y: top + 14, "text-anchor": "end" }, "changes")];
+  const parts = [svgShape("text", { x: PAST_SIDE - 8, y: top + 14, "text-anchor": "end" }, "changes")];
   for (const change of changes) {
     const at = Date.parse(change.at) / 1000;
     if (!(at > day.end - DAY)) continue;
-    const mark = pastShape("rect", { x: Math.min(x(at), PAST_WIDTH - 2), y: top, width: 2, height: 18, class: change.repair ? "past repair" : "past" });
-    mark.append(pastShape("title", {}, pastTime(at) + ": " + change.what));
+    const mark = svgShape("rect", { x: Math.min(x(at), PAST_WIDTH - 2), y: top, width: 2, height: 18, class: change.repair ? "past repair" : "past" });
+    mark.append(svgShape("title", {}, pastTime(at) + ": " + change.what));
     parts.push(mark);
   }
   return parts;
@@ -60,7 +53,7 @@ function showHistory(found) {
   const day = lastDay(found), x = (at) => PAST_SIDE + (at - day.end + DAY) / DAY * (PAST_WIDTH - PAST_SIDE);
   $("history").toggleAttribute("hidden", day.spans.length === 0);
   $("history-note").textContent = day.spans.length ? pastWords(day) : "nothing has been seen yet";
-  const axis = [18, 12, 6].map((hours) => pastShape("text", { x: x(day.end - hours * 3600), y: 174, "text-anchor": "middle" }, hours + " h ago"));
+  const axis = [18, 12, 6].map((hours) => svgShape("text", { x: x(day.end - hours * 3600), y: 174, "text-anchor": "middle" }, hours + " h ago"));
   $("history").replaceChildren(...PAST_ROWS.flatMap((one, place) => pastRow(one, place, day, x)), ...pastChanges(day, x), ...axis);
   if (status) changes(status);
 }

@@ -3,13 +3,6 @@
 // lines with faults are drawn, and only the hosts at their ends are labelled. The tables below it have the same.
 const MAP_WIDTH = 760, MAP_HEIGHT = 520, MAP_MARGIN = 170;
 
-function mapShape(tag, values, text) {
-  const node = document.createElementNS($("map").namespaceURI, tag);
-  for (const [name, value] of Object.entries(values)) node.setAttribute(name, value);
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
 // Where each host is: clockwise from the top, this host first.
 function places(m) {
   const names = [...m.rows, ...m.untold].map((row) => row.host).filter((name) => name !== m.host);
@@ -52,8 +45,8 @@ function mapLines(m, places, drawn) {
     const [from, to] = [places.get(pair.from), places.get(pair.to)];
     const other = pair.from === m.host ? pair.to : pair.to === m.host ? pair.from : null;
     const through = other !== null && tunnels.has(other);
-    const line = mapShape("line", { x1: from.x, y1: from.y, x2: to.x, y2: to.y, class: "way " + pair.kind + (through ? " tunnel" : "") });
-    line.append(mapShape("title", {}, pair.words.join("; ") + (through ? "; through a tunnel" : "")));
+    const line = svgShape("line", { x1: from.x, y1: from.y, x2: to.x, y2: to.y, class: "way " + pair.kind + (through ? " tunnel" : "") });
+    line.append(svgShape("title", {}, pair.words.join("; ") + (through ? "; through a tunnel" : "")));
     return line;
   });
 }
@@ -62,12 +55,12 @@ function mapHosts(m, places, labelled) {
   const down = ill(m), silent = new Map(m.untold.map((other) => [other.host, other.why]));
   return [...places].flatMap(([name, at]) => {
     const kind = down.has(name) ? "lost" : silent.has(name) ? "unknown" : "well";
-    const dot = mapShape("circle", { cx: at.x, cy: at.y, r: name === m.host ? 8 : labelled(name) ? 6 : 3, class: "host " + kind });
+    const dot = svgShape("circle", { cx: at.x, cy: at.y, r: name === m.host ? 8 : labelled(name) ? 6 : 3, class: "host " + kind });
     const why = down.has(name) ? "most hosts do not reach it well" : silent.get(name) || "reports";
-    dot.append(mapShape("title", {}, name + (name === m.host ? " (this host)" : "") + ": " + why));
+    dot.append(svgShape("title", {}, name + (name === m.host ? " (this host)" : "") + ": " + why));
     if (!labelled(name)) return [dot];
     const right = at.x > MAP_WIDTH / 2 + 1, middle = Math.abs(at.x - MAP_WIDTH / 2) <= 1;
-    const label = mapShape("text", {
+    const label = svgShape("text", {
       x: at.x + (middle ? 0 : right ? 12 : -12), y: at.y + (middle ? (at.y < MAP_HEIGHT / 2 ? -12 : 22) : 4),
       "text-anchor": middle ? "middle" : right ? "start" : "end",
     }, name.length > 14 ? name.slice(0, 13) + "…" : name);

@@ -4,6 +4,14 @@ const $ = (id) => document.getElementById(id);
 const SHOWN = 200, FIRST = 10;
 let status = null, earlier = [];
 
+// A part of a drawing.
+function svgShape(tag, values, text) {
+  const node = document.createElementNS($("map").namespaceURI, tag);
+  for (const [name, value] of Object.entries(values)) node.setAttribute(name, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
 function make(tag, text, name) {
   const node = document.createElement(tag);
   if (text !== undefined && text !== null) node.textContent = text;
