@@ -95,7 +95,7 @@ pub fn at_start(settings: &Settings, host: &NodeName) -> Option<HostKnowledge> {
 pub fn published(settings: &Settings, host: &NodeName) -> Published {
     match &settings.source {
         Source::Etcd { server, roots } => {
-            published::read(&settings.state_dir, &PublishedAt::of(server, roots, host))
+            published::read(&settings.state_dir, &PublishedAt::of(server, roots, host)).0
         }
         _ => Published::default(),
     }

@@ -28,6 +28,8 @@ pub struct Policies {
     snapshots: BTreeMap<Provider, Arc<PolicySnapshot>>,
     problems: BTreeMap<Provider, Vec<Problem>>,
     states: BTreeMap<Provider, SourceState>,
+    /// Groups that may have members on other hosts which are not known.
+    partly: BTreeSet<Selector>,
     merged: Option<Arc<PolicySnapshot>>,
     /// Once every source has said something, one more does not hold up the others.
     were_known: bool,
@@ -101,7 +103,8 @@ impl Policies {
     }
 
     /// Takes over the members on other hosts; true if that changes what holds. Those of `unread` selectors,
-    /// which are needed and have not been read in this life, stay as they were.
+    /// which are needed and have not been read in this life, stay as they were; selectors in both have members
+    /// that nobody knows.
     pub fn take_members(
         &mut self,
         mut members: Members,
@@ -109,6 +112,7 @@ impl Policies {
         problems: Vec<Problem>,
     ) -> bool {
         let before = self.snapshots.remove(&Provider::Members).unwrap_or_default();
+        self.partly = unread.iter().filter(|it| members.contains_key(*it)).cloned().collect();
         for (selector, found) in &before.members {
             if unread.contains(selector) {
                 members.entry(selector.clone()).or_insert_with(|| found.clone());
@@ -192,7 +196,8 @@ impl Policies {
         let mut groups: BTreeSet<_> =
             self.merged.iter().flat_map(|known| denied(&known.rules)).collect();
         match self.snapshots.get(&Provider::Members) {
-            Some(said) => groups.retain(|group| !said.members.contains_key(group)),
+            Some(said) => groups
+                .retain(|group| !said.members.contains_key(group) || self.partly.contains(group)),
             None if self.wanted.contains(&Provider::Members) => {}
             None => groups.clear(),
         }

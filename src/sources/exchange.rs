@@ -4,7 +4,8 @@
 //! Each host writes below its own name, where its role lets nobody else write; it announces each change at
 //! the group, where every host may write. A reader watches the announcements of its groups and reads what
 //! was announced from the host's own keys: an announcement says where to look, never what is there. So a
-//! member goes only when its host says so.
+//! member goes only when its host says so, and comes only by what is newer than all that its host said
+//! before: an etcd that was restored from an older state changes nothing of a host whose agent is down.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -21,15 +22,26 @@ use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::event_loop::{self, EventLoop};
 use crate::policy::Selector;
-use crate::sources::exchanged::{
-    ExchangeInputs, ExchangeStart, Exchanged, HEARD, HeardMembers, retry,
-};
+use crate::sources::exchanged::{ExchangeInputs, ExchangeStart, Exchanged, HeardMembers, retry};
+use crate::sources::generations::{self, HeardGenerations};
+use crate::sources::heard;
 use crate::sources::own_members::Writer;
+use crate::sources::published::PublishedAt;
 use crate::sources::ranges::WrittenValue;
-use crate::sources::shared::{GroupId, SharedFault, VALUE_LIMIT, owners, read};
+use crate::sources::shared::{self, GroupId, Hosts, SharedFault, VALUE_LIMIT, owners, read};
 
 /// Wait before a group that too many hosts announce is read again.
 const CROWDED: Duration = Duration::from_secs(60);
+
+/// Time between two looks at hosts of which etcd has less than was heard. A host that publishes again waits
+/// longer, 15 s, before it takes others to have heard of that.
+const BEHIND: Duration = Duration::from_secs(5);
+
+/// Time between two notes of the generations that were heard …
+const NOTED: Duration = Duration::from_secs(1);
+
+/// … and so much more for each host: 10,000 are 250 kB.
+const NOTED_HOST: Duration = Duration::from_millis(1);
 
 /// Announcements of a group that are read beside two for each host.
 const SPARE: usize = 1000;
@@ -87,16 +99,24 @@ struct GroupReader<'a, P> {
     inputs: latest::Receiver<ExchangeInputs>,
     publish: P,
     /// The values of all places that were announced, as they are in etcd.
-    values: BTreeMap<MembersKey, WrittenValue>,
+    values: BTreeMap<MembersKey, Vec<u8>>,
     /// Groups that have been read.
     known: BTreeSet<GroupId>,
     /// Groups that were needed when etcd answered last, or the agent before had in force: while etcd is away the next
     /// pod that needs one finds the members that were known.
     held: BTreeMap<GroupId, Selector>,
+    /// The groups that are needed.
+    groups: BTreeMap<GroupId, Selector>,
     /// Groups that more hosts announce than there are.
     crowded: BTreeSet<Selector>,
-    /// The last revision of etcd that was seen.
-    revision: i64,
+    heard: HeardGenerations,
+    /// etcd was not asked for all of `heard` since it was away: it may have older ones.
+    is_unsure: bool,
+    /// Groups that were read first while a host was behind: what it said of them is not known.
+    partly: BTreeSet<GroupId>,
+    at: PublishedAt,
+    /// When `heard` may be written to disk again.
+    note_at: Instant,
     /// etcd was away, and is back.
     returned: &'a Notify,
     trouble: Option<String>,
@@ -111,8 +131,10 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         publish: P,
         returned: &'a Notify,
     ) -> Self {
-        let (values, known, crowded, trouble, published, revision) = Default::default();
+        let (values, known, crowded, partly, trouble, published, groups) = Default::default();
         let held = by_id(start.kept.keys());
+        let at = PublishedAt::of(&start.etcd, &start.roots, &start.host);
+        let heard = HeardGenerations::new(heard::read(&start.state_dir, &at));
         GroupReader {
             etcd,
             start,
@@ -121,9 +143,14 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
             values,
             known,
             held,
+            groups,
             crowded,
+            heard,
+            is_unsure: true,
+            partly,
+            at,
+            note_at: Instant::now(),
             returned,
-            revision,
             trouble,
             published,
         }
@@ -137,6 +164,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                 Ok(()) => failures = 0,
                 Err(error) => {
                     failures += 1;
+                    self.is_unsure = true;
                     self.trouble = Some(error.to_string());
                     self.publish();
                     sleep(retry(failures)).await;
@@ -148,6 +176,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
     async fn follow(&mut self, failures: &mut u32) -> Result<(), EtcdError> {
         let read_for = self.inputs.borrow_and_update().clone();
         let groups = by_id(read_for.needed.iter());
+        self.groups.clone_from(&groups);
         self.values.retain(|(group, _), _| groups.contains_key(group));
         self.known.retain(|group| groups.contains_key(group));
         let roots = &self.start.roots;
@@ -155,6 +184,9 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         let hosts = Arc::clone(&self.inputs.borrow().hosts);
         // A host that needs no group has to hear, too, that etcd was away: others read what it publishes.
         let own = roots.members_of(&self.start.host);
+        if !hosts.is_empty() {
+            self.heard.retain(|host| hosts.contains_key(host));
+        }
         let limit = 2 * hosts.len() + SPARE;
         let announced = groups.keys().map(|group| (range(group), limit));
         let ranges: Vec<_> = announced.chain([(own.clone(), 0)]).collect();
@@ -175,28 +207,19 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         if *failures > 0 {
             self.returned.notify_one();
         }
-        let is_older = from < self.revision;
-        self.revision = from;
         places.extend(self.kept_places(&groups));
-        if is_older || !self.read(places).await? {
-            self.wait_for_hosts().await;
-            return Ok(());
-        }
+        let unsure = std::mem::take(&mut self.is_unsure).then(|| self.heard.hosts());
+        self.read(places, unsure.unwrap_or_default()).await?;
+        let kept = |group: &GroupId| self.start.kept.contains_key(&groups[group]);
+        let first = groups.keys().filter(|group| !self.known.contains(*group) && !kept(group));
+        self.partly.extend(first.cloned());
+        self.end_partly();
         self.known.extend(groups.keys().cloned());
         self.held = groups.clone();
         (self.trouble, *failures) = (None, 0);
         self.publish();
         let ranges: Vec<String> = groups.keys().map(range).chain([own]).collect();
         self.watch(&ranges, from + 1, &read_for).await
-    }
-
-    /// etcd has older data: hosts say again what they said since. Until then what was known is better.
-    async fn wait_for_hosts(&mut self) {
-        self.values.values_mut().for_each(|value| value.revision = 0);
-        let wait = format!("etcd has older data than before; what it says holds after {HEARD:?}");
-        self.trouble = Some(wait);
-        self.publish();
-        sleep(HEARD).await;
     }
 
     /// Where the members stood that are in force, of groups that have not been read yet: every host may
@@ -222,22 +245,25 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
     ) -> Result<(), EtcdError> {
         let mut watch = self.etcd.watch_ranges(ranges, from).await?;
         let again = Instant::now() + CROWDED;
+        let mut look = Instant::now() + BEHIND;
         let mut inputs = self.inputs.clone();
         loop {
             tokio::select! {
                 keys = watch.next() => {
                     let keys = keys?;
-                    self.revision = self.revision.max(watch.revision);
                     if keys.is_empty() {
                         continue;
                     }
                     let places = keys.iter().filter_map(|put| self.place(&put.key)).collect();
-                    if !self.read(places).await? {
-                        self.wait_for_hosts().await;
-                        return Ok(());
-                    }
+                    self.read(places, BTreeSet::new()).await?;
                     self.publish();
                 }
+                () = sleep_until(look), if !self.heard.behind().is_empty() => {
+                    look = Instant::now() + BEHIND;
+                    self.read_behind().await?;
+                    self.publish();
+                }
+                () = sleep_until(self.note_at), if !self.heard.is_noted() => self.note(),
                 () = sleep_until(again), if !self.crowded.is_empty() => return Ok(()),
                 changed = inputs.changed() => {
                     let other = {
@@ -260,33 +286,96 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         (host != self.start.host).then_some((GroupId::parse(group)?, host))
     }
 
-    /// Reads `places` of hosts that there are. Takes nothing and gives false if one was written before what is
-    /// known of it: the revision of an older etcd may have overtaken the one before by other writes.
-    async fn read(&mut self, places: BTreeSet<MembersKey>) -> Result<bool, EtcdError> {
+    /// Reads `places` of hosts that there are, and all places of a host that was behind. What is older than what
+    /// that host said before is not taken.
+    /// The generations of `more` hosts are compared, too.
+    async fn read(
+        &mut self,
+        mut places: BTreeSet<MembersKey>,
+        more: BTreeSet<NodeName>,
+    ) -> Result<(), EtcdError> {
         let hosts = Arc::clone(&self.inputs.borrow().hosts);
-        let places: Vec<MembersKey> =
-            places.into_iter().filter(|(_, host)| hosts.contains_key(host)).collect();
+        places.retain(|(_, host)| hosts.contains_key(host));
+        let mut read = more;
+        read.extend(places.iter().map(|(_, host)| host.clone()));
+        for host in read.intersection(self.heard.behind()) {
+            places.extend(self.groups.keys().map(|group| (group.clone(), host.clone())));
+        }
         let key = |(group, host): &MembersKey| self.start.roots.members(host, group.as_str());
-        let keys: Vec<String> = places.iter().map(key).collect();
-        let found = self.etcd.values(&keys).await?;
-        let is_older = |(place, value): (&MembersKey, &Option<WrittenValue>)| {
-            let known = self.values.get(place).zip(value.as_ref());
-            known.is_some_and(|(known, now)| now.revision < known.revision)
-        };
-        if places.iter().zip(&found).any(is_older) {
-            return Ok(false);
+        let generation = |host: &NodeName| self.start.roots.members_generation(host);
+        // The generations last: a value is never newer than the one that is read with it, nor from before a
+        // restore that this one does not show.
+        let keys: Vec<String> = places.iter().map(key).chain(read.iter().map(generation)).collect();
+        let mut found = self.etcd.values(&keys).await?;
+        let generations = found.split_off(places.len());
+        for (host, value) in read.iter().zip(generations) {
+            let value = value.as_ref().map(|value| &*value.bytes);
+            self.heard.hear(host, generations::parse(value));
         }
         for (place, value) in places.into_iter().zip(found) {
+            if self.heard.behind().contains(&place.1) {
+                self.keep(place, &hosts);
+                continue;
+            }
             match value {
                 Some(mut value) => {
                     // Any longer one says nothing.
                     value.bytes.truncate(VALUE_LIMIT + 1);
-                    self.values.insert(place, value);
+                    self.values.insert(place, value.bytes);
                 }
                 None => drop(self.values.remove(&place)),
             }
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// Looks whether hosts that were behind have said again what they say.
+    async fn read_behind(&mut self) -> Result<(), EtcdError> {
+        let hosts: Vec<NodeName> = self.heard.behind().iter().cloned().collect();
+        let keys = hosts.iter().map(|host| self.start.roots.members_generation(host));
+        let found = self.etcd.values(&keys.collect::<Vec<_>>()).await?;
+        let is_back = |(host, value): &(NodeName, Option<WrittenValue>)| {
+            let value = value.as_ref().map(|value| &*value.bytes);
+            self.heard.is_current(host, generations::parse(value))
+        };
+        let back = hosts.into_iter().zip(found).filter(is_back);
+        let places = back.flat_map(|(host, _)| {
+            self.groups.keys().map(move |group| (group.clone(), host.clone()))
+        });
+        self.read(places.collect(), BTreeSet::new()).await?;
+        self.end_partly();
+        Ok(())
+    }
+
+    /// All hosts have said again what they say: nothing is unknown of any group.
+    fn end_partly(&mut self) {
+        if self.heard.behind().is_empty() {
+            self.partly.clear();
+        }
+    }
+
+    /// What was in force of the members at `place`, if this agent has not read them since its start: etcd has older
+    /// ones.
+    fn keep(&mut self, place: MembersKey, hosts: &Hosts) {
+        let (group, host) = &place;
+        let known = self.groups.get(group).and_then(|selector| {
+            let members = self.start.kept.get(selector)?;
+            Some((selector, hosts.get(host)?.own(selector, members)))
+        });
+        if let Some((selector, members)) = known.filter(|_| !self.values.contains_key(&place)) {
+            let value = shared::write(selector, &members).into_bytes();
+            self.values.insert(place, value);
+        }
+    }
+
+    /// Writes what was heard to disk.
+    fn note(&mut self) {
+        let newest = self.heard.noting();
+        let hosts = u32::try_from(newest.len()).unwrap_or(u32::MAX);
+        self.note_at = Instant::now() + NOTED + NOTED_HOST.saturating_mul(hosts);
+        if let Err(error) = heard::write(&self.start.state_dir, &self.at, newest) {
+            log::error!("note what was heard of other hosts: {error}");
+        }
     }
 
     fn publish(&mut self) {
@@ -295,7 +384,8 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
             let held = self.held.values();
             (by_id(inputs.needed.iter().chain(held)), Arc::clone(&inputs.hosts))
         };
-        let unread = groups.iter().filter(|(group, _)| !self.known.contains(group));
+        let is_whole = |group| self.known.contains(group) && !self.partly.contains(group);
+        let unread = groups.iter().filter(|(group, _)| !is_whole(group));
         let unread = unread.map(|(_, selector)| selector.clone()).collect();
         let mut exchanged = HeardMembers { unread, ..HeardMembers::default() };
         for (group, selector) in groups.iter().filter(|(group, _)| self.known.contains(group)) {
@@ -304,7 +394,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
             let values = self.values.range(first..).take_while(|((of, _), _)| of == group);
             for ((_, host), value) in values {
                 let Some(addresses) = hosts.get(host) else { continue };
-                let (mut members, fault) = read(&value.bytes, selector, addresses);
+                let (mut members, fault) = read(value, selector, addresses);
                 found.append(&mut members);
                 if let Some(fault) = fault.filter(|_| exchanged.problems.len() < PROBLEMS_LIMIT) {
                     exchanged.problems.push(problem(host, selector, &fault));
@@ -321,6 +411,9 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         exchanged.problems.extend(self.crowded.iter().map(|selector| {
             of_group(selector, "more hosts announce members than there are".to_owned())
         }));
+        let behind = self.heard.behind().iter().filter(|host| hosts.contains_key(*host));
+        let room = PROBLEMS_LIMIT.saturating_sub(exchanged.problems.len());
+        exchanged.problems.extend(behind.take(room).map(behind_problem));
         if let Some(why) = self.trouble.as_ref().filter(|_| !groups.is_empty()) {
             let subject = Object::named("members of groups");
             let what = format!("not followed; those known before stay in force: {why}");
@@ -339,6 +432,12 @@ fn by_id<'a>(groups: impl Iterator<Item = &'a Selector>) -> BTreeMap<GroupId, Se
 
 fn of_group(selector: &Selector, what: String) -> Problem {
     Problem::new(ProblemKind::Policy, Object::named(format!("group {selector}")), what)
+}
+
+fn behind_problem(host: &NodeName) -> Problem {
+    let what = "etcd has an older state of its members of groups than it published; those that were known stay";
+    let problem = Problem::new(ProblemKind::Policy, Object::named(format!("host {host}")), what);
+    problem.with_fix(format!("start humanz-agent on {host}: it publishes them again"))
 }
 
 fn problem(host: &NodeName, selector: &Selector, fault: &SharedFault) -> Problem {

@@ -70,7 +70,7 @@ pub enum Exchanged {
 pub struct HeardMembers {
     /// The members on other hosts of every group that is needed, once they have been read.
     pub members: Members,
-    /// Needed, and not read yet.
+    /// Needed, and not read yet, or not those of every host.
     pub unread: BTreeSet<Selector>,
     pub problems: Vec<Problem>,
 }

@@ -7,6 +7,7 @@
 //! - `policies`: policies and groups in etcd
 //! - `exchange`, `exchanged`, `ranges`: members of groups on other hosts, through etcd
 //! - `own_members`, `published`: those of this host, and what is noted of that
+//! - `generations`, `heard`: which of two statements of a host is the newer one, pure, and what is noted of that
 //! - `blocks`, `kept_blocks`: blocks of tenants' networks that hosts have, through etcd
 //! - `following`: starts and ends them
 //! - `item`, `custom_resource`, `cluster_state`, `find`, `doubtful`, `refused_pods`: what is kept of objects of the API, and what they say, pure
@@ -22,6 +23,8 @@ mod exchange;
 mod exchanged;
 mod find;
 mod following;
+mod generations;
+mod heard;
 mod inputs;
 mod item;
 mod kept_blocks;

@@ -1,5 +1,6 @@
 //! What this host says of its own members of groups: its keys in etcd as they should be.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use crate::policy::held::{PodOwners, Published};
 use crate::sources::exchanged::{
     ExchangeInputs, ExchangeStart, Exchanged, HEARD, HOSTS_LIMIT, retry,
 };
-use crate::sources::publication::Publication;
+use crate::sources::generations;
+use crate::sources::publication::{Publication, PublicationChanges};
 use crate::sources::published::{self, PublishedAt};
 
 /// Rest between two writes.
@@ -36,6 +38,8 @@ pub struct Writer<'a, P> {
     at: PublishedAt,
     /// As it is noted on disk.
     published: Published,
+    /// Of what was sent last.
+    generation: u64,
     noted: Option<Arc<PodOwners>>,
     /// What was said last of what etcd has.
     said: Option<Arc<PodOwners>>,
@@ -49,10 +53,22 @@ pub struct Writer<'a, P> {
 impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
     pub fn new(etcd: &'a Etcd, start: &'a ExchangeStart, publish: &'a P) -> Self {
         let at = PublishedAt::of(&start.etcd, &start.roots, &start.host);
-        let published = published::read(&start.state_dir, &at);
+        let (published, generation) = published::read(&start.state_dir, &at);
         let (noted, said, fault, heard_at) = Default::default();
         let was_tried = !published.addresses().is_empty();
-        Writer { etcd, start, publish, at, published, noted, said, heard_at, was_tried, fault }
+        Writer {
+            etcd,
+            start,
+            publish,
+            at,
+            published,
+            generation,
+            noted,
+            said,
+            heard_at,
+            was_tried,
+            fault,
+        }
     }
 
     /// Keeps the keys as they should be, forever.
@@ -90,12 +106,6 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
     async fn write(&mut self, inputs: &ExchangeInputs) -> Result<(), EtcdError> {
         let Some(record) = inputs.record else { return Ok(()) };
         let owners = &inputs.owners;
-        if !self.noted.as_ref().is_some_and(|noted| Arc::ptr_eq(noted, owners)) {
-            self.published.send(owners);
-            let noted = published::write(&self.start.state_dir, &self.at, &self.published);
-            noted.map_err(|error| EtcdError::Refused(format!("note what is sent: {error}")))?;
-            self.noted = Some(Arc::clone(owners));
-        }
         let was_tried = std::mem::replace(&mut self.was_tried, true);
         let PublishedKeys { had_some, has_changed } = self.publish_own(inputs, record).await?;
         if has_changed {
@@ -111,9 +121,7 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
             // Noted before a pod is released for it: else the next start would hold that pod again.
             let mut published = self.published.clone();
             published.commit(owners);
-            let noted = published::write(&self.start.state_dir, &self.at, &published);
-            noted
-                .map_err(|error| EtcdError::Refused(format!("note what was published: {error}")))?;
+            self.note(&published)?;
             self.published = published;
             (self.publish)(Exchanged::Published(Arc::clone(owners)));
             self.said = Some(Arc::clone(owners));
@@ -122,24 +130,17 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
     }
 
     async fn publish_own(
-        &self,
+        &mut self,
         inputs: &ExchangeInputs,
         record: i64,
     ) -> Result<PublishedKeys, EtcdError> {
         let ExchangeStart { roots, host, .. } = self.start;
         let publication = Publication::new(roots, host, &inputs.own, record);
-        let (keys, _) = self.etcd.keys(&[(roots.members_of(host), HOSTS_LIMIT)]).await?;
-        let keys: Vec<String> = keys
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|key| String::from_utf8(key).ok())
-            .collect();
-        let had_some = !keys.is_empty();
-        let values = self.etcd.values(&keys).await?;
-        let found = keys.into_iter().zip(values);
-        let found = found.filter_map(|(key, value)| Some((key, value?.bytes)));
-        let transactions = publication.changes(&found.collect());
+        let found = self.found().await?;
+        let had_some = !found.is_empty();
+        let PublicationChanges { generation, transactions } =
+            publication.changes(found, self.generation, generations::now());
+        self.note_sent(&inputs.owners, generation)?;
         let has_changed = !transactions.is_empty();
         for transaction in transactions {
             if self.etcd.commit("publish members of groups", &transaction).await?.is_none() {
@@ -147,6 +148,45 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
             }
         }
         Ok(PublishedKeys { had_some, has_changed })
+    }
+
+    /// This host's keys in etcd with their values.
+    async fn found(&self) -> Result<BTreeMap<String, Vec<u8>>, EtcdError> {
+        let ExchangeStart { roots, host, .. } = self.start;
+        let (keys, _) = self.etcd.keys(&[(roots.members_of(host), HOSTS_LIMIT)]).await?;
+        let keys: Vec<String> = keys
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|key| String::from_utf8(key).ok())
+            .collect();
+        let values = self.etcd.values(&keys).await?;
+        let found = keys.into_iter().zip(values);
+        Ok(found.filter_map(|(key, value)| Some((key, value?.bytes))).collect())
+    }
+
+    /// Before `owners` are sent, or anything with another generation.
+    fn note_sent(
+        &mut self,
+        owners: &Arc<PodOwners>,
+        generation: Option<u64>,
+    ) -> Result<(), EtcdError> {
+        let is_noted = self.noted.as_ref().is_some_and(|noted| Arc::ptr_eq(noted, owners));
+        if is_noted && generation.is_none() {
+            return Ok(());
+        }
+        self.generation = generation.unwrap_or(self.generation);
+        if !is_noted {
+            self.published.send(owners);
+        }
+        self.note(&self.published)?;
+        self.noted = Some(Arc::clone(owners));
+        Ok(())
+    }
+
+    fn note(&self, published: &Published) -> Result<(), EtcdError> {
+        let noted = published::write(&self.start.state_dir, &self.at, published, self.generation);
+        noted.map_err(|error| EtcdError::Refused(format!("note what is published: {error}")))
     }
 
     fn complain(&mut self, error: Option<EtcdError>) {

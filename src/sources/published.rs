@@ -30,6 +30,9 @@ pub struct PublishedAt {
 struct NotedPublished {
     at: PublishedAt,
     published: Published,
+    /// The generation that was sent last.
+    #[serde(default)]
+    generation: u64,
 }
 
 impl PublishedAt {
@@ -39,7 +42,7 @@ impl PublishedAt {
     }
 
     /// An etcd that has a member in common is the same one.
-    fn is_same(&self, other: &PublishedAt) -> bool {
+    pub fn is_same(&self, other: &PublishedAt) -> bool {
         let is_same_etcd = !self.endpoints.is_disjoint(&other.endpoints);
         is_same_etcd && (&self.prefix, &self.host) == (&other.prefix, &other.host)
     }
@@ -47,24 +50,29 @@ impl PublishedAt {
 
 /// # Errors
 /// It cannot be written.
-pub fn write(state_dir: &Path, at: &PublishedAt, published: &Published) -> Result<(), FileError> {
-    let noted = NotedPublished { at: at.clone(), published: published.clone() };
+pub fn write(
+    state_dir: &Path,
+    at: &PublishedAt,
+    published: &Published,
+    generation: u64,
+) -> Result<(), FileError> {
+    let noted = NotedPublished { at: at.clone(), published: published.clone(), generation };
     let text = serde_json::to_vec(&noted).unwrap_or_default();
     files::replace(&state_dir.join(FILE), &text, 0o600)
 }
 
-/// Not known, where there is no file, none that can be used, or one about another place: new pods wait then
-/// until etcd has what this host says.
-pub fn read(state_dir: &Path, at: &PublishedAt) -> Published {
+/// What was sent, and its generation. Not known, where there is no file, none that can be used, or one about
+/// another place: new pods wait then until etcd has what this host says.
+pub fn read(state_dir: &Path, at: &PublishedAt) -> (Published, u64) {
     let path = state_dir.join(FILE);
     match kept_file::read::<NotedPublished>(&path) {
-        Some(noted) if noted.at.is_same(at) => noted.published,
+        Some(noted) if noted.at.is_same(at) => (noted.published, noted.generation),
         Some(noted) => {
             let PublishedAt { prefix, host, .. } = noted.at;
             log::warn!("{} is of host {host} below {prefix}: not used", path.display());
-            Published::default()
+            Default::default()
         }
-        None => Published::default(),
+        None => Default::default(),
     }
 }
 
@@ -88,16 +96,22 @@ mod tests {
         let mut published = Published::default();
         published.send(&owners);
         published.commit(&owners);
-        write(folder.path(), &here, &published).unwrap();
-        let is_known = |at: &PublishedAt| read(folder.path(), at) == published;
+        write(folder.path(), &here, &published, 7).unwrap();
+        let is_known = |at: &PublishedAt| read(folder.path(), at) == (published.clone(), 7);
         assert!(is_known(&here) && is_known(&at(&["http://b:2379"], "/humanz/v1", "n1")));
         assert!(!is_known(&at(&["http://c:2379"], "/humanz/v1", "n1")));
         assert!(!is_known(&at(&["http://a:2379"], "/other/v1", "n1")));
         let other = at(&["http://a:2379"], "/humanz/v1", "n2");
-        assert!(!is_known(&other) && !read(folder.path(), &other).is_known());
+        assert!(!is_known(&other) && !read(folder.path(), &other).0.is_known());
         for hostile in ["", "[]", r#"{"committed":{},"perhaps":{}}"#, "\u{0}"] {
             fs::write(folder.path().join(FILE), hostile).unwrap();
-            assert!(!read(folder.path(), &here).is_known(), "{hostile}");
+            assert!(!read(folder.path(), &here).0.is_known(), "{hostile}");
         }
+        // Of a version that knew no generations.
+        let earlier = r#"{"at":{"endpoints":["http://a:2379"],"prefix":"/humanz/v1","host":"n1"},
+            "published":{"committed":{},"perhaps":{}}}"#;
+        fs::write(folder.path().join(FILE), earlier).unwrap();
+        let (published, generation) = read(folder.path(), &here);
+        assert!(published.is_known() && generation == 0);
     }
 }

@@ -151,6 +151,12 @@ pub fn owners(members: &BTreeSet<Member>, hosts: &Hosts) -> BTreeSet<NodeName> {
 }
 
 impl HostAddresses {
+    /// Those of `members` of `selector` that are on this host.
+    pub fn own(&self, selector: &Selector, members: &BTreeSet<Member>) -> BTreeSet<Member> {
+        let is_own = |member: &&Member| member.addresses.iter().all(|it| self.has(selector, *it));
+        members.iter().filter(is_own).cloned().collect()
+    }
+
     /// A member of `selector` on this host may have `address`.
     fn has(&self, selector: &Selector, address: IpAddr) -> bool {
         match selector {

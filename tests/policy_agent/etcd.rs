@@ -234,25 +234,44 @@ fn a_lost_host_and_an_older_etcd_open_nothing() {
     let known = server.received(address);
     let denied = Flood::start(&late, db.v4());
     denied.go_on();
-    // The host is lost: no agent, no lease. It comes back, and so does an older etcd.
+    let stays_out = |server: &mut Server, seconds: u64, what: &str| {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(seconds) {
+            assert_eq!(server.received(address), known, "{what}: after {:?}", begun.elapsed());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        denied.go_on();
+        server.wait(web2.v4());
+    };
+    // The host is lost: no agent, no lease.
     agents[1].kill();
     cluster.etcd.kill();
     denied.go_on();
     server.wait(web2.v4());
     assert_eq!(server.received(address), known, "etcd is away");
+    // An older etcd comes back, and the host does not.
     cluster.etcd.restart_from_copy();
+    stays_out(&mut server, 20, "etcd is older");
+    local::status_when(h1, "members that are older in etcd", |status| {
+        status["problems"].to_string().contains("older state of its members")
+    });
+    agents[0].kill();
+    let first = Agent::start(h1, FROM_ETCD);
+    first.wait_ready();
+    stays_out(&mut server, 5, "the agent of the other host is another one");
     let agent = Agent::start(h2, FROM_ETCD);
     agent.wait_ready();
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(20) {
-        assert_eq!(server.received(address), known, "{:?} after the return", begun.elapsed());
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    server.wait(web2.v4());
+    stays_out(&mut server, 17, "the host is back");
+    let web3 = add(h2, "web3", "web");
+    let _allowed = Flood::start(&web3, db.v4());
+    server.wait(web3.v4());
+    local::status_when(h1, "members as in etcd", |status| {
+        !status["problems"].to_string().contains("older state of its members")
+    });
     open.wait(address);
     denied.go_on();
     assert_eq!(server.received(address), known);
     assert!(allowed.sent() > 0);
-    agents[0].stop();
+    first.stop();
     agent.stop();
 }

@@ -105,6 +105,11 @@ impl Roots {
         format!("{}-members/{host}/{group}", self.humanz)
     }
 
+    /// The generation of what `host` says of its members: in their range.
+    pub fn members_generation(&self, host: &NodeName) -> String {
+        self.members(host, "generation")
+    }
+
     /// The range of the policies, which operators write and hosts read; outside the watched ranges, too.
     pub fn policies_range(&self) -> String {
         format!("{}-policies/", self.humanz)

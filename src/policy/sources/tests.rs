@@ -117,6 +117,10 @@ fn a_denied_group_is_not_left_before_the_members_of_the_next_one_are_known() {
     restarted.take(new.clone(), SystemTime::UNIX_EPOCH);
     assert_eq!(restarted.snapshot(), Some(&before));
 
+    // Of a host it is not known which members it has.
+    policies.take_members(members(&groups(&new)), &groups(&new), Vec::new());
+    assert_eq!(policies.snapshot(), Some(&before));
+
     assert!(policies.take_members(members(&groups(&new)), &BTreeSet::new(), Vec::new()));
     let after = policies.snapshot().unwrap();
     assert_eq!(after.rules, new.snapshot.as_ref().unwrap().rules);
