@@ -216,6 +216,63 @@ fn a_new_release_takes_over_and_changes_nothing_but_the_plugin() {
     far.delete();
 }
 
+/// `FORMER_RELEASE` is an executable of an earlier release, where a host sees it; without it, this one takes over
+/// from itself.
+#[test]
+fn the_pods_of_a_former_release_go_on_under_this_one() {
+    const FORMER: &str = "/opt/former/humanz-agent";
+    let cluster = Cluster::new(2);
+    let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
+    let executable = std::env::var("FORMER_RELEASE").unwrap_or_else(|_| EXECUTABLE.to_owned());
+    for host in &cluster.hosts {
+        host.shell(&format!("mkdir /opt/former; cp {executable} {FORMER}")).ok();
+        configure(host, "IPV6_SUBNET=fd10::/48\n");
+    }
+    let former: Vec<Agent> =
+        cluster.hosts.iter().map(|host| Agent::start_release(host, FORMER, FILE_ALONE)).collect();
+    for agent in &former {
+        agent.wait_ready();
+    }
+    let names = ["a", "b", "c"];
+    let pods: Vec<[Pod; 2]> =
+        names.iter().map(|name| [Pod::add(host, name), Pod::add(other, name)]).collect();
+    let leases = [lease(&cluster, "h1"), lease(&cluster, "h2")];
+    soon("the routes", || cluster.hosts.iter().all(|host| facts::routes(host).len() == 2));
+    let pingers: Vec<Pinger> = pods
+        .iter()
+        .flat_map(|[near, far]| [Pinger::start(far, near.v4()), Pinger::start(near, far.v6())])
+        .collect();
+    // One host after the other, with the other one in its former state.
+    let agents: Vec<Agent> = cluster
+        .hosts
+        .iter()
+        .zip(&former)
+        .map(|(host, former)| {
+            former.stop();
+            let agent = Agent::start(host, FILE_ALONE);
+            agent.wait_ready();
+            let late = Pod::add(host, "late");
+            late.check().unwrap();
+            late.delete();
+            agent
+        })
+        .collect();
+    assert_eq!([lease(&cluster, "h1"), lease(&cluster, "h2")], leases);
+    for pinger in pingers {
+        pinger.report().assert_nothing_lost();
+    }
+    for pod in pods.into_iter().flatten() {
+        pod.check().unwrap_or_else(|error| panic!("{}: CHECK: {error}", pod.label()));
+        pod.delete();
+    }
+    for host in &cluster.hosts {
+        assert_eq!(facts::veths(host).len(), 0, "{}", host.name());
+        let doctor = Agent::run(host, "doctor", FILE_ALONE);
+        assert!(doctor.succeeded(), "{doctor:?}");
+    }
+    agents.iter().for_each(Agent::stop);
+}
+
 /// Hosts of one segment, reconfigured one after the other.
 #[test]
 fn the_back_end_changes_under_running_pods() {

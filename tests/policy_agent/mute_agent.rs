@@ -149,3 +149,57 @@ fn verbs_that_need_no_agent_wait_for_none() {
         drop(answers);
     }
 }
+
+/// Somebody else holds the locks of the stores while the agent says nothing: a call waits for both, and in its time.
+#[test]
+fn a_held_lock_and_a_mute_agent_together_hold_up_no_call_for_ever() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    apply(host, &two_tenants());
+    let agents = cluster.start_agents(FROM_ETCD);
+    let pods: Vec<Pod> = ["blue/a", "blue/b", "red/a"].map(|name| add(host, name)).into();
+    let before = host.shell("find /run/humanz/ipam -name '10.*' | sort").ok();
+    agents[0].process.signal(Signal::SIGSTOP);
+    let locks = host.shell("find /run/humanz/ipam -name lock").ok();
+    let holders: Vec<Process> = locks
+        .lines()
+        .map(|lock| host.spawn(&mut command(&format!("flock -F {lock} sleep 600"))))
+        .collect();
+    soon("the locks are held", || {
+        locks.lines().all(|lock| !host.run(&format!("flock -n {lock} true")).succeeded())
+    });
+    let latest = &Network::of(host).with_version("1.1.0");
+    let [kept, checked, gone] = [&pods[0], &pods[1], &pods[2]];
+    let valid = [&kept.attachment, &checked.attachment];
+    let refused =
+        |failure: Box<crate::support::cni::Failure>| assert_eq!(failure.code, 11, "{failure}");
+    let in_time = |verb: &str, seconds: u64, call: &(dyn Fn() + Sync)| {
+        let begun = Instant::now();
+        call();
+        let limit = Duration::from_secs(seconds) * patience();
+        assert!(begun.elapsed() < limit, "{verb}: {:?}", begun.elapsed());
+    };
+    std::thread::scope(|scope| {
+        for name in ["blue/new", "red/new", "plain/new"] {
+            scope.spawn(move || {
+                in_time("ADD", 30, &|| refused(try_add(host, name, json!({})).err().unwrap()));
+            });
+        }
+        scope.spawn(|| {
+            in_time("DEL", 15, &|| {
+                refused(latest.del(host, &gone.attachment, &gone.result).unwrap_err());
+            });
+        });
+        scope.spawn(|| in_time("CHECK", 10, &|| refused(checked.check().unwrap_err())));
+        scope.spawn(|| in_time("GC", 15, &|| refused(latest.gc(host, &valid).unwrap_err())));
+        scope.spawn(|| in_time("STATUS", 2, &|| latest.status(host).unwrap()));
+    });
+    drop(holders);
+    agents[0].process.signal(Signal::SIGCONT);
+    assert_eq!(host.shell("find /run/humanz/ipam -name '10.*' | sort").ok(), before);
+    for pod in pods {
+        pod.delete();
+    }
+    assert_eq!(facts::veths(host).len(), 0);
+    add(host, "blue/again").delete();
+}
