@@ -18,8 +18,12 @@ use crate::inspect::local_socket;
 use crate::policy::ask::{self, LocalPod, PolicyAnswer};
 use crate::policy::network_plan::{BlockAnswer, BlockQuestion};
 
-/// How long the plugin may take to ask.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// How long the plugin may take to ask: as on a host that is so busy that it is not run for long …
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// … and how long while more than [`FEW`] are read: whoever connects and says nothing holds up others.
+const HURRY: Duration = Duration::from_millis(50);
+const FEW: usize = 8;
 
 /// So many questions are read at once.
 const READERS: usize = 64;
@@ -129,10 +133,11 @@ pub fn listen(
             while Arc::strong_count(&readers) > READERS {
                 thread::sleep(Duration::from_millis(1));
             }
+            let patience = if Arc::strong_count(&readers) > FEW { HURRY } else { PATIENCE };
             let (ask, reader) = (ask.clone(), Arc::clone(&readers));
             let read = move || {
                 let _reader = reader;
-                if let Ok(asked) = question(stream) {
+                if let Ok(asked) = question(stream, patience) {
                     ask(asked);
                 }
             };
@@ -144,9 +149,9 @@ pub fn listen(
     thread::Builder::new().name("policies".into()).spawn(hear).map(|_| new_pods)
 }
 
-fn question(mut stream: UnixStream) -> io::Result<PluginRequest> {
+fn question(mut stream: UnixStream, patience: Duration) -> io::Result<PluginRequest> {
     local_socket::refuse_others(&stream)?;
-    let line = local_socket::read_line(&mut stream, ask::LIMIT, Instant::now() + PATIENCE)?;
+    let line = local_socket::read_line(&mut stream, ask::LIMIT, Instant::now() + patience)?;
     if let Ok(pod) = serde_json::from_slice(&line) {
         return Ok(PluginRequest::Pod(PodRequest { pod, to: stream }));
     }
