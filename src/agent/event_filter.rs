@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::agent::own_writes::OwnWrites;
 use crate::agent::trigger::Scope;
+use crate::net::gather::Gather;
 use crate::net::{Family, IfName};
 use crate::netlink::events::{KernelEvent, LinkState};
 use crate::netlink::route;
@@ -128,7 +129,7 @@ impl EventFilter {
         let Ok(links) = Rtnl::open().and_then(|rtnl| rtnl.links(None)) else { return };
         self.tunnels.extend(links.iter().filter(|link| is_tunnel(&link.name)).map(|l| l.index));
         let plugged = links.iter().filter(|link| is_of_pod(&link.name) && link.master.is_some());
-        self.attached = plugged.map(|link| link.index).collect();
+        self.attached = plugged.map(|link| link.index).gather();
     }
 }
 

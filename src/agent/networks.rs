@@ -15,6 +15,7 @@ use crate::lease::blocks::BlockNetwork;
 use crate::lease::blocks::empty::{BlockUse, EmptyBlocks};
 use crate::lease::blocks::session::WantedBlocks;
 use crate::net::Family;
+use crate::net::gather::Gather;
 use crate::policy::network_plan::NetworkPlans;
 use crate::policy::served::ServedNetworks;
 use crate::policy::{Networks, PolicySnapshot};
@@ -83,7 +84,7 @@ impl HostNetworks {
                 && !self.empty.released.contains(*block)
                 && !self.heard.lost.contains(*block)
         };
-        self.served.blocks.iter().filter(is_open).copied().collect()
+        self.served.blocks.iter().filter(is_open).copied().gather()
     }
 
     pub fn ask(&mut self, request: BlockRequest) {

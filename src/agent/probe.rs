@@ -15,6 +15,7 @@ use crate::checks::probe::{ProbeStats, Schedule};
 use crate::lease::Peers;
 use crate::lease::publish::{self, Publisher};
 use crate::lease::records::ReachabilityReport;
+use crate::net::gather::Gather;
 use crate::net::subnet::gateway;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::rtnl::Rtnl;
@@ -40,7 +41,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// The addresses to ask: the gateway of each pod subnet of each other host.
 pub fn targets(peers: &Peers) -> BTreeSet<IpAddr> {
     let subnets = peers.by_name.values().flat_map(|peer| peer.subnets.iter().copied());
-    subnets.map(gateway).collect()
+    subnets.map(gateway).gather()
 }
 
 /// Starts the thread. It ends with the process.

@@ -7,12 +7,13 @@ use crate::checks::probe::ProbeStats;
 use crate::lease::records::{PathFault, PathState};
 use crate::lease::{NodeName, Peer, Peers};
 use crate::net::Family;
+use crate::net::gather::Gather;
 use crate::net::subnet::gateway;
 
 /// The paths to the hosts with a known state. `seen`: the probes of each gateway.
 pub fn paths(peers: &Peers, seen: &BTreeMap<IpAddr, ProbeStats>) -> BTreeMap<NodeName, PathState> {
     let peers = peers.by_name.iter();
-    peers.filter_map(|(name, peer)| Some((name.clone(), path(peer, seen)?))).collect()
+    peers.filter_map(|(name, peer)| Some((name.clone(), path(peer, seen)?))).gather()
 }
 
 fn path(peer: &Peer, seen: &BTreeMap<IpAddr, ProbeStats>) -> Option<PathState> {

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::agent::snapshot::AgentSnapshot;
 use crate::checks::encryption::Handshakes;
 use crate::net::PublicKey;
+use crate::net::gather::Gather;
 use crate::netlink::wireguard::{Wireguard, WireguardPeer};
 use crate::plan::encryption::{EncryptedPeer, device_names};
 use crate::settings::Settings;
@@ -42,7 +43,7 @@ pub fn handshakes(snapshot: &AgentSnapshot) -> BTreeMap<PublicKey, Handshakes> {
         let to = known.endpoint.unwrap_or_else(|| SocketAddr::new(peer.address, peer.port));
         Some((peer.key, Handshakes { to, age: handshake_age(known) }))
     };
-    encrypted.filter_map(of).collect()
+    encrypted.filter_map(of).gather()
 }
 
 /// How long ago the last handshake was.

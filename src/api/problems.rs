@@ -17,6 +17,7 @@ use crate::inspect::pool_use::{Use, scarce};
 use crate::inspect::service_manager::service_manager;
 use crate::lease::peers::Peer;
 use crate::lease::records::NodeName;
+use crate::net::gather::Gather;
 use crate::net::subnet::gateway;
 use crate::net::{Family, Object, Problem, ProblemKind};
 
@@ -58,7 +59,7 @@ fn stuck(shared: &SharedState) -> Vec<Problem> {
 fn unanswered(shared: &SharedState, snapshot: &AgentSnapshot) -> Vec<Problem> {
     let Some(peers) = &snapshot.peers else { return Vec::new() };
     let unreachable = snapshot.peer_routes.iter().flat_map(|peer_routes| &peer_routes.unreachable);
-    let known: BTreeSet<&NodeName> = unreachable.map(|unreachable| &unreachable.host).collect();
+    let known: BTreeSet<&NodeName> = unreachable.map(|unreachable| &unreachable.host).gather();
     let probed = shared.probes.all();
     let own = |at: IpAddr| {
         let own = snapshot.subnets.and_then(|own| own.get(Family::of(at)).copied());

@@ -14,6 +14,7 @@ use crate::etcd::FoundReports;
 use crate::lease::records::{PathFault, ReachabilityReport};
 use crate::lease::{NodeName, Peer};
 use crate::net::ProblemKind;
+use crate::net::gather::Gather;
 use crate::net::time::rfc3339;
 use crate::settings::Source;
 
@@ -231,7 +232,7 @@ fn shown(name: &str, report: &ReachabilityReport, is_host: &impl Fn(&str) -> boo
         slowest_seconds: report.slowest.map(seconds),
         faults: faults.map(fault).collect(),
         more_faults: report.more,
-        seconds: times.map(|(other, time)| (other.to_string(), seconds(*time))).collect(),
+        seconds: times.map(|(other, time)| (other.to_string(), seconds(*time))).gather(),
         problems: report.problems.clone(),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnetwork::IpNetwork;
 
+use crate::net::gather::Gather;
 use crate::net::{Family, IfName, Object, PerFamily, Problem, ProblemKind, subnet};
 use crate::netlink::route::{ForeignRoute, MAIN};
 use crate::netlink::rule::{RoutingRule, RuleAction};
@@ -17,7 +18,7 @@ const METRIC_V6: u32 = 1024;
 
 /// The routes of others in the main table among `found` that packets to a pod subnet of `wanted` take.
 pub fn routes_in_the_way(wanted: &Routes, found: &[ForeignRoute]) -> Vec<Problem> {
-    let lengths: BTreeSet<u8> = wanted.keys().map(IpNetwork::prefix).collect();
+    let lengths: BTreeSet<u8> = wanted.keys().map(IpNetwork::prefix).gather();
     let taken = |route: &ForeignRoute| {
         let lengths = lengths.iter().filter(|length| **length <= route.destination.prefix());
         let mut around = lengths

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::cni::json::JsonField;
 use crate::cni::sysctl::{self, Sysctl, SysctlKey};
+use crate::net::gather::Gather;
 
 /// The keys of the reference plugin `tuning` except `mac`, which every plugin has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +40,7 @@ impl Tuning {
     /// Source: the reference plugin: `args.cni` takes precedence over the configuration, by key.
     pub(super) fn or(self, other: Tuning) -> Tuning {
         let mut sysctls = other.sysctls;
-        let own: BTreeSet<&SysctlKey> = self.sysctls.iter().map(|sysctl| &sysctl.key).collect();
+        let own: BTreeSet<&SysctlKey> = self.sysctls.iter().map(|sysctl| &sysctl.key).gather();
         sysctls.retain(|sysctl| !own.contains(&sysctl.key));
         sysctls.extend(self.sysctls);
         Tuning {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cni::args::CniArgs;
 use crate::cni::json::JsonField;
+use crate::net::gather::Gather;
 
 /// Annotations of other prefixes are none of ours.
 const PREFIXES: [&str; 2] = ["humanz.io/", "io.contiv."];
@@ -55,7 +56,7 @@ impl Words {
             chars.map(|(_, char)| char).collect()
         };
         let kept = ours.take(MAX_WORDS).map(|(key, value)| (key.clone(), cut(value)));
-        Words { annotations: kept.collect(), ..Words::default() }
+        Words { annotations: kept.gather(), ..Words::default() }
     }
 
     /// With the unknown keys of `CNI_ARGS` as labels, where there are no others of their name.
@@ -75,5 +76,5 @@ impl Words {
 
 fn limited<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
     let short = pairs.filter(|(key, value)| key.len().max(value.len()) <= MAX_BYTES);
-    short.take(MAX_WORDS).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    short.take(MAX_WORDS).map(|(key, value)| (key.to_owned(), value.to_owned())).gather()
 }

@@ -24,6 +24,7 @@ use crate::command::severity::word;
 use crate::command::table::{Cell, Style, Table, Tone, printable};
 use crate::inspect::service_manager::service_manager;
 use crate::inspect::{Host, HostList};
+use crate::net::gather::Gather;
 use crate::net::{Problem, Severity};
 use crate::settings::exit::{self, Exit};
 
@@ -99,7 +100,7 @@ fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let mut problems: Vec<Problem> = Vec::new();
     for part in parts {
         let key = |problem: &Problem| (problem.kind, problem.subject.to_string());
-        let known: BTreeSet<_> = problems.iter().map(key).collect();
+        let known: BTreeSet<_> = problems.iter().map(key).gather();
         problems.extend(part(context).into_iter().filter(|found| !known.contains(&key(found))));
     }
     sort(&mut problems);

@@ -8,6 +8,7 @@ use crate::api::status::{FirewallStatus, PeerStatus};
 use crate::lease::Peers;
 use crate::lease::peers::Peer;
 use crate::net::Object;
+use crate::net::gather::Gather;
 use crate::plan::firewall::AGENT_TABLE;
 use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::tunnel::{self, TunnelPeer};
@@ -20,17 +21,17 @@ impl<'a> PendingChanges<'a> {
     /// Of all changes that an agent would make.
     pub fn among(changes: &'a [Line]) -> PendingChanges<'a> {
         let pending = changes.iter().filter(|line| line.sign != Sign::Removed);
-        PendingChanges(pending.map(|line| (&line.object, line)).collect())
+        PendingChanges(pending.map(|line| (&line.object, line)).gather())
     }
 
     /// Hosts whose route or tunnel is pending are not reached. `peer_routes`: how they would be.
     pub fn correct_peers(&self, found: &mut [PeerStatus], peers: &Peers, peer_routes: &PeerRoutes) {
         let remotes: BTreeMap<IpNetwork, &TunnelPeer> =
-            peer_routes.remotes.iter().map(|remote| (remote.subnet, remote)).collect();
+            peer_routes.remotes.iter().map(|remote| (remote.subnet, remote)).gather();
         let missing = |peer| needed(peer, &remotes).iter().find_map(|object| self.0.get(object));
         let missing =
             peers.by_name.iter().filter_map(|(name, peer)| Some((name.as_str(), missing(peer)?)));
-        let missing: BTreeMap<&str, &&Line> = missing.collect();
+        let missing: BTreeMap<&str, &&Line> = missing.gather();
         for peer in found {
             if let Some(line) = missing.get(peer.name.as_str()) {
                 peer.reachable = false;

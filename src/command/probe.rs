@@ -16,6 +16,7 @@ use crate::command::connectivity::runtime::RuntimeNetwork;
 use crate::command::connectivity::signals::HeldSignals;
 use crate::command::table::{Cell, Style, Table, Tone};
 use crate::inspect::{Host, HostList};
+use crate::net::gather::Gather;
 use crate::net::subnet::gateway;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::echo;
@@ -127,7 +128,7 @@ fn probe(targets: &mut [Target], rtnl: &Rtnl) {
     let size = |target: &Target| Some((target.address, rtnl.path_mtu(target.address).ok()??));
     let large: Vec<(IpAddr, u32)> = answered.filter_map(size).collect();
     let (times, _) = send(large.clone());
-    let sizes: BTreeMap<IpAddr, u32> = large.into_iter().collect();
+    let sizes: BTreeMap<IpAddr, u32> = large.into_iter().gather();
     for target in targets {
         let bytes = sizes.get(&target.address).copied();
         target.large = bytes.map(|bytes| (bytes, times.contains_key(&target.address)));

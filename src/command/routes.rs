@@ -14,6 +14,7 @@ use crate::command::call::{Call, Outcome};
 use crate::command::json;
 use crate::command::table::{Cell, Table, Tone};
 use crate::inspect::{Host, HostList};
+use crate::net::gather::Gather;
 use crate::plan::peer_routes::{self, PeerRoutes};
 use crate::plan::routes::{FoundRoute, NextHop, Routes};
 use crate::settings::exit::Exit;
@@ -103,7 +104,7 @@ fn rows(host: &Host) -> Result<Vec<Row>, Exit> {
     let owners = peers.by_name.iter();
     let owners =
         owners.flat_map(|(name, peer)| peer.pod_subnets().map(move |to| (to, name.to_string())));
-    Ok(compare(&owners.collect(), &wanted, &found, &peer_routes))
+    Ok(compare(&owners.gather(), &wanted, &found, &peer_routes))
 }
 
 /// Every destination that somebody owns or that has a route of ours, in order.
@@ -114,8 +115,8 @@ fn compare(
     peer_routes: &PeerRoutes,
 ) -> Vec<Row> {
     let kernel: BTreeMap<IpNetwork, Option<NextHop>> =
-        found.iter().map(|route| (route.destination, route.next_hop)).collect();
-    let all: BTreeSet<IpNetwork> = owners.keys().chain(kernel.keys()).copied().collect();
+        found.iter().map(|route| (route.destination, route.next_hop)).gather();
+    let all: BTreeSet<IpNetwork> = owners.keys().chain(kernel.keys()).copied().gather();
     let row = |destination: IpNetwork| {
         let (wanted, found) = (wanted.get(&destination).copied(), kernel.get(&destination));
         let host = owners.get(&destination).cloned();
@@ -152,7 +153,7 @@ fn unreachable(destination: IpNetwork, peer_routes: &PeerRoutes) -> String {
 
 /// The names of the interfaces.
 fn devices(host: &Host) -> Result<BTreeMap<u32, String>, Exit> {
-    Ok(host.links()?.iter().map(|(index, link)| (*index, link.name.to_string())).collect())
+    Ok(host.links()?.iter().map(|(index, link)| (*index, link.name.to_string())).gather())
 }
 
 fn table(rows: &[Row], devices: &BTreeMap<u32, String>) -> Table {

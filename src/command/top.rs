@@ -12,6 +12,7 @@ use crate::command::call::{Call, Outcome};
 use crate::command::table::{Cell, Table};
 use crate::inspect::pods::{self, PodAttachment};
 use crate::ipam::StoreEntry;
+use crate::net::gather::Gather;
 use crate::plan::pod::LinkIdentity;
 use crate::settings::exit::{self, Exit};
 
@@ -121,7 +122,7 @@ fn parse(text: &str) -> BTreeMap<String, InterfaceCounters> {
         };
         Some((name.trim().to_owned(), counters))
     });
-    each.collect()
+    each.gather()
 }
 
 impl InterfaceCounters {

@@ -7,6 +7,7 @@ use tokio::time::sleep;
 
 use crate::etcd::client::Etcd;
 use crate::etcd::update::Update;
+use crate::net::gather::Gather;
 
 /// Time between two checks of the files. Changes are applied when two checks find the same: a
 /// certificate and its key are not written at once.
@@ -24,7 +25,7 @@ pub async fn follow(etcd: &Etcd, mut publish: impl FnMut(Update)) -> Infallible 
         etcd.members().check_login().await;
         let (taken, faults) = etcd.members().files();
         let old = taken.untimely();
-        let now = (faults.into_iter().chain(old).collect(), taken.until());
+        let now = (faults.into_iter().chain(old).gather(), taken.until());
         if published != now {
             published = now;
             let (problems, until) = published.clone();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::ipam::{Store, StoreEntry, StoreError};
 use crate::net::Mac;
+use crate::net::gather::Gather;
 use crate::netlink::NetlinkError;
 use crate::netlink::link::Link;
 use crate::netlink::neighbour::NeighbourState;
@@ -42,7 +43,7 @@ impl FoundGuards {
         store: &Store,
     ) -> Result<FoundGuards, Unread> {
         let up: BTreeSet<u32> =
-            rtnl.links(None)?.iter().filter(|link| link.up).map(|link| link.index).collect();
+            rtnl.links(None)?.iter().filter(|link| link.up).map(|link| link.index).gather();
         let frames = nft.frames(TABLE, &all_sets())?;
         let mut links = rtnl.links(None)?;
         links.retain(|link| !link.up || up.contains(&link.index));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::net::Mac;
+use crate::net::gather::Gather;
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::ownership::is_of_pod;
@@ -59,14 +60,14 @@ pub fn all(
         .into_iter()
         .filter(is_of_pod)
         .filter_map(|link| Some((link.index, link.alias?)))
-        .collect();
-    let ports: BTreeMap<Mac, u32> = rtnl.learned(bridge)?.into_iter().collect();
+        .gather();
+    let ports: BTreeMap<Mac, u32> = rtnl.learned(bridge)?.into_iter().gather();
     let neighbours = rtnl.neighbours(gateway)?.into_iter();
     let held = neighbours.filter_map(|neighbour| {
         let alias = aliases.get(ports.get(&neighbour.mac?)?)?;
         Some((neighbour.address, alias.clone()))
     });
-    Ok(held.collect())
+    Ok(held.gather())
 }
 
 /// The alias of the pod's port that `mac` is pinned to.

@@ -14,6 +14,7 @@ use crate::inspect::host_state::{self, HostState};
 use crate::inspect::pods::{self, PodAttachment};
 use crate::inspect::{Kernel, agent_socket, identity, last_policies, names, networks, state_file};
 use crate::lease::{NodeName, Peer, Peers, Resolved};
+use crate::net::gather::Gather;
 use crate::net::{Family, PerFamily};
 use crate::netlink::address::Address;
 use crate::netlink::link::Link;
@@ -168,7 +169,7 @@ impl Host {
     /// The kernel's.
     pub fn links(&self) -> anyhow::Result<&BTreeMap<u32, Link>> {
         let list = || self.kernel.rtnl.links(None).context("list links");
-        once(&self.links, || Ok(list()?.into_iter().map(|link| (link.index, link)).collect()))
+        once(&self.links, || Ok(list()?.into_iter().map(|link| (link.index, link)).gather()))
     }
 
     /// All addresses.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::ipam::{PortClaims, StoreError};
+use crate::net::gather::Gather;
 use crate::net::{Family, HostPort, IfName};
 use crate::netlink::NetlinkError;
 use crate::netlink::link::Link;
@@ -43,7 +44,7 @@ pub fn one(nft: &Nft, port: &HostPort) -> Result<Option<PortElement>, NetlinkErr
 pub fn beside(nft: &Nft, ports: &BTreeSet<HostPort>) -> Result<Vec<PortElement>, NetlinkError> {
     let (of_all, of_one): (Vec<&HostPort>, Vec<&HostPort>) =
         ports.iter().partition(|port| port.address.is_unspecified());
-    let families: BTreeSet<Family> = of_all.iter().map(|port| port.family()).collect();
+    let families: BTreeSet<Family> = of_all.iter().map(|port| port.family()).gather();
     let mut beside = Vec::new();
     for map in families.into_iter().map(PortMap::At) {
         let found = nft.elements(TABLE, &map.set())?;
@@ -69,7 +70,7 @@ pub fn others_lead_to(
 ) -> Result<bool, NetlinkError> {
     let v4 = all(nft)?.into_iter().filter(|found| found.forward.from.family() == Family::V4);
     let marks = v4.filter_map(|found| found.mark).filter(|mark| mark.store != own);
-    let links: BTreeSet<IfName> = marks.map(|mark| mark.link).collect();
+    let links: BTreeSet<IfName> = marks.map(|mark| mark.link).gather();
     if links.is_empty() {
         return Ok(false);
     }

@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 
 use crate::lease::HostAttributes;
 use crate::lease::records::WireguardEnd;
+use crate::net::gather::Gather;
 use crate::net::{Family, IfName, PerFamily, subnet};
 use crate::netlink::NetlinkError;
 use crate::netlink::address::Address;
@@ -79,10 +80,9 @@ pub fn observe(
     refuse_inside_pool(settings, &own)?;
     let of_own = devices_of(&own, &addresses);
     let of_own: Vec<&Link> = of_own.iter().filter_map(|index| links.get(index)).collect();
-    let down = of_own.iter().filter(|link| !link.up).map(|link| link.name.clone()).collect();
+    let down = of_own.iter().filter(|link| !link.up).map(|link| link.name.clone()).gather();
     let uplinks = of_own.iter();
-    let uplinks: BTreeMap<IfName, u32> =
-        uplinks.map(|link| (link.name.clone(), link.mtu)).collect();
+    let uplinks: BTreeMap<IfName, u32> = uplinks.map(|link| (link.name.clone(), link.mtu)).gather();
     let mtu_before = before.map_or(ETHERNET_MTU_BYTES, |before| before.mtu_bytes);
     let mtu_bytes = uplinks.values().copied().min().unwrap_or(mtu_before);
     let is_up = |found: &Address| links.get(&found.index).is_some_and(|link| link.up);
@@ -105,9 +105,9 @@ pub fn observe(
     Ok(HostState {
         own: NodeAddresses { addresses: own, mtu_bytes, pod_mtu_bytes, encryption },
         underlay,
-        all_addresses: addresses.iter().map(|found| found.address.ip()).collect(),
+        all_addresses: addresses.iter().map(|found| found.address.ip()).gather(),
         connected: addresses.iter().map(connected).collect(),
-        uplinks: uplinks.into_keys().collect(),
+        uplinks: uplinks.into_keys().gather(),
         down,
     })
 }
@@ -166,7 +166,7 @@ fn own_addresses(
         if own.get(family).is_none() {
             let of_family = found.iter().map(|found| found.address.ip());
             let of_family: BTreeSet<IpAddr> =
-                of_family.filter(|address| Family::of(*address) == family).collect();
+                of_family.filter(|address| Family::of(*address) == family).gather();
             let default = source_of_default_route(rtnl, family, &of_family)?;
             let had = before.get(family).copied();
             let has = had.filter(|had| of_family.contains(had));
@@ -212,7 +212,7 @@ fn refuse_inside_pool(settings: &Settings, own: &PerFamily<IpAddr>) -> anyhow::R
 
 /// The links that have one of `addresses`, by index.
 fn links_of(rtnl: &Rtnl, addresses: &[Address]) -> Result<BTreeMap<u32, Link>, NetlinkError> {
-    let indexes: BTreeSet<u32> = addresses.iter().map(|found| found.index).collect();
+    let indexes: BTreeSet<u32> = addresses.iter().map(|found| found.index).gather();
     let mut links = BTreeMap::new();
     for index in indexes {
         links.extend(rtnl.link_by_index(index)?.map(|link| (index, link)));
@@ -222,7 +222,7 @@ fn links_of(rtnl: &Rtnl, addresses: &[Address]) -> Result<BTreeMap<u32, Link>, N
 
 fn devices_of(own: &PerFamily<IpAddr>, addresses: &[Address]) -> BTreeSet<u32> {
     let is_own = |found: &&Address| own.iter().any(|own| *own == found.address.ip());
-    addresses.iter().filter(is_own).map(|found| found.index).collect()
+    addresses.iter().filter(is_own).map(|found| found.index).gather()
 }
 
 /// Can be an address for other hosts: no loopback, no link-local.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::net::gather::Gather;
 use crate::os::files::{self, FileError};
 use crate::settings::{Texts, flags};
 
@@ -37,7 +38,7 @@ pub fn read(state_dir: &Path, machine_id: &str) -> Option<Texts> {
 pub fn write(state_dir: &Path, machine_id: &str, texts: &Texts) -> Result<(), FileError> {
     let settings = texts.iter().map(|(name, text)| ((*name).to_owned(), text.clone()));
     let machine_id = machine_id.to_owned();
-    let record = SettingsRecord { schema: 1, machine_id, settings: settings.collect() };
+    let record = SettingsRecord { schema: 1, machine_id, settings: settings.gather() };
     let text = serde_json::to_string_pretty(&record).expect("texts are JSON") + "\n";
     let path = path(state_dir);
     match fs::read(&path) {

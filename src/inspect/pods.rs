@@ -14,6 +14,7 @@ use crate::ipam::import::Sources;
 use crate::ipam::{RangeSet, Store, StoreContents, StoreEntry, StoreError};
 use crate::lease::records::HostPod;
 use crate::net::IfName;
+use crate::net::gather::Gather;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::{identity, netns};
 use crate::plan::pod::LinkIdentity;
@@ -194,7 +195,7 @@ fn names(dir: &Path) -> Result<Vec<String>, Exit> {
 pub fn links() -> Result<BTreeSet<IfName>, Exit> {
     let rtnl = Rtnl::open().context("open a rtnetlink socket")?;
     let links = rtnl.links(None).context("list interfaces")?;
-    Ok(links.into_iter().map(|link| link.name).collect())
+    Ok(links.into_iter().map(|link| link.name).gather())
 }
 
 /// How many addresses of `subnet` pods can have, and how many of these are not `taken`.

@@ -24,6 +24,7 @@ use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
 use crate::ipam::layout::{Layout, exists, failed, names, read, remove};
 use crate::ipam::lock;
+use crate::net::gather::Gather;
 use crate::net::{HostPort, IfName, PortForward, Protocol, hash};
 use crate::os::files::found;
 
@@ -367,7 +368,7 @@ impl ClaimsView<'_> {
             None => None,
             Some(entry) => Some(Rc::new(Holder {
                 is_reserved: self.claims.is_reserved(&entry)?,
-                forwards: entry.forwards().into_iter().map(|one| (one.from, one)).collect(),
+                forwards: entry.forwards().into_iter().map(|one| (one.from, one)).gather(),
                 entry,
             })),
         };

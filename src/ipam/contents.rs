@@ -11,6 +11,7 @@ use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
 use crate::ipam::layout::{names, read};
 use crate::ipam::store::Store;
+use crate::net::gather::Gather;
 
 /// The contents of a store.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +63,7 @@ impl Store {
         let mut contents = StoreContents::default();
         let owners = names(&self.layout.owners())?;
         let owners = owners.iter().map(|name| self.layout.owners().join(name));
-        contents.taken = self.layout.addresses()?.into_iter().collect();
+        contents.taken = self.layout.addresses()?.into_iter().gather();
         let files = contents.taken.iter().map(|address| self.layout.address(*address));
         let mut known = BTreeSet::new();
         for path in owners.chain(files).collect::<Vec<_>>() {

@@ -22,6 +22,7 @@ use crate::ipam::layout::{names, read};
 pub use crate::ipam::sources::Sources;
 use crate::ipam::store::LockedStore;
 use crate::net::IfName;
+use crate::net::gather::Gather;
 
 /// The file in host-local's folder with what was imported: a boot id, then addresses, one per line.
 const TAKEN_OVER: &str = "taken-over-by-humanz";
@@ -165,7 +166,7 @@ fn imported_before(dir: &Path, boot_id: &str) -> Result<BTreeSet<IpAddr>, StoreE
     let text = String::from_utf8_lossy(&bytes);
     match text.split_once('\n') {
         Some((boot, addresses)) if boot != boot_id => {
-            Ok(addresses.lines().filter_map(|line| line.parse().ok()).collect())
+            Ok(addresses.lines().filter_map(|line| line.parse().ok()).gather())
         }
         _ => Ok(BTreeSet::new()),
     }

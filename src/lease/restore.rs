@@ -16,6 +16,7 @@ use crate::lease::records::{Ancestor, ClusterConfig, Key, NodeName, Roots};
 use crate::lease::restore::removed::{Rollback, ownership};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::lease::transaction::{Transaction, Write};
+use crate::net::gather::Gather;
 use crate::net::subnet;
 
 /// How the store `found` was read from relates to that of an earlier snapshot.
@@ -350,7 +351,7 @@ impl Loss<'_> {
         let claims = found.claims.iter().map(|(subnet, claim)| (&claim.value, *subnet));
         let claims = claims.filter(|(_, subnet)| possible(*subnet));
         let others = claims.chain(unclaimed(found, &network.pools)).filter(|(by, _)| *by != host);
-        others.filter(|(_, subnet)| overlap(*subnet)).map(|(by, _)| by).collect()
+        others.filter(|(_, subnet)| overlap(*subnet)).map(|(by, _)| by).gather()
     }
 
     /// Puts `missing`, if the host's key and record and all claims of its subnets are as `found`, and so are the keys

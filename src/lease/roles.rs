@@ -11,6 +11,7 @@ use ipnetwork::IpNetwork;
 use crate::lease::records::{Key, NodeName, Roots};
 use crate::lease::right::right;
 use crate::lease::snapshot::Snapshot;
+use crate::net::gather::Gather;
 
 /// What a role permits on a key, or on all keys that begin with one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,7 +106,7 @@ pub fn subnets(found: &Snapshot, host: &NodeName) -> Vec<IpNetwork> {
         !found.claims.contains_key(subnet) && !claimed.iter().any(|claimed| same_family(&claimed))
     });
     let subnets = claimed.iter().copied().chain(unclaimed);
-    let subnets: BTreeSet<_> = subnets.filter(|subnet| has_best(found, host, *subnet)).collect();
+    let subnets: BTreeSet<_> = subnets.filter(|subnet| has_best(found, host, *subnet)).gather();
     subnets.into_iter().collect()
 }
 

@@ -2,6 +2,7 @@
 //! name, host port, moment, key, object, problem.
 
 pub mod family;
+pub mod gather;
 pub mod hash;
 pub mod ifname;
 pub mod mac;

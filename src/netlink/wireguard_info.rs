@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
+use crate::net::gather::Gather;
 use crate::net::{Family, IfName, PrivateKey, PublicKey, subnet};
 use crate::netlink::error::NetlinkError;
 use crate::netlink::generic::{self, GenericFamily};
@@ -211,7 +212,7 @@ fn parse_peer(bytes: &[u8]) -> Result<WireguardPeer, NetlinkError> {
         last_handshake: peer.array(LAST_HANDSHAKE).and_then(time),
         received_bytes: number(RECEIVED),
         sent_bytes: number(SENT),
-        allowed: allowed.filter_map(|(_, network)| parse_allowed(network)).collect(),
+        allowed: allowed.filter_map(|(_, network)| parse_allowed(network)).gather(),
     })
 }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use neli::types::Buffer;
 
 use crate::net::IfName;
+use crate::net::gather::Gather;
 use crate::netlink::{AttributeList, NetlinkError, Reply};
 use crate::nft::message;
 use crate::nft::numbers::{
@@ -237,6 +238,6 @@ pub fn flowtable(reply: &Reply<'_>) -> Result<Option<(String, Flowtable)>, Netli
     let text = |(_, name): (u16, &[u8])| {
         IfName::found(String::from_utf8_lossy(name).trim_end_matches('\0')).ok()
     };
-    let devices = list.iter().flat_map(|list| list.iter()).filter_map(text).collect();
+    let devices = list.iter().flat_map(|list| list.iter()).filter_map(text).gather();
     Ok(Some((table, Flowtable { name, devices })))
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
+use crate::net::gather::Gather;
 use crate::netlink::{Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket, Reply};
 use crate::nft::edit::{self, TableEdit};
 use crate::nft::found::{self, Count, FoundChain, FoundRule, FoundSet, FoundTable, TableFamily};
@@ -196,7 +197,7 @@ impl Nft {
         let request = get(table, kind::GET_OBJECT, name.be32(object::TYPE, object::COUNTER));
         match self.socket.dump(&request, found::counter) {
             Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(BTreeMap::new()),
-            counters => Ok(counters?.into_iter().collect()),
+            counters => Ok(counters?.into_iter().gather()),
         }
     }
 

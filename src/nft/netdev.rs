@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
+use crate::net::gather::Gather;
 use crate::netlink::{Attributes, Message, NetlinkError, Reply};
 use crate::nft::found;
 use crate::nft::frame::edit::{self, FrameEdit, place};
@@ -163,7 +164,7 @@ impl Nft {
             let [Value::InterfaceIndex(index)] = key[..] else { return None };
             Some((index, entry.packets()))
         };
-        Ok(entries.iter().filter_map(count).collect())
+        Ok(entries.iter().filter_map(count).gather())
     }
 
     /// The names of the chains of a table that are at a device; none if the table is not there.
@@ -172,7 +173,7 @@ impl Nft {
     /// [`NetlinkError`].
     pub fn device_chain_names(&self, table: &str) -> Result<BTreeSet<String>, NetlinkError> {
         let base = self.frame_chains(table)?.into_iter().filter(|(_, chain)| chain.is_base);
-        Ok(base.map(|(name, _)| name).collect())
+        Ok(base.map(|(name, _)| name).gather())
     }
 
     fn frame_chains(&self, table: &str) -> Result<BTreeMap<String, FoundFrameChain>, NetlinkError> {
@@ -185,7 +186,7 @@ impl Nft {
             let chain = FoundFrameChain { is_base, references: uses, rules: Vec::new() };
             Ok(place.filter(|(of, _)| of == table).map(|(_, name)| (name, chain)))
         })?;
-        Ok(chains.into_iter().collect())
+        Ok(chains.into_iter().gather())
     }
 }
 

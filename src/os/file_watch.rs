@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
+use crate::net::gather::Gather;
 use crate::os::wait::is_readable;
 use crate::os::xtables_lock;
 
@@ -112,7 +113,7 @@ fn touched(names: &WatchedNames, event: &InotifyEvent) -> BTreeSet<PathBuf> {
         | AddWatchFlags::IN_IGNORED;
     match &event.name {
         Some(name) => names.get(name).cloned().unwrap_or_default(),
-        None if event.mask.intersects(gone) => all(names).collect(),
+        None if event.mask.intersects(gone) => all(names).gather(),
         None => BTreeSet::new(),
     }
 }

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use crate::net::gather::Gather;
 use crate::net::range::covering;
 use crate::net::{AddressRange, Family, IfName, hash, subnet};
 use crate::nft::{
@@ -147,7 +148,7 @@ fn postrouting(spec: &FirewallSpec, families: &[Family]) -> Option<Chain> {
 /// One rule for each pod subnet.
 fn masquerade(spec: &FirewallSpec, family: Family) -> Vec<NftRule> {
     let subnets = spec.pod_subnets.iter().filter(|network| subnet::family(**network) == family);
-    let subnets: BTreeSet<IpNetwork> = subnets.copied().map(subnet::masked).collect();
+    let subnets: BTreeSet<IpNetwork> = subnets.copied().map(subnet::masked).gather();
     let outside_of = |set| Match::NotIn(Field::Destination(family), set);
     let mut outside = vec![outside_of(cluster_set(family))];
     if !spec.nodes(family).is_empty() {
@@ -186,7 +187,7 @@ fn sets(spec: &FirewallSpec, family: Family) -> Vec<Set> {
     let cluster = Set {
         name: cluster_set(family),
         shape: Shape { intervals: true, ..Shape::set([Type::address(family)]) },
-        elements: covering(networks).into_iter().map(Element::from).collect(),
+        elements: covering(networks).into_iter().map(Element::from).gather(),
     };
     let hosts = [(nodes_set(family), spec.nodes(family)), (own_set(family), spec.own(family))];
     let hosts = hosts.into_iter().filter(|(_, elements)| !elements.is_empty());
@@ -197,7 +198,7 @@ fn sets(spec: &FirewallSpec, family: Family) -> Vec<Set> {
 
 fn elements(addresses: &BTreeSet<IpAddr>, family: Family) -> BTreeSet<Element> {
     let of_family = addresses.iter().filter(|address| Family::of(**address) == family);
-    of_family.copied().map(|address| AddressRange::single(address).into()).collect()
+    of_family.copied().map(|address| AddressRange::single(address).into()).gather()
 }
 
 fn cluster_set(family: Family) -> String {

@@ -8,6 +8,7 @@ mod maps;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ipam::PortClaim;
+use crate::net::gather::Gather;
 use crate::net::{HostPort, IfName, PortForward, Protocol, ReservedPort};
 use crate::nft::{
     Action, Base, Chain, ChainPolicy, Field, Fingerprints, Hook, Match, NftRule, Ruleset, Verdict,
@@ -123,7 +124,7 @@ pub fn is_intact(found: Option<&Fingerprints>) -> bool {
     let wanted = ruleset().chains.into_iter().map(|chain| {
         (chain.name, chain.rules.iter().map(|rule| Some(rule.fingerprint())).collect())
     });
-    found == Some(&wanted.collect())
+    found == Some(&wanted.gather())
 }
 
 /// The element for `claim`; `store` is the fingerprint of the store that the claim is in.
@@ -162,12 +163,12 @@ pub fn changes(
 ) -> Vec<HostPortChange> {
     let own = |found: &&PortElement| found.mark.as_ref().is_some_and(|mark| mark.store == store);
     let by_port: BTreeMap<HostPort, &PortElement> =
-        found.iter().map(|found| (found.forward.from, found)).collect();
+        found.iter().map(|found| (found.forward.from, found)).gather();
     let others = Others::of(found, store);
     let wanted: BTreeMap<HostPort, PortElement> =
-        claims.iter().map(|claim| (claim.forward.from, element(claim, store))).collect();
+        claims.iter().map(|claim| (claim.forward.from, element(claim, store))).gather();
     let needed = claims.iter().map(|claim| &claim.bridge);
-    let needed: BTreeSet<&IfName> = needed.filter(|bridge| !bridges.contains(*bridge)).collect();
+    let needed: BTreeSet<&IfName> = needed.filter(|bridge| !bridges.contains(*bridge)).gather();
     let mut changes: Vec<HostPortChange> =
         needed.into_iter().cloned().map(HostPortChange::Bridge).collect();
     for (port, element) in &wanted {
@@ -194,7 +195,7 @@ pub fn blocked(
 ) -> Vec<(PortForward, PortElement)> {
     let own = |found: &&PortElement| found.mark.as_ref().is_some_and(|mark| mark.store == store);
     let present: BTreeSet<HostPort> =
-        found.iter().filter(own).map(|found| found.forward.from).collect();
+        found.iter().filter(own).map(|found| found.forward.from).gather();
     let others = Others::of(found, store);
     let missing = claims.iter().filter(|claim| !present.contains(&claim.forward.from));
     let blocked = missing

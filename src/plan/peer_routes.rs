@@ -10,6 +10,7 @@ use crate::lease::Resolved;
 use crate::lease::peers::Peer;
 use crate::lease::records::{self, NodeName, Tunnel};
 use crate::lease::tunnels::{TunnelFault, tunnels};
+use crate::net::gather::Gather;
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind, subnet};
 use crate::plan::encryption::EncryptedPeer;
 use crate::plan::routes::{NextHop, Routes};
@@ -99,7 +100,7 @@ impl PeerRoutes {
     pub fn unresolved(&self) -> BTreeSet<IpNetwork> {
         use UnreachableReason::{LookUpPending, Unresolved};
         let unknown = |way: &&UnreachableSubnet| matches!(way.reason, LookUpPending | Unresolved);
-        self.unreachable.iter().filter(unknown).map(|way| way.subnet).collect()
+        self.unreachable.iter().filter(unknown).map(|way| way.subnet).gather()
     }
 }
 

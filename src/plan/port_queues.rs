@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::net::gather::Gather;
 use crate::netlink::link::Link;
 use crate::netlink::port_queue::{PortQueue, QueuePlace};
 use crate::netlink::qdisc::TokenBucket;
@@ -33,7 +34,7 @@ pub fn wanted(profiles: &PortProfiles, ports: &[&Link]) -> BTreeMap<u32, Option<
         let limit = profiles.get(&port.name).and_then(|it| it.profile.ingress);
         (port.index, limit.map(|limit| bucket(&limit, port.mtu)))
     };
-    ports.iter().map(queue).collect()
+    ports.iter().map(queue).gather()
 }
 
 /// The changes that turn the queues `found` into `wanted`; those of other links are left alone.

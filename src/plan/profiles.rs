@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::net::IfName;
+use crate::net::gather::Gather;
 use crate::netlink::shaper::ShapedClass;
 use crate::plan::bandwidth::bucket;
 use crate::plan::pod::LinkIdentity;
@@ -48,7 +49,7 @@ pub fn port_profiles<'a>(
         let (name, profile) = profiles.of_pod(group, network)?;
         Some((host_end(pod), PortProfile { name: name.clone(), profile, shaped: None }))
     };
-    pods.filter_map(of).collect()
+    pods.filter_map(of).gather()
 }
 
 /// The host's end of a pod's veth.
@@ -79,7 +80,7 @@ pub fn classes(ports: &PortProfiles) -> BTreeMap<u16, ShapedClass> {
         let bucket = bucket(&it.profile.egress?, MTU);
         Some((it.shaped?.class, ShapedClass::new(bucket.rate_bytes, bucket.burst_bytes)))
     };
-    ports.values().filter_map(class).collect()
+    ports.values().filter_map(class).gather()
 }
 
 /// The guard of one of `ports` differs by the profile that it had before.

@@ -10,6 +10,7 @@ use crate::cni::error::CniError;
 use crate::cni::request::{Check, Del, Gc};
 use crate::ipam::{LockedStore, StoreEntry};
 use crate::net::IfName;
+use crate::net::gather::Gather;
 use crate::netlink::link::Link;
 use crate::plan::pod::LinkIdentity;
 use crate::plugin::store;
@@ -30,7 +31,7 @@ pub fn dels_of(conf: &NetConf, of: &Attachment, former: &StoreEntry) -> Vec<Del>
 /// What removes them before `del`. A store that was lost is replaced by the result of ADD.
 pub fn dels(del: &Del) -> Vec<Del> {
     let mut ifnames: BTreeSet<IfName> =
-        of(&del.conf, &del.attachment).unwrap_or_default().into_iter().collect();
+        of(&del.conf, &del.attachment).unwrap_or_default().into_iter().gather();
     let answered = del.conf.prev_result.iter().flat_map(|result| &result.interfaces);
     let in_pod = answered.filter(|interface| interface.sandbox.is_some());
     ifnames.extend(in_pod.filter_map(|interface| interface.name.parse().ok()));

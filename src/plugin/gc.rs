@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use crate::cni::error::CniError;
 use crate::cni::request::Gc;
 use crate::ipam::{Store, StoreEntry};
+use crate::net::gather::Gather;
 use crate::net::{HostPort, IfName};
 use crate::netlink::link::{self, Link, LinkChange, LinkRef};
 use crate::netlink::rtnl::Rtnl;
@@ -66,7 +67,7 @@ pub fn gc(gc: &Gc, call: &mut CallContext<'_>) -> Result<(), CniError> {
 fn stale_links<'a>(links: &'a [Link], gc: &Gc) -> Vec<&'a Link> {
     let network = &gc.conf.name;
     let host_ifname = |attachment| LinkIdentity::of(network, attachment).host_ifname();
-    let valid: BTreeSet<IfName> = gc.valid.iter().map(host_ifname).collect();
+    let valid: BTreeSet<IfName> = gc.valid.iter().map(host_ifname).gather();
     let stale = |link: &&Link| {
         let alias = link.alias.as_deref();
         let owns = |attachment| LinkIdentity::of(network, attachment).owns(alias);

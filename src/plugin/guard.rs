@@ -11,6 +11,7 @@ use crate::inspect::guards::FoundGuards;
 use crate::inspect::port_profiles;
 use crate::ipam::Store;
 use crate::net::IfName;
+use crate::net::gather::Gather;
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
@@ -86,7 +87,7 @@ pub fn sweep(rtnl: &Rtnl) -> Result<(), NetlinkError> {
     let plan = || {
         let Some(found) = nft.frames(TABLE, &all_sets())? else { return Ok(Vec::new()) };
         let links = rtnl.links(None)?.into_iter().map(|link| (link.index, link.name));
-        Ok(leftovers(&found, &links.collect()))
+        Ok(leftovers(&found, &links.gather()))
     };
     nft.edit_frames_as_seen(TABLE, plan).map(drop)
 }

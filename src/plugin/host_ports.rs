@@ -17,6 +17,7 @@ use crate::cni::error::{CniError, code};
 use crate::cni::request::Check;
 use crate::inspect::host_ports as inspect;
 use crate::ipam::{LockedClaims, PortClaim, PortClaims, Store, StoreEntry};
+use crate::net::gather::Gather;
 use crate::net::{Family, HostPort, IfName, PortMapping, ReservedPort, port};
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
@@ -104,7 +105,7 @@ pub fn close(store: &Store, entries: &[&StoreEntry]) -> Result<(), CniError> {
         locked.release(entry)?;
     }
     let bridges: BTreeSet<&IfName> =
-        entries.iter().filter_map(|entry| Some(&entry.ports.as_ref()?.bridge)).collect();
+        entries.iter().filter_map(|entry| Some(&entry.ports.as_ref()?.bridge)).gather();
     for bridge in bridges {
         let is_of = |claim: &PortClaim| {
             claim.bridge == *bridge && claim.forward.from.family() == Family::V4
@@ -283,7 +284,7 @@ impl KernelTable<'_> {
         elements: &[PortElement],
     ) -> Result<(Vec<PortElement>, Option<PortElement>), CniError> {
         let ports: BTreeSet<HostPort> =
-            elements.iter().map(|element| element.forward.from).collect();
+            elements.iter().map(|element| element.forward.from).gather();
         let mut stale = Vec::new();
         for found in inspect::beside(&self.nft, &ports).map_err(failed)? {
             if !self.is_stale(rtnl, &found)? {
@@ -323,7 +324,7 @@ impl KernelTable<'_> {
         let claims = locked.held()?;
         let found = inspect::all(&self.nft).map_err(failed)?;
         let bridges = inspect::bridge_set(&self.nft).map_err(failed)?;
-        let held = claims.iter().map(|claim| claim.forward.from).collect();
+        let held = claims.iter().map(|claim| claim.forward.from).gather();
         let orphans = inspect::orphans(rtnl, self.claims, &held, &found)
             .map_err(|error| CniError::internal(format!("{error:#}")))?;
         let changes = changes(&claims, self.store, (&found, &bridges), &orphans);
@@ -333,7 +334,7 @@ impl KernelTable<'_> {
             log::info!("{}", change.line().past());
         }
         let v4 = claims.iter().filter(|claim| claim.forward.from.family() == Family::V4);
-        for bridge in v4.map(|claim| &claim.bridge).collect::<BTreeSet<_>>() {
+        for bridge in v4.map(|claim| &claim.bridge).gather::<BTreeSet<_>>() {
             allow_loopback(rtnl, bridge);
         }
         Ok(())

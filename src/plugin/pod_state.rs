@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::cni::error::CniError;
 use crate::net::IfName;
+use crate::net::gather::Gather;
 use crate::netlink::link::Link;
 use crate::netlink::link_settings::LinkSettings;
 use crate::netlink::rtnl::Rtnl;
@@ -66,7 +67,7 @@ impl<'a> PodState<'a> {
             return Ok(BTreeMap::new());
         }
         let read = |(path, _): &(String, String)| Some((path.clone(), sysctl::read(path).ok()?));
-        let found = self.netns.run(|| requested.sysctls.iter().filter_map(read).collect());
+        let found = self.netns.run(|| requested.sysctls.iter().filter_map(read).gather());
         found.or_internal(&self.what)
     }
 }

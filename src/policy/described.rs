@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::policy::ask::LocalPod;
 use crate::policy::endpoint::{Endpoint, Namespace};
@@ -95,7 +96,7 @@ impl DescribedPods {
         }
         let described = Pods::describe(new.iter().map(|pod| &**pod), known, host);
         let mut found: BTreeMap<PodKey, Endpoint> =
-            described.map(|(pod, endpoint)| (pod.key(), endpoint)).collect();
+            described.map(|(pod, endpoint)| (pod.key(), endpoint)).gather();
         self.share_namespaces(found.values_mut());
         let mut added = Vec::new();
         for pod in new {
@@ -143,7 +144,7 @@ impl DescribedPods {
     fn share_namespaces<'a>(&self, endpoints: impl Iterator<Item = &'a mut Endpoint>) {
         let known = self.namespaces.values().map(|(namespace, _)| namespace);
         let mut shared: BTreeMap<ObjectName, Arc<Namespace>> =
-            known.map(|known| (known.name().clone(), Arc::clone(known))).collect();
+            known.map(|known| (known.name().clone(), Arc::clone(known))).gather();
         for Endpoint { namespace, .. } in endpoints {
             match shared.get(namespace.name()) {
                 Some(known) if known == namespace => *namespace = Arc::clone(known),
@@ -189,7 +190,7 @@ impl DescribedPods {
 
     /// Of those that policies know.
     pub fn known_addresses(&self) -> BTreeSet<IpAddr> {
-        self.iter().flat_map(|(pod, _)| pod.addresses.iter().copied()).collect()
+        self.iter().flat_map(|(pod, _)| pod.addresses.iter().copied()).gather()
     }
 
     /// A rule denies a group that this pod is in.
@@ -200,7 +201,7 @@ impl DescribedPods {
     /// The namespaces of the pods that no policy concerns.
     pub fn unconcerned(&self) -> BTreeSet<ObjectName> {
         let free = self.namespaces.iter().filter(|(_, (_, is_free))| *is_free);
-        free.map(|(name, _)| name.clone()).collect()
+        free.map(|(name, _)| name.clone()).gather()
     }
 }
 

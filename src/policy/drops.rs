@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::net::Protocol;
+use crate::net::gather::Gather;
 use crate::netlink::packet::Packet;
 use crate::policy::compile::{log_prefix, no_connection_prefix, quarantine_prefix};
 use crate::policy::endpoint::Endpoint;
@@ -59,7 +60,7 @@ impl Reporters {
             let name = pod.pod.as_ref().unwrap_or(&pod.container_id);
             pod.addresses.iter().map(|address| (*address, name.clone()))
         });
-        let names = names.collect();
+        let names = names.gather();
         let (quarantine, no_connection) = (quarantine_prefix(), no_connection_prefix());
         Reporters { rules, pods, names, quarantine, no_connection }
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::net::gather::Gather;
 use crate::policy::ask::LocalPod;
 
 /// The container that has each address.
@@ -73,7 +74,7 @@ impl Published {
     /// The addresses that other hosts may know.
     pub fn addresses(&self) -> BTreeSet<IpAddr> {
         let committed = self.committed.iter().flat_map(|owners| owners.keys());
-        committed.chain(self.perhaps.keys()).copied().collect()
+        committed.chain(self.perhaps.keys()).copied().gather()
     }
 
     fn has(&self, address: &IpAddr, owner: &str) -> bool {

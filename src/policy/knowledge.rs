@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::policy::ask::{Index, LocalPod};
 use crate::policy::compile::{Compiler, HostPolicy, MarkBits, PolicyTable};
@@ -50,7 +51,7 @@ impl HostKnowledge {
         let open = self.judged(pods, released).filter(|(_, _, held)| held.is_none());
         let open: Vec<_> = open.map(|(_, endpoint, _)| Arc::clone(endpoint)).collect();
         let is_outside = |address: &IpAddr| !subnets.iter().any(|it| it.contains(*address));
-        let outside = pods.addresses().filter(is_outside).collect();
+        let outside = pods.addresses().filter(is_outside).gather();
         compiler.compile(&HostPolicy {
             known: &known,
             pods: &open,
@@ -79,18 +80,18 @@ impl HostKnowledge {
         let addresses = open.flat_map(|(pod, ..)| {
             pod.addresses.iter().map(|address| (*address, pod.container_id.as_str()))
         });
-        let addresses: BTreeMap<IpAddr, &str> = addresses.collect();
+        let addresses: BTreeMap<IpAddr, &str> = addresses.gather();
         let is_new = |(address, owner): &(&IpAddr, &&str)| {
             released.get(*address).is_none_or(|known| known != **owner)
         };
         let owned = |(address, owner): (&IpAddr, &&str)| (*address, (*owner).to_owned());
-        let new: PodOwners = addresses.iter().filter(is_new).map(owned).collect();
+        let new: PodOwners = addresses.iter().filter(is_new).map(owned).gather();
         if new.len() + released.len() == addresses.len() {
             if !new.is_empty() {
                 Arc::make_mut(released).extend(new);
             }
         } else {
-            *released = Arc::new(addresses.iter().map(owned).collect());
+            *released = Arc::new(addresses.iter().map(owned).gather());
         }
     }
 
@@ -98,7 +99,7 @@ impl HostKnowledge {
     /// them.
     pub fn held(&self, pods: &DescribedPods, released: &PodOwners) -> BTreeMap<String, HeldReason> {
         let judged = self.judged(pods, released);
-        judged.filter_map(|(pod, _, held)| Some((pod.container_id.clone(), held?))).collect()
+        judged.filter_map(|(pod, _, held)| Some((pod.container_id.clone(), held?))).gather()
     }
 
     fn judged<'a>(

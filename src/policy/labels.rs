@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::net::gather::Gather;
+
 /// Labels of an object. What is no label by Kubernetes' syntax stands here too; no selector asks for it.
 pub type Labels = BTreeMap<Box<str>, Box<str>>;
 
@@ -63,7 +65,7 @@ impl Requirement {
 
 impl LabelSelector {
     pub fn new(requirements: impl IntoIterator<Item = Requirement>) -> LabelSelector {
-        LabelSelector(requirements.into_iter().collect())
+        LabelSelector(requirements.into_iter().gather())
     }
 
     pub fn requirements(&self) -> impl Iterator<Item = &Requirement> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::net::gather::Gather;
 use crate::policy::endpoint::Endpoint;
 use crate::policy::rule::{Direction, Origin, PolicyPeer, PolicyVerdict, Rule, Rules, Tier};
 
@@ -27,7 +28,7 @@ pub fn policies(rules: &Rules) -> Vec<PolicyObject<'_>> {
 
 impl PolicyObject<'_> {
     pub fn directions(&self) -> BTreeSet<Direction> {
-        self.rules.iter().map(|rule| rule.direction).collect()
+        self.rules.iter().map(|rule| rule.direction).gather()
     }
 
     /// None of its rules decides anything.
@@ -37,7 +38,7 @@ impl PolicyObject<'_> {
 
     /// Those of `pods` that it has rules for.
     pub fn applies_to<'p>(&self, pods: &'p [Endpoint]) -> Vec<&'p Endpoint> {
-        let subjects: BTreeSet<_> = self.rules.iter().map(|rule| &rule.subject).collect();
+        let subjects: BTreeSet<_> = self.rules.iter().map(|rule| &rule.subject).gather();
         let applies = |pod: &&Endpoint| subjects.iter().any(|subject| subject.matches_pod(pod));
         pods.iter().filter(applies).collect()
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::ipam::StoreEntry;
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::policy::ask::LocalPod;
 use crate::policy::endpoint::Endpoint;
@@ -40,7 +41,7 @@ impl Pods {
             let known = before.get(&key).filter(|known| ***known == pod).cloned();
             (Arc::new(key), known.unwrap_or_else(|| Arc::new(pod)))
         };
-        Pods(Arc::new(entries.iter().enumerate().map(pod).collect()))
+        Pods(Arc::new(entries.iter().enumerate().map(pod).gather()))
     }
 
     /// A new pod: a former one that had one of its addresses has it no longer.
@@ -89,7 +90,7 @@ impl Pods {
         host: &'a NodeName,
     ) -> impl Iterator<Item = (&'a LocalPod, Endpoint)> {
         let by_name: BTreeMap<(&ObjectName, &ObjectName), &Endpoint> =
-            known.pods.iter().map(|pod| ((pod.namespace.name(), &pod.name), pod)).collect();
+            known.pods.iter().map(|pod| ((pod.namespace.name(), &pod.name), pod)).gather();
         let placed = |pod, mut endpoint: Endpoint| {
             endpoint.place(&known.networks);
             Some((pod, endpoint))
@@ -115,7 +116,7 @@ impl Pods {
                 words
                     .iter()
                     .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
-                    .collect()
+                    .gather()
             };
             let (annotations, labels) = (words(&pod.annotations), words(&pod.labels));
             let endpoint =
@@ -137,7 +138,7 @@ impl Pods {
 impl From<Vec<LocalPod>> for Pods {
     fn from(all: Vec<LocalPod>) -> Pods {
         let with_key = |pod: LocalPod| (Arc::new(pod.key()), Arc::new(pod));
-        Pods(Arc::new(all.into_iter().map(with_key).collect()))
+        Pods(Arc::new(all.into_iter().map(with_key).gather()))
     }
 }
 

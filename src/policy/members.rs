@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::net::gather::Gather;
 use crate::policy::endpoint::{Endpoint, Endpoints, NamedPort};
 use crate::policy::rule::{Direction, PolicyPeer, Rule};
 use crate::policy::selector::Selector;
@@ -37,7 +38,7 @@ pub fn peers<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BTreeSet<Selector
         }));
         every_pod |= looks_up_every_pod(rule);
     }
-    selected.into_iter().cloned().chain(every_pod.then(Selector::every_pod)).collect()
+    selected.into_iter().cloned().chain(every_pod.then(Selector::every_pod)).gather()
 }
 
 fn looks_up_every_pod(rule: &Rule) -> bool {
@@ -62,7 +63,7 @@ pub fn find<'a>(
         );
         (selector.clone(), Arc::new(found))
     };
-    selectors.iter().copied().zip(pods).map(found).collect()
+    selectors.iter().copied().zip(pods).map(found).gather()
 }
 
 /// What each of `selectors` finds among `pods`.

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
+use crate::net::gather::Gather;
 use crate::net::subnet::{self, Pool, PoolError, contains};
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 use crate::policy::name::{PodName, Scoped};
@@ -159,7 +160,7 @@ impl Networks {
     /// As etcd has them, where their objects were written at these revisions.
     pub fn as_of(mut self, revisions: BTreeMap<Scoped, i64>) -> Networks {
         let is_known = |name: &Scoped| self.by_name.contains_key(name);
-        self.revisions = revisions.into_iter().filter(|(name, _)| is_known(name)).collect();
+        self.revisions = revisions.into_iter().filter(|(name, _)| is_known(name)).gather();
         self
     }
 

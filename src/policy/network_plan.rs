@@ -10,6 +10,7 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
+use crate::net::gather::Gather;
 use crate::net::subnet::{contains, family};
 use crate::net::{Family, IfName};
 use crate::policy::labels::Labels;
@@ -205,7 +206,7 @@ impl NetworkPlans {
             return Err(NetworkError::Closed(namespace.clone()));
         }
         let words = |words: &BTreeMap<String, String>| -> Labels {
-            words.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
+            words.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).gather()
         };
         let asked = cluster.interfaces(name, namespace, &words(annotations), &words(labels))?;
         let pod = PodName { namespace: namespace.clone(), name: name.clone() };

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
+use crate::net::gather::Gather;
 use crate::net::subnet::{self, contains, masked, offset, with_prefix};
 use crate::net::{Family, Object, Problem, ProblemKind};
 use crate::policy::name::{PodName, Scoped};
@@ -98,7 +99,7 @@ impl Networks {
             }
             Ok(placed)
         };
-        self.pins().map(|(pod, addresses)| (pod, place((pod, addresses)))).collect()
+        self.pins().map(|(pod, addresses)| (pod, place((pod, addresses)))).gather()
     }
 
     fn placed_pin(&self, address: IpAddr) -> Result<PinnedAddress, PinFault> {

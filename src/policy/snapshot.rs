@@ -11,6 +11,7 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use crate::net::Problem;
+use crate::net::gather::Gather;
 use crate::net::subnet::gateway;
 use crate::policy::endpoint::Endpoint;
 use crate::policy::isolation;
@@ -166,9 +167,9 @@ impl PolicySnapshot {
                 member.addresses.retain(|it| !is_own(it) || is_node && is_gateway(it));
                 (!member.addresses.is_empty()).then_some(member)
             });
-            (selector.clone(), Arc::new(kept.collect()))
+            (selector.clone(), Arc::new(kept.gather()))
         };
-        let mut members: Members = self.members.iter().map(of_others).collect();
+        let mut members: Members = self.members.iter().map(of_others).gather();
         let wanted = members::peers(self.rules.iter());
         let selectors: Vec<&Selector> = wanted.iter().collect();
         let found = members::find_pods(&selectors, pods);

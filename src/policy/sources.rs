@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
+use crate::net::gather::Gather;
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::policy::members::{self, Members};
 use crate::policy::network::NetworkOverlap;
@@ -67,7 +68,7 @@ impl Policies {
         pools: PerFamily<IpNetwork>,
     ) -> Policies {
         let snapshots = snapshots.into_iter().map(|(provider, said)| (provider, Arc::new(said)));
-        let mut policies = Policies { snapshots: snapshots.collect(), ..Policies::default() };
+        let mut policies = Policies { snapshots: snapshots.gather(), ..Policies::default() };
         policies.want(of, pools);
         for (provider, snapshot) in &policies.snapshots {
             policies.states.insert(*provider, SourceState::holding(*provider, &snapshot.rules));
@@ -78,7 +79,7 @@ impl Policies {
     /// There are these sources alone, and pods of no tenant's network have their addresses from `pools`.
     pub fn want(&mut self, sources: &[Provider], pools: PerFamily<IpNetwork>) {
         self.pools = pools;
-        self.wanted = sources.iter().copied().collect();
+        self.wanted = sources.iter().copied().gather();
         self.snapshots.retain(|provider, _| self.wanted.contains(provider));
         self.problems.retain(|provider, _| self.wanted.contains(provider));
         self.merge();
@@ -112,7 +113,7 @@ impl Policies {
         problems: Vec<Problem>,
     ) -> bool {
         let before = self.snapshots.remove(&Provider::Members).unwrap_or_default();
-        self.partly = unread.iter().filter(|it| members.contains_key(*it)).cloned().collect();
+        self.partly = unread.iter().filter(|it| members.contains_key(*it)).cloned().gather();
         for (selector, found) in &before.members {
             if unread.contains(selector) {
                 members.entry(selector.clone()).or_insert_with(|| found.clone());
@@ -194,7 +195,7 @@ impl Policies {
     /// before its members start to send.
     fn unknown_denied(&self) -> BTreeSet<Selector> {
         let mut groups: BTreeSet<_> =
-            self.merged.iter().flat_map(|known| denied(&known.rules)).collect();
+            self.merged.iter().flat_map(|known| denied(&known.rules)).gather();
         match self.snapshots.get(&Provider::Members) {
             Some(said) => groups
                 .retain(|group| !said.members.contains_key(group) || self.partly.contains(group)),
@@ -243,7 +244,7 @@ impl Policies {
     /// What every source said of what is in force; `None` if that is nothing.
     pub fn in_force(&self) -> Option<BTreeMap<Provider, &PolicySnapshot>> {
         let said = self.whole.as_ref()?.snapshots.iter();
-        Some(said.map(|(provider, said)| (*provider, &**said)).collect())
+        Some(said.map(|(provider, said)| (*provider, &**said)).gather())
     }
 
     /// What is wrong with their objects, and what holds up a change of them.
@@ -303,7 +304,7 @@ impl SourceState {
 }
 
 fn objects(rules: &Rules) -> Arc<BTreeSet<Origin>> {
-    Arc::new(rules.iter().map(|rule| rule.origin.object()).collect())
+    Arc::new(rules.iter().map(|rule| rule.origin.object()).gather())
 }
 
 #[cfg(test)]

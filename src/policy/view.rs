@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::ask::LocalPod;
@@ -78,7 +79,7 @@ impl View {
     }
 
     pub fn quarantined(&self) -> Vec<Quarantined> {
-        self.quarantined_but(&self.endpoints().into_iter().flat_map(|pod| pod.addresses).collect())
+        self.quarantined_but(&self.endpoints().into_iter().flat_map(|pod| pod.addresses).gather())
     }
 
     /// The same, where policies know the pods with the addresses `known`.

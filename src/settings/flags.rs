@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use argh::{ArgsInfo, FromArgs, SubCommands};
 
+use crate::net::gather::Gather;
 use crate::settings::Texts;
 use crate::settings::choices;
 
@@ -191,7 +192,7 @@ pub fn texts(mut stored: BTreeMap<String, String>) -> Texts {
         let default = || variable.default.to_owned();
         (variable.name, stored.remove(variable.name).unwrap_or_else(default))
     });
-    texts.collect()
+    texts.gather()
 }
 
 #[cfg(test)]

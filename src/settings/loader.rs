@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nix::libc::O_NONBLOCK;
 
+use crate::net::gather::Gather;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::env_file::{self, Assignments};
 use crate::settings::flags::{VARIABLES, Variable};
@@ -91,7 +92,7 @@ pub struct LoadedSettings {
 
 impl RawSettings {
     pub fn texts(&self) -> Texts {
-        self.texts.iter().map(|(name, (text, _))| (*name, text.clone())).collect()
+        self.texts.iter().map(|(name, (text, _))| (*name, text.clone())).gather()
     }
 
     fn loaded(self, host: HostCheck) -> Result<LoadedSettings, Vec<Problem>> {
@@ -123,7 +124,7 @@ impl SettingsLoader {
         let set = names.filter_map(|name| Some((name, std::env::var(name).ok()?)));
         SettingsLoader {
             options,
-            environment: set.collect(),
+            environment: set.gather(),
             file: file.map(PathBuf::from),
             file_is_given: file.is_some(),
             running: Texts::new(),
@@ -186,7 +187,7 @@ impl SettingsLoader {
             file => file?,
         };
         let texts = VARIABLES.iter().map(|variable| (variable.name, self.text(variable, &file)));
-        let texts = texts.collect();
+        let texts = texts.gather();
         let log = self.environment.get(LOG).map(|text| (text.clone(), SettingSource::Environment));
         let in_file = || file.get(LOG).map(|set| self.line(set));
         let log = log.or_else(|| in_file().filter(|_| self.running.is_empty()));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::kube::{Heard, ObjectKey, Resource};
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::read::Parsed;
@@ -206,7 +207,7 @@ impl ClusterState {
     /// All pods, with what is theirs of the addresses and groups that they claim.
     fn endpoints(&self, cluster: &Cluster, problems: &mut Vec<Problem>) -> ClusterEndpoints {
         let nodes: BTreeMap<&NodeName, &HostNode> =
-            self.nodes().map(|node| (&node.node.name, node)).collect();
+            self.nodes().map(|node| (&node.node.name, node)).gather();
         let (mut pods, mut refused) = (ClusterEndpoints::default(), Vec::new());
         for pod in self.pods().filter(|pod| pod.is_endpoint) {
             let Some(host) = &pod.host else { continue };

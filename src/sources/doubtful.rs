@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::net::gather::Gather;
 use crate::policy::{PolicyPeer, PolicyVerdict, Rule, Rules, Selector};
 use crate::sources::find::ClusterPods;
 
@@ -24,8 +25,7 @@ fn denial(rule: &Rule, pods: &ClusterPods<'_>) -> Option<Rule> {
         PolicyPeer::Selected(selector) => selector.doubtful(),
         PolicyPeer::Network { .. } => None,
     });
-    let found: BTreeSet<Selector> =
-        doubtful.filter(|selector| finds_some(selector, pods)).collect();
+    let found: BTreeSet<Selector> = doubtful.filter(|selector| finds_some(selector, pods)).gather();
     if found.is_empty() {
         return None;
     }

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::etcd::Etcd;
 use crate::lease::EtcdError;
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::event_loop::{self, EventLoop};
@@ -254,7 +255,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                     if keys.is_empty() {
                         continue;
                     }
-                    let places = keys.iter().filter_map(|put| self.place(&put.key)).collect();
+                    let places = keys.iter().filter_map(|put| self.place(&put.key)).gather();
                     self.read(places, BTreeSet::new()).await?;
                     self.publish();
                 }
@@ -342,7 +343,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         let places = back.flat_map(|(host, _)| {
             self.groups.keys().map(move |group| (group.clone(), host.clone()))
         });
-        self.read(places.collect(), BTreeSet::new()).await?;
+        self.read(places.gather(), BTreeSet::new()).await?;
         self.end_partly();
         Ok(())
     }
@@ -386,7 +387,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         };
         let is_whole = |group| self.known.contains(group) && !self.partly.contains(group);
         let unread = groups.iter().filter(|(group, _)| !is_whole(group));
-        let unread = unread.map(|(_, selector)| selector.clone()).collect();
+        let unread = unread.map(|(_, selector)| selector.clone()).gather();
         let mut exchanged = HeardMembers { unread, ..HeardMembers::default() };
         for (group, selector) in groups.iter().filter(|(group, _)| self.known.contains(group)) {
             let mut found = BTreeSet::new();
@@ -427,7 +428,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
 }
 
 fn by_id<'a>(groups: impl Iterator<Item = &'a Selector>) -> BTreeMap<GroupId, Selector> {
-    groups.map(|selector| (GroupId::of(selector), selector.clone())).collect()
+    groups.map(|selector| (GroupId::of(selector), selector.clone())).gather()
 }
 
 fn of_group(selector: &Selector, what: String) -> Problem {

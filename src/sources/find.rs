@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::net::gather::Gather;
 use crate::policy::{Endpoint, Member, Members, Node, ObjectName, Rule, Selector, members};
 
 /// The selectors in the rules for `pods`: what concerns no pod of this host needs no members here.
@@ -57,5 +58,5 @@ pub fn find<'a>(
         }
         found
     };
-    selectors.iter().map(|selector| (selector.clone(), Arc::new(found(selector)))).collect()
+    selectors.iter().map(|selector| (selector.clone(), Arc::new(found(selector)))).gather()
 }

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 
 /// What was heard of other hosts.
@@ -72,7 +73,7 @@ impl HeardGenerations {
     }
 
     pub fn hosts(&self) -> BTreeSet<NodeName> {
-        self.newest.keys().cloned().collect()
+        self.newest.keys().cloned().gather()
     }
 
     /// Hosts of which etcd has less than was heard.

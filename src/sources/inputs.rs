@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::lease::{self, Peers};
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::net::subnet;
 use crate::policy::held::PodOwners;
@@ -65,10 +66,10 @@ impl ExchangeInputs {
         let found = members::find(&in_use, &Endpoints { pods: endpoints, nodes: vec![node] });
         let members =
             found.values().flat_map(|found| &**found).flat_map(|member| &member.addresses);
-        let published: BTreeSet<IpAddr> = members.copied().collect();
+        let published: BTreeSet<IpAddr> = members.copied().gather();
         let owners = pods.owners().filter(|(address, _)| published.contains(address));
         let owners: PodOwners =
-            owners.map(|(address, container)| (address, container.to_owned())).collect();
+            owners.map(|(address, container)| (address, container.to_owned())).gather();
         let record = record.filter(|_| from.is_certain).map(|record| record.modified);
         ExchangeInputs { own: found, needed, hosts, record, owners: Arc::new(owners) }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use ipnetwork::IpNetwork;
 
 use crate::lease::blocks::held::HeldBlock;
+use crate::net::gather::Gather;
 use crate::net::subnet;
 use crate::policy::{Networks, Scoped, pin};
 
@@ -34,10 +35,10 @@ enum Becomes {
 pub fn other_uses(before: &Networks, after: &Networks) -> Vec<OtherUse> {
     let pools = |networks: &Networks| -> BTreeSet<(Scoped, IpNetwork)> {
         let all = networks.iter();
-        all.flat_map(|(name, it)| it.networks().map(move |pool| (name.clone(), pool))).collect()
+        all.flat_map(|(name, it)| it.networks().map(move |pool| (name.clone(), pool))).gather()
     };
     let pins = |networks: &Networks| -> BTreeSet<(Scoped, IpNetwork)> {
-        networks.pin_ranges().map(|(name, range)| (name.clone(), range)).collect()
+        networks.pin_ranges().map(|(name, range)| (name.clone(), range)).gather()
     };
     let new = |had: BTreeSet<_>, has: BTreeSet<_>, becomes: Becomes| {
         let new = has.difference(&had).cloned().collect::<Vec<(Scoped, IpNetwork)>>();
@@ -55,7 +56,7 @@ impl OtherUse {
         let OtherUse { network, range, becomes } = self;
         let in_the_way: Vec<&HeldBlock> = blocks.iter().filter(|it| self.is_hurt(it)).collect();
         let first = in_the_way.first()?;
-        let hosts: BTreeSet<&str> = in_the_way.iter().map(|it| it.host.as_str()).collect();
+        let hosts: BTreeSet<&str> = in_the_way.iter().map(|it| it.host.as_str()).gather();
         let hosts = hosts.into_iter().collect::<Vec<_>>().join(", ");
         Some(match becomes {
             Becomes::Foreign => {

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::etcd::Etcd;
 use crate::lease::EtcdError;
+use crate::net::gather::Gather;
 use crate::policy::held::{PodOwners, Published};
 use crate::sources::exchanged::{
     ExchangeInputs, ExchangeStart, Exchanged, HEARD, HOSTS_LIMIT, retry,
@@ -162,7 +163,7 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
             .collect();
         let values = self.etcd.values(&keys).await?;
         let found = keys.into_iter().zip(values);
-        Ok(found.filter_map(|(key, value)| Some((key, value?.bytes))).collect())
+        Ok(found.filter_map(|(key, value)| Some((key, value?.bytes))).gather())
     }
 
     /// Before `owners` are sent, or anything with another generation.

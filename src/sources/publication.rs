@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::lease::records::{Key, Roots};
 use crate::lease::transaction::{Condition, Transaction, Write};
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::policy::Members;
 use crate::sources::generations;
@@ -47,7 +48,7 @@ impl<'a> Publication<'a> {
             let key = roots.members(host, GroupId::of(selector).as_str());
             (key, write(selector, members))
         });
-        let wanted = pair.filter(|(_, value)| value.len() <= VALUE_LIMIT).collect();
+        let wanted = pair.filter(|(_, value)| value.len() <= VALUE_LIMIT).gather();
         Publication { roots, host, record, wanted }
     }
 

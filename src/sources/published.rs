@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::etcd::EtcdSettings;
 use crate::lease::records::Roots;
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::os::files::{self, FileError};
 use crate::policy::held::Published;
@@ -37,7 +38,7 @@ struct NotedPublished {
 
 impl PublishedAt {
     pub fn of(etcd: &EtcdSettings, roots: &Roots, host: &NodeName) -> PublishedAt {
-        let endpoints = etcd.endpoints.iter().cloned().collect();
+        let endpoints = etcd.endpoints.iter().cloned().gather();
         PublishedAt { endpoints, prefix: roots.humanz.clone(), host: host.clone() }
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::net::gather::Gather;
 use crate::policy::read::fields::ObjectField;
 use crate::policy::read::groups::scoped;
 use crate::policy::{Networks, ObjectName, Scoped};
@@ -13,7 +14,7 @@ use crate::sources::stored::StoredName;
 /// refer to nothing; their readers report them.
 pub fn dangling(objects: &BTreeMap<StoredName, Value>) -> BTreeSet<(StoredName, String)> {
     let known: BTreeSet<(&str, Option<&ObjectName>, &ObjectName)> =
-        objects.keys().map(|name| (name.kind.name, name.scope.as_ref(), &name.name)).collect();
+        objects.keys().map(|name| (name.kind.name, name.scope.as_ref(), &name.name)).gather();
     let mut dangling = BTreeSet::new();
     for (name, object) in objects {
         for (kind, wanted) in references(name, &object["spec"]) {
@@ -34,7 +35,7 @@ pub fn users(objects: &BTreeMap<StoredName, Value>, name: &StoredName) -> BTreeS
                 && name.name == wanted.name
         })
     };
-    objects.iter().filter(refers).map(|(by, _)| by.clone()).collect()
+    objects.iter().filter(refers).map(|(by, _)| by.clone()).gather()
 }
 
 /// Kind and name of each object that this one refers to.

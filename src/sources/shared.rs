@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
+use crate::net::gather::Gather;
 use crate::net::hash;
 use crate::net::node_name::NodeName;
 use crate::net::subnet;
@@ -139,7 +140,7 @@ pub fn read(
 /// The hosts whose pods, or which themselves, have an address of `members`.
 pub fn owners(members: &BTreeSet<Member>, hosts: &Hosts) -> BTreeSet<NodeName> {
     let addresses: BTreeSet<IpAddr> =
-        members.iter().flat_map(|member| member.addresses.iter().copied()).collect();
+        members.iter().flat_map(|member| member.addresses.iter().copied()).gather();
     let has_some = |host: &&NodeName| {
         let HostAddresses { subnets, nodes } = &hosts[*host];
         let mut subnets =
@@ -147,14 +148,14 @@ pub fn owners(members: &BTreeSet<Member>, hosts: &Hosts) -> BTreeSet<NodeName> {
         nodes.iter().any(|address| addresses.contains(address))
             || subnets.any(|mut found| found.next().is_some())
     };
-    hosts.keys().filter(has_some).cloned().collect()
+    hosts.keys().filter(has_some).cloned().gather()
 }
 
 impl HostAddresses {
     /// Those of `members` of `selector` that are on this host.
     pub fn own(&self, selector: &Selector, members: &BTreeSet<Member>) -> BTreeSet<Member> {
         let is_own = |member: &&Member| member.addresses.iter().all(|it| self.has(selector, *it));
-        members.iter().filter(is_own).cloned().collect()
+        members.iter().filter(is_own).cloned().gather()
     }
 
     /// A member of `selector` on this host may have `address`.

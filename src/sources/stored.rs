@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::net::gather::Gather;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::network::DEFAULT;
 use crate::policy::read::documents::{self, Documents};
@@ -299,7 +300,7 @@ impl StoredPolicies {
             let name = Scoped { tenant: scope?, name };
             (kind.name == "Network").then_some((name, value.revision))
         };
-        self.values.iter().filter_map(network).collect()
+        self.values.iter().filter_map(network).gather()
     }
 }
 

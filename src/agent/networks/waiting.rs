@@ -9,6 +9,7 @@ use ipnetwork::IpNetwork;
 use crate::agent::new_pods::BlockRequest;
 use crate::lease::blocks::BlockNetwork;
 use crate::lease::blocks::session::WantedBlocks;
+use crate::net::gather::Gather;
 use crate::net::subnet::contains;
 use crate::policy::network::NetworkPool;
 use crate::policy::network_plan::{BlockAnswer, BlockQuestion, DEADLINE, NetworkPlans};
@@ -67,7 +68,7 @@ impl WaitingPlugins {
             let first = all.into_iter().find(|it| !has(it))?;
             Some((first.block(), of(networks, &first.network)))
         };
-        self.0.iter().filter_map(first).collect()
+        self.0.iter().filter_map(first).gather()
     }
 
     /// Answers the plugins whose network has an address now, and those that wait in vain.

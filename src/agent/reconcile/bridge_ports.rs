@@ -10,6 +10,7 @@ use crate::agent::applier::{Applier, Hint};
 use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
 use crate::inspect::pods;
 use crate::ipam::StoreEntry;
+use crate::net::gather::Gather;
 use crate::net::{IfName, Object, Problem};
 use crate::netlink::link::{self, LinkRef};
 use crate::netlink::rtnl::Rtnl;
@@ -69,7 +70,7 @@ fn leave_new(run: &Reconcile<'_>, ports: &mut Vec<SetPortUp>) -> anyhow::Result<
         let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
         LinkIdentity { network, container_id, ifname }.host_ifname()
     };
-    let old: BTreeSet<IfName> = old.map(name).collect();
+    let old: BTreeSet<IfName> = old.map(name).gather();
     ports.retain(|port| guarded.contains(port.link.as_str()) || old.contains(&port.link));
     Ok(())
 }

@@ -10,6 +10,7 @@ use crate::agent::reconcile::{flowtable, host_ports, input, own_table, tunnel, t
 use crate::checks::forward::{self, Traffic};
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
+use crate::net::gather::Gather;
 use crate::net::{Family, IfName, Object, Problem, subnet};
 use crate::nft::base_chains::RuleEdit;
 use crate::nft::{CachedTable, Ruleset};
@@ -145,7 +146,7 @@ fn spec(run: &Reconcile<'_>, host_state: &HostState, peer_routes: &PeerRoutes) -
         pod_subnets: run.subnets.iter().copied().chain(run.networks.masqueraded()).collect(),
         pools: run.pools().collect(),
         non_masq_cidrs: settings.non_masquerade.iter().copied().map(subnet::masked).collect(),
-        node_addresses: near.chain(host_state.all_addresses.iter().copied()).collect(),
+        node_addresses: near.chain(host_state.all_addresses.iter().copied()).gather(),
         masquerade: settings.masquerade,
         tunnel_vni: tunnel::own_end(run).map(|end| end.vni),
         encrypts: settings.encryption.is_some(),

@@ -4,6 +4,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
+use crate::net::gather::Gather;
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
 use crate::plan::Line;
 use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
@@ -18,7 +19,7 @@ pub fn reconcile(
 ) -> Option<Problem> {
     let (nft, settings) = (&run.kernel.nft, run.settings);
     let wanted = settings.flowtable.then(|| {
-        let devices = host_state.uplinks.iter().cloned().chain(tunnels(run.kernel)).collect();
+        let devices = host_state.uplinks.iter().cloned().chain(tunnels(run.kernel)).gather();
         ruleset(&settings.bridge, &devices)
     });
     let found = match nft.observe(FLOWS_TABLE) {

@@ -10,6 +10,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Reconcile, ipam_dir_hint, sysctls};
 use crate::inspect::guards::{FoundGuards, Unread};
 use crate::inspect::{Kernel, pods};
+use crate::net::gather::Gather;
 use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::netlink::NetlinkError;
 use crate::netlink::link::{self, Link, LinkChange, LinkRef, PortFlags};
@@ -89,9 +90,9 @@ fn touched(
             && link.master == Some(bridge.index)
             && is_of_network(link.alias.as_deref(), network)
     };
-    let ports: BTreeSet<u32> = links.iter().filter(is_port).map(|link| link.index).collect();
+    let ports: BTreeSet<u32> = links.iter().filter(is_port).map(|link| link.index).gather();
     let known = cache.0.iter().filter(|(_, index)| ports.contains(index));
-    let cached: BTreeSet<u32> = known.clone().map(|(_, index)| *index).collect();
+    let cached: BTreeSet<u32> = known.clone().map(|(_, index)| *index).gather();
     // What the plugin has made since.
     let lacks_guard = |link: &Link| {
         let chain = found.chains.get(link.name.as_str());
@@ -121,7 +122,7 @@ fn sweep(run: &Reconcile<'_>, applier: &mut Applier) {
 }
 
 fn names(links: &[Link]) -> BTreeMap<u32, IfName> {
-    links.iter().map(|link| (link.index, link.name.clone())).collect()
+    links.iter().map(|link| (link.index, link.name.clone())).gather()
 }
 
 /// Removes the guards of our network, and the table if nobody else has any.
@@ -212,7 +213,7 @@ fn no_guard(link: &Link, settings: &Settings) -> Problem {
 /// Names and indexes of links that shall have no guard: those of our network, if guards are off.
 fn unwanted(links: &[Link], network: &str, is_on: bool) -> BTreeMap<String, u32> {
     let is_unwanted = |link: &&Link| !is_on && is_of_network(link.alias.as_deref(), network);
-    links.iter().filter(is_unwanted).map(|link| (link.name.to_string(), link.index)).collect()
+    links.iter().filter(is_unwanted).map(|link| (link.name.to_string(), link.index)).gather()
 }
 
 fn apply(kernel: &Kernel, change: &GuardChange, links: &[Link]) -> Result<(), NetlinkError> {

@@ -10,6 +10,7 @@ use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
 use crate::agent::trigger::Scope;
 use crate::inspect::{Kernel, host_ports};
 use crate::ipam::{PortClaim, PortClaims};
+use crate::net::gather::Gather;
 use crate::net::{Family, IfName, Object, PortForward, Problem, ProblemKind, ReservedPort};
 use crate::netlink::NetlinkError;
 use crate::nft::ElementChange;
@@ -133,7 +134,7 @@ fn pending(
     }
     let table = (!is_intact(fingerprints.as_ref())).then_some(HostPortChange::Table);
     let (found, bridges) = (host_ports::all(nft)?, host_ports::bridge_set(nft)?);
-    let ports = held.iter().map(|claim| claim.forward.from).collect();
+    let ports = held.iter().map(|claim| claim.forward.from).gather();
     let orphans = host_ports::orphans(rtnl, claims, &ports, &found)?;
     let store = claims.fingerprint();
     let elements = changes(held, store, (&found, &bridges), &orphans);
@@ -184,7 +185,7 @@ fn keep_loopback(run: &Reconcile<'_>, held: &[PortClaim], applier: &mut Applier)
         return;
     }
     let v4 = held.iter().filter(|claim| claim.forward.from.family() == Family::V4);
-    let bridges: BTreeSet<&IfName> = v4.map(|claim| &claim.bridge).collect();
+    let bridges: BTreeSet<&IfName> = v4.map(|claim| &claim.bridge).gather();
     let own = &run.settings.bridge;
     let key = format!("net/ipv4/conf/{own}/route_localnet");
     let is_on = sysctl::read(&key).is_ok_and(|value| value == "1");

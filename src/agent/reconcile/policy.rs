@@ -16,6 +16,7 @@ use crate::agent::trigger::Scope;
 use crate::inspect::{Kernel, pods};
 use crate::ipam::ReadEntries;
 use crate::net::Object;
+use crate::net::gather::Gather;
 use crate::netlink::NetlinkError;
 use crate::nft::Nft;
 use crate::os::files::FileError;
@@ -142,7 +143,7 @@ fn read_pods(run: &Reconcile<'_>, cache: &mut CachedPolicy) -> anyhow::Result<()
         let is_released = |address: IpAddr| found.as_ref().is_none_or(|it| has_pod(it, address));
         let released = pods.owners().filter(|(address, _)| is_released(*address));
         let released = released.map(|(address, container)| (address, container.to_owned()));
-        cache.released = Some(Arc::new(released.collect()));
+        cache.released = Some(Arc::new(released.gather()));
     }
     if cache.pods.as_ref() != Some(&pods) {
         cache.pods = Some(pods);

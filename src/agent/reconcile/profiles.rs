@@ -7,6 +7,7 @@ use crate::agent::reconcile::policy::CachedPolicy;
 use crate::agent::reconcile::{Reconcile, port_queues, shaper};
 use crate::agent::trigger::Scope;
 use crate::inspect::port_profiles;
+use crate::net::gather::Gather;
 use crate::net::{IfName, Object};
 use crate::os::files;
 use crate::plan::profiles::{PortProfiles, classes, guards_differ, host_end, port_profiles, shape};
@@ -52,10 +53,10 @@ pub fn reconcile(
     }
     // The plugin looks after those of new pods.
     let present = policy.pods.iter().flat_map(|pods| pods.iter()).map(|pod| host_end(pod));
-    let present: BTreeSet<IfName> = present.collect();
+    let present: BTreeSet<IfName> = present.gather();
     let running: BTreeSet<IfName> = match cache.ports.is_empty() {
         true => present.clone(),
-        false => present.intersection(&cache.ports).cloned().collect(),
+        false => present.intersection(&cache.ports).cloned().gather(),
     };
     cache.is_stale |= guards_differ(before, &wanted, &running);
     cache.ports = present;

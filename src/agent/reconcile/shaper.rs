@@ -6,6 +6,7 @@ use anyhow::Context;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
+use crate::net::gather::Gather;
 use crate::net::{IfName, Object};
 use crate::netlink::Message;
 use crate::netlink::link::{self, Link, LinkChange, LinkRef};
@@ -61,7 +62,7 @@ pub fn classes(
 ) {
     let rtnl = &run.kernel.rtnl;
     let found: BTreeMap<u16, ShapedClass> = match rtnl.shaped_classes(device) {
-        Ok(found) => found.into_iter().collect(),
+        Ok(found) => found.into_iter().gather(),
         Err(error) => return applier.inspect_failed(object(), error),
     };
     let set = wanted.iter().filter(|(class, wanted)| found.get(class) != Some(wanted));

@@ -9,6 +9,7 @@ use crate::agent::reconcile::{Reconcile, encryption};
 use crate::agent::trigger::Scope;
 use crate::inspect::host_state::HostState;
 use crate::lease::records::Tunnel;
+use crate::net::gather::Gather;
 use crate::net::subnet::{gateway, host};
 use crate::net::{Family, Object, PerFamily};
 use crate::netlink::link::Link;
@@ -103,7 +104,7 @@ impl Tunnels {
             let device = (device.index, device.mtu_bytes);
             Some((remote.subnet, next_hop(remote, device, run.subnets, run.subnets)))
         };
-        peer_routes.remotes.iter().filter_map(route).collect()
+        peer_routes.remotes.iter().filter_map(route).gather()
     }
 
     /// A route that is not wanted stays: nothing can be sent through its tunnel at this moment, and

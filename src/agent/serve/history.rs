@@ -13,6 +13,7 @@ use crate::agent::history::{FILE, History, LIMIT_BYTES, Sample};
 use crate::agent::serve::agent::Agent;
 use crate::agent::serve::sampling::Sampling;
 use crate::inspect::pool_use::addresses;
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::net::subnet::gateway;
 use crate::os::files;
@@ -106,7 +107,7 @@ impl Agent {
             return 0;
         };
         let unreachable = routes.unreachable.iter().filter(|subnet| !subnet.is_pending());
-        let without: BTreeSet<&NodeName> = unreachable.map(|subnet| &subnet.host).collect();
+        let without: BTreeSet<&NodeName> = unreachable.map(|subnet| &subnet.host).gather();
         let is_silent = |at| self.shared.probes.of(at).is_some_and(|seen| seen.fault(at).is_some());
         let lost = peers.by_name.iter().filter(|(name, peer)| {
             without.contains(name) || peer.subnets.iter().any(|subnet| is_silent(gateway(*subnet)))

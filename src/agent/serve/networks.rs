@@ -15,6 +15,7 @@ use crate::lease::blocks::BlockNetwork;
 use crate::lease::blocks::known_store::KnownStore;
 use crate::lease::blocks::session::BlockInputs;
 use crate::lease::{LeaseError, Peers};
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::os::files::{self, FileError};
 use crate::policy::network_plan::{self, NetworkPlans};
@@ -198,11 +199,11 @@ impl Agent {
         self.state.networks.empty.released.extend(idle.iter().copied());
         let is_used = |taken: &[std::net::IpAddr]| -> BTreeSet<IpNetwork> {
             let has_pod = |block: &&IpNetwork| taken.iter().any(|it| block.contains(*it));
-            idle.iter().filter(has_pod).copied().collect()
+            idle.iter().filter(has_pod).copied().gather()
         };
         let used = match (self.write_plans(), store.taken()) {
             (Ok(()), Ok(taken)) => is_used(&taken),
-            _ => idle.iter().copied().collect(),
+            _ => idle.iter().copied().gather(),
         };
         self.state.networks.empty.keep(used.iter().copied());
         let given_back = idle.iter().filter(|block| !used.contains(*block));

@@ -10,6 +10,7 @@ use crate::agent::new_pods;
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
 use crate::inspect::{Kernel, last_policies, policy_file};
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::netlink::NetlinkError;
 use crate::policy::compile::POLICY_TABLE;
@@ -197,7 +198,7 @@ impl Agent {
             let since = before.get(&container).map_or(now, |held| held.since);
             (container, Held { reason, since })
         });
-        self.state.held = held.collect();
+        self.state.held = held.gather();
         self.state.held.clone()
     }
 

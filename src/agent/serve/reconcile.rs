@@ -15,6 +15,7 @@ use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::host_state::attributes;
 use crate::inspect::pool_use::{addresses, scarce};
 use crate::net::PerFamily;
+use crate::net::gather::Gather;
 use crate::policy::knowledge::HostKnowledge;
 
 /// How soon handshakes are looked at again, while keys are changed.
@@ -74,7 +75,7 @@ impl Agent {
         }
         if scope.links {
             self.state.networks.in_place =
-                self.state.networks.served.blocks.iter().copied().collect();
+                self.state.networks.served.blocks.iter().copied().gather();
         }
         if scope.policy {
             self.state.policy_view = None;

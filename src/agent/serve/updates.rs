@@ -11,6 +11,7 @@ use crate::agent::trigger::Scope;
 use crate::etcd::Update;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Lease, LeaseError, Resolved, peers};
+use crate::net::gather::Gather;
 use crate::settings::exit::Exit;
 
 impl Agent {
@@ -114,7 +115,7 @@ impl Agent {
         let mut peers = peers(&snapshot, &self.name, &subnets, &self.settings.pools);
         peers.set_blocks(&self.state.networks.heard.others);
         let python = peers.by_name.iter().filter(|(_, peer)| peer.python);
-        self.names.want(python.map(|(name, _)| name.clone()).collect());
+        self.names.want(python.map(|(name, _)| name.clone()).gather());
         self.shared.problems.set(ProblemSource::Records, snapshot.problems());
         self.state.snapshot = Some(snapshot);
         self.state.peers = Some(Arc::new(peers));

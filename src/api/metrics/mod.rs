@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::cni::error::code;
 use crate::ipam::calls;
+use crate::net::gather::Gather;
 use crate::net::{Family, ProblemKind};
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
@@ -356,7 +357,7 @@ fn plugin(page: &mut Page, settings: &Settings) {
     let mut errors = page.counters("humanz_cni_errors_total", help);
     // A series that began with its first call would hide that one from increase().
     let mut counts: BTreeMap<(&str, u32), u64> =
-        calls::VERBS.iter().flat_map(|verb| code::ALL.map(|code| ((*verb, code), 0))).collect();
+        calls::VERBS.iter().flat_map(|verb| code::ALL.map(|code| ((*verb, code), 0))).gather();
     let found = calls.iter().filter(|((_, code), _)| *code != 0);
     counts.extend(found.map(|((verb, code), series)| ((*verb, *code), series.count())));
     for ((verb, code), count) in counts {

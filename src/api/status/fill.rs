@@ -21,6 +21,7 @@ use crate::api::status::{
 use crate::checks::probe::ProbeStats;
 use crate::inspect::pool_use::{Use, addresses};
 use crate::lease::peers::Peer;
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::net::time::timestamp;
 use crate::net::{PerFamily, Problem, ProblemKind, PublicKey};
@@ -191,9 +192,9 @@ fn peers(
     let peers = snapshot.peers.as_deref()?;
     let peer_routes = snapshot.peer_routes.as_deref()?;
     let tunnels: BTreeMap<IpNetwork, IpAddr> =
-        peer_routes.remotes.iter().map(|remote| (remote.subnet, remote.address)).collect();
+        peer_routes.remotes.iter().map(|remote| (remote.subnet, remote.address)).gather();
     let keys: BTreeMap<PublicKey, &EncryptedPeer> =
-        peer_routes.encrypted.iter().map(|peer| (peer.key, peer)).collect();
+        peer_routes.encrypted.iter().map(|peer| (peer.key, peer)).gather();
     let found = encryption::peers(&snapshot.settings);
     let mut faults: BTreeMap<&NodeName, Vec<String>> = BTreeMap::new();
     for unreachable in &peer_routes.unreachable {

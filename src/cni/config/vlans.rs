@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::cni::json::JsonField;
 use crate::net::IfName;
+use crate::net::gather::Gather;
 
 /// The numbers of VLANs. Source: IEEE 802.1Q; 0 is none, and 4095 is reserved.
 const NUMBERS: RangeInclusive<u32> = 1..=4094;
@@ -44,7 +45,7 @@ impl VlanConf {
         let right = "VLANs {id} or {minID, maxID}";
         let trunk = conf.get("vlanTrunk");
         let ranges = trunk.and_then(|field| field.list(right, |member| Some(range(&member))));
-        let trunk: BTreeSet<u16> = ranges.unwrap_or_default().into_iter().flatten().collect();
+        let trunk: BTreeSet<u16> = ranges.unwrap_or_default().into_iter().flatten().gather();
         let preserve = conf.get("preserveDefaultVlan").and_then(|flag| flag.bool());
         let read = VlanConf { access, trunk, ..VlanConf::default() };
         if !read.is_any() {

@@ -11,6 +11,7 @@ use crate::command::severity::word;
 use crate::command::table::{Cell, Style, Table, Tone, printable};
 use crate::lease::Snapshot;
 use crate::net::ProblemKind;
+use crate::net::gather::Gather;
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
@@ -147,7 +148,7 @@ fn text(
         }
         text = table.render(style) + "\n";
         let fixes: BTreeSet<(&str, &str)> =
-            problems.iter().map(|problem| (problem.kind.name(), problem.fix)).collect();
+            problems.iter().map(|problem| (problem.kind.name(), problem.fix)).gather();
         text.extend(fixes.iter().map(|(kind, fix)| format!("{kind}: {fix}\n")));
     }
     for remark in remarks {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::policy::view::{Quarantined, View};
 use crate::policy::{Endpoint, NetProfile, PolicySnapshot, Scoped, Selector};
@@ -47,10 +48,10 @@ pub fn endpoints(view: &View, host_of: impl Fn(IpAddr) -> Option<NodeName>) -> V
     let known = view.known.as_ref().unwrap_or(&nothing);
     let described = view.endpoints();
     let described: BTreeMap<&[IpAddr], &Endpoint> =
-        described.iter().map(|endpoint| (&endpoint.addresses[..], endpoint)).collect();
+        described.iter().map(|endpoint| (&endpoint.addresses[..], endpoint)).gather();
     let quarantined = view.quarantined();
     let quarantined: BTreeMap<&[IpAddr], &Quarantined> =
-        quarantined.iter().map(|one| (&one.addresses[..], one)).collect();
+        quarantined.iter().map(|one| (&one.addresses[..], one)).gather();
     let own = view.pods.iter().map(|pod| {
         let endpoint = described.get(&pod.addresses[..]);
         let group = endpoint.and_then(|endpoint| endpoint.group.clone());

@@ -15,6 +15,7 @@ use crate::checks::explain::{
 use crate::command::explain::find::PathEnds;
 use crate::command::explain::policies::{self, Judged};
 use crate::inspect::{Host, listeners};
+use crate::net::gather::Gather;
 use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
 use crate::netlink::connections;
@@ -174,7 +175,7 @@ fn host(from: &PathEnd, to: &PathEnd, found: &Host) -> Result<PathHost, Exit> {
         Family::V6 => "net/bridge/bridge-nf-call-ip6tables",
     };
     let reverse_path = match family {
-        Family::V4 => links.values().map(|link| reverse_path(&link.name)).collect(),
+        Family::V4 => links.values().map(|link| reverse_path(&link.name)).gather(),
         Family::V6 => BTreeMap::new(),
     };
     Ok(PathHost {

@@ -9,6 +9,7 @@ use crate::checks::explain::{EndPlace, PathEnd, PathPolicies, PolicyDecision, Po
 use crate::command::policy::found::{self, PacketCounts};
 use crate::inspect::Host;
 use crate::net::Protocol;
+use crate::net::gather::Gather;
 use crate::netlink::connections::Connection;
 use crate::nft::{Data, Nft, Value, Verdict};
 use crate::policy::compile::{MarkBits, POLICY_TABLE, address, counter};
@@ -53,7 +54,7 @@ pub fn judge(path: &Judged<'_>, host: &Host) -> Result<Option<PathPolicies>, Exi
         pods: view.endpoints(),
         counters: found::counters(true)?.unwrap_or_default(),
         tuple: tuple(path),
-        own: host.addresses()?.iter().map(|found| found.address.ip()).collect(),
+        own: host.addresses()?.iter().map(|found| found.address.ip()).gather(),
     };
     let end = |end, direction| judge.end(end, direction, in_force);
     Ok(Some(PathPolicies {

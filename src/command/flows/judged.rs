@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::flows::reply::FlowEntry;
 use crate::inspect::Host;
 use crate::net::Protocol;
+use crate::net::gather::Gather;
 use crate::net::time::rfc3339;
 use crate::policy::drops::{DenialReason, Reporters};
 use crate::policy::partial::{Knowledge, PartialDecision};
@@ -67,8 +68,8 @@ impl<'a> Judges<'a> {
             reporters: Reporters::new(view),
             known: view.known.as_deref().cloned().unwrap_or_default(),
             pods: view.endpoints(),
-            names: names.collect(),
-            own: host.addresses()?.iter().map(|found| found.address.ip()).collect(),
+            names: names.gather(),
+            own: host.addresses()?.iter().map(|found| found.address.ip()).gather(),
         })
     }
 
@@ -204,7 +205,7 @@ impl JudgedFlow {
         if !policies.is_empty() {
             return policies.join(", ");
         }
-        let says: BTreeSet<&str> = ends().map(|end| end.says.as_str()).collect();
+        let says: BTreeSet<&str> = ends().map(|end| end.says.as_str()).gather();
         says.into_iter().collect::<Vec<_>>().join(", ")
     }
 

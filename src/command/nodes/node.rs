@@ -8,6 +8,7 @@ use crate::command::arguments;
 use crate::inspect::cluster::ClusterView;
 use crate::lease::Snapshot;
 use crate::lease::records::NodeName;
+use crate::net::gather::Gather;
 use crate::settings::exit::{self, Exit};
 
 /// What is known of the life of a host.
@@ -51,7 +52,7 @@ impl NodeState {
 /// Every name that has a key.
 pub fn names(found: &Snapshot) -> BTreeSet<&NodeName> {
     let claims = found.claims.values().map(|claim| &claim.value);
-    found.hosts.keys().chain(found.nodes.keys()).chain(found.alive.keys()).chain(claims).collect()
+    found.hosts.keys().chain(found.nodes.keys()).chain(found.alive.keys()).chain(claims).gather()
 }
 
 /// The subnets that etcd has for a host, IPv4 first: those of its keys, else those it claims.

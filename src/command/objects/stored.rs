@@ -8,6 +8,7 @@ use crate::command::objects::files;
 use crate::etcd;
 use crate::inspect::cluster;
 use crate::net::Problem;
+use crate::net::gather::Gather;
 use crate::policy::ObjectSource;
 use crate::settings::exit::{self, Exit};
 use crate::sources::{
@@ -39,7 +40,7 @@ pub fn read_all(call: &mut Call<'_>) -> Result<(StoredObjects, Vec<Problem>), Ex
 fn understood(stored: &StoredPolicies, range: &str) -> (StoredObjects, Vec<Problem>) {
     let (objects, problems) = stored.understood(range);
     let named = objects.into_iter().filter_map(|it| Some((StoredName::of(&it).ok()?, it)));
-    (named.collect(), problems)
+    (named.gather(), problems)
 }
 
 /// Makes the `change` that follows from the objects there are, and says what it did.

@@ -8,6 +8,7 @@ use crate::command::objects::edit::{self, SpecFields, StoredObjects};
 use crate::command::objects::files;
 use crate::command::objects::stored;
 use crate::command::table::{Cell, Table, facts};
+use crate::net::gather::Gather;
 use crate::settings::exit::{self, Exit};
 use crate::sources::{Change, Kind, StoredName, users};
 
@@ -99,7 +100,7 @@ impl ObjectKind {
     pub fn list(&self, call: &mut Call<'_>, options: &ListObjects) -> Result<Outcome, Exit> {
         let (there, problems) = stored::read(call)?;
         let own: StoredObjects =
-            there.into_iter().filter(|(name, _)| name.kind.name == self.kind).collect();
+            there.into_iter().filter(|(name, _)| name.kind.name == self.kind).gather();
         let heads = ["NAME"].into_iter().chain(self.columns.iter().map(|(head, _)| *head));
         let mut table = Table::new(&heads.collect::<Vec<_>>());
         for (name, object) in &own {

@@ -16,6 +16,7 @@ use crate::inspect::pods::{PodAttachment, attachments};
 use crate::lease::Peers;
 use crate::lease::blocks::OwnedBlocks;
 use crate::lease::records::{HostPods, NodeName};
+use crate::net::gather::Gather;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
@@ -51,7 +52,7 @@ pub fn read(settings: &mut Settings) -> Result<AllPods, Exit> {
     let all = names(&cluster.snapshot).into_iter().filter(|host| **host != cluster.own);
     let states: Vec<_> = all.map(|host| (host, NodeState::of(&cluster, host))).collect();
     let alive = states.iter().filter(|(_, state)| *state == NodeState::Alive);
-    let expected: BTreeSet<NodeName> = alive.map(|(host, _)| (*host).clone()).collect();
+    let expected: BTreeSet<NodeName> = alive.map(|(host, _)| (*host).clone()).gather();
     let (server, roots) = cluster::etcd(settings)?;
     let unreachable = |why| Exit::new(exit::UNAVAILABLE, format!("ask other hosts: {why}"));
     let within = WITHIN + EACH_HOST * u32::try_from(expected.len()).unwrap_or(u32::MAX);

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::command::call::{Call, Outcome};
 use crate::command::objects::files;
 use crate::command::policy::live::{Affected, Live};
+use crate::net::gather::Gather;
 use crate::net::{Family, Protocol};
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::{
@@ -99,7 +100,7 @@ fn replaced(objects: Vec<Value>, new: Vec<Value>) -> Vec<Value> {
         let names = ["namespace", "tenant", "name"].map(|name| metadata[name].to_string());
         (object["kind"].to_string(), names)
     };
-    let changed: BTreeSet<_> = new.iter().map(key).collect();
+    let changed: BTreeSet<_> = new.iter().map(key).gather();
     let kept = objects.into_iter().filter(|object| !changed.contains(&key(object)));
     kept.chain(new).collect()
 }
@@ -143,9 +144,9 @@ fn changes(before: &Documents, after: &Documents) -> Result<Vec<ChangedConnectio
 /// selector, network or named port of `rules` tells them apart.
 fn alike<'a>(endpoints: &'a Endpoints, rules: [&Rules; 2]) -> Vec<(&'a Endpoint, String)> {
     let rules = || rules.into_iter().flat_map(|rules| rules.iter());
-    let subjects: BTreeSet<&Selector> = rules().map(|rule| &rule.subject).collect();
+    let subjects: BTreeSet<&Selector> = rules().map(|rule| &rule.subject).gather();
     let peers: BTreeSet<&PolicyPeer> =
-        rules().flat_map(|rule| rule.peers.iter().flatten()).collect();
+        rules().flat_map(|rule| rule.peers.iter().flatten()).gather();
     let mut kinds: BTreeMap<_, Vec<&Endpoint>> = BTreeMap::new();
     for pod in &endpoints.pods {
         let is_peer = |peer: &&PolicyPeer| match peer {
@@ -175,7 +176,7 @@ fn transports(before: &Rules, after: &Rules, endpoints: &Endpoints) -> Vec<(Stri
     ]);
     let services =
         before.iter().chain(after.iter()).flat_map(|rule| rule.services.iter().flatten());
-    for service in services.collect::<BTreeSet<&Service>>() {
+    for service in services.gather::<BTreeSet<&Service>>() {
         match service {
             Service::Ports(protocol, range) => {
                 transports.insert(Transport::Port(*protocol, range.first()));

@@ -8,6 +8,7 @@ use crate::command::call::Call;
 use crate::command::objects::files;
 use crate::inspect::{Host, HostList, agent_socket, policies};
 use crate::net::Problem;
+use crate::net::gather::Gather;
 use crate::nft::Nft;
 use crate::policy::compile::{POLICY_TABLE, counter};
 use crate::policy::read::documents;
@@ -112,11 +113,11 @@ pub fn counters(wanted: bool) -> Result<Option<PacketCounts>, Exit> {
     }
     let nft = Nft::open().context("open nftables socket")?;
     let counters = nft.counters(POLICY_TABLE).context("read counters of policies")?;
-    Ok(Some(counters.into_iter().map(|(name, count)| (name, count.packets)).collect()))
+    Ok(Some(counters.into_iter().map(|(name, count)| (name, count.packets)).gather()))
 }
 
 /// Packets of these rules.
 pub fn packets<'a>(counters: &PacketCounts, rules: impl IntoIterator<Item = &'a Rule>) -> u64 {
-    let names: BTreeSet<String> = rules.into_iter().map(counter).collect();
+    let names: BTreeSet<String> = rules.into_iter().map(counter).gather();
     names.iter().filter_map(|name| counters.get(name)).sum()
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::command::call::{Call, complain};
 use crate::command::policy::found;
 use crate::inspect::{Host, HostList};
+use crate::net::gather::Gather;
 use crate::policy::partial::Knowledge;
 use crate::policy::read::documents::Documents;
 use crate::policy::rule::{Origin, Tier};
@@ -46,7 +47,7 @@ impl HostPolicies {
         let (view, note) = found::view(&settings)?;
         note.into_iter().for_each(|note| complain(&note));
         let host = Host::inspect(&settings, HostList::Saved)?;
-        let own = host.addresses()?.iter().map(|found| found.address.ip()).collect();
+        let own = host.addresses()?.iter().map(|found| found.address.ip()).gather();
         let known = view.known.as_deref().cloned().unwrap_or_default();
         Ok(HostPolicies { host, view, known, own })
     }
@@ -79,15 +80,14 @@ impl HostPolicies {
         after: &Documents,
     ) -> Result<Rules, Exit> {
         let kinds: BTreeSet<&str> =
-            new.iter().filter_map(|object| object["kind"].as_str()).collect();
+            new.iter().filter_map(|object| object["kind"].as_str()).gather();
         let refused = |why: String| Exit::new(exit::SETTINGS, why);
         if let Some(kind) = kinds.iter().find(|kind| !POLICIES.contains(kind)) {
             let why = "this host's pods are judged as they are now";
             return Err(refused(format!("{why}: take objects of kind {kind} out of {option}")));
         }
         let changes_groups = kinds.contains(GROUP) || kinds.contains(GROUP_POLICY);
-        let files: BTreeSet<Origin> =
-            before.rules.iter().map(|rule| rule.origin.object()).collect();
+        let files: BTreeSet<Origin> = before.rules.iter().map(|rule| rule.origin.object()).gather();
         let is_missing = |rule: &&Rule| {
             rule.tier == Tier::Group && changes_groups && !files.contains(&rule.origin.object())
         };

@@ -10,6 +10,7 @@ use crate::command::call::{Call, Outcome};
 use crate::command::objects::files;
 use crate::command::policy::found::{self, KnownPolicies, PacketCounts, packets};
 use crate::command::policy::list::{object, tier};
+use crate::net::gather::Gather;
 use crate::policy::compile::counter;
 use crate::policy::list::{PolicyObject, policies, words};
 use crate::policy::{PolicyPeer, Rule, Selector};
@@ -117,7 +118,7 @@ fn selectors<'a>(policy: &PolicyObject<'a>) -> BTreeSet<&'a Selector> {
         PolicyPeer::Selected(selector) => Some(selector),
         PolicyPeer::Network { .. } => None,
     };
-    peers.filter_map(selected).collect()
+    peers.filter_map(selected).gather()
 }
 
 fn members(found: &KnownPolicies, selector: &Selector) -> Vec<IpAddr> {

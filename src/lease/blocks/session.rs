@@ -11,6 +11,7 @@ use crate::lease::blocks::known_store::KnownStore;
 use crate::lease::blocks::{BlockNetwork, FoundBlocks, OwnedBlocks, give_back, take};
 use crate::lease::records::{NodeName, Roots};
 use crate::lease::transaction::Transaction;
+use crate::net::gather::Gather;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Problem, hash};
 
@@ -125,7 +126,7 @@ impl BlockSession {
         self.asked.clear();
         if went_back {
             let keys = self.found.of(&self.host).map(|(block, _)| block);
-            self.stale = keys.filter(|block| !self.own.contains(block)).collect();
+            self.stale = keys.filter(|block| !self.own.contains(block)).gather();
         }
         self.is_read = true;
     }
@@ -173,7 +174,7 @@ impl BlockSession {
             let before = self.store.replace(store.clone());
             self.waits |= before.is_some_and(|before| store.is_rebuilt(&before));
         }
-        let keys: BTreeSet<IpNetwork> = self.found.of(&self.host).map(|(block, _)| block).collect();
+        let keys: BTreeSet<IpNetwork> = self.found.of(&self.host).map(|(block, _)| block).gather();
         self.asked.retain(|block| !keys.contains(block));
         self.stale.retain(|block| keys.contains(block));
         let is_kept = |it: &&IpNetwork| !inputs.released.contains(*it) && !self.stale.contains(*it);
@@ -186,7 +187,7 @@ impl BlockSession {
         self.exhausted.clear();
         let Some(store) = &inputs.store else { return Vec::new() };
         let mut writes = Vec::new();
-        let keys: BTreeMap<IpNetwork, i64> = self.found.of(&self.host).collect();
+        let keys: BTreeMap<IpNetwork, i64> = self.found.of(&self.host).gather();
         for (block, created) in &keys {
             let is_lost = owned.owner(*block).is_some_and(|owner| owner != self.host);
             let is_unused = inputs.released.contains(block) || self.stale.contains(block);
@@ -230,10 +231,10 @@ impl BlockSession {
         // A block is this host's until its key is gone.
         let keys = self.found.of(&self.host).map(|(block, _)| block);
         let given_back = keys.filter(|block| inputs.released.contains(block));
-        let own: BTreeSet<IpNetwork> = self.own.iter().copied().chain(given_back).collect();
+        let own: BTreeSet<IpNetwork> = self.own.iter().copied().chain(given_back).gather();
         let is_lost =
             |block: &&IpNetwork| owned.owner(**block).is_some_and(|owner| owner != self.host);
-        let lost = own.iter().filter(is_lost).copied().collect();
+        let lost = own.iter().filter(is_lost).copied().gather();
         BlockOwners { own, lost, others, problems: owned.problems() }
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::lease::records::value::{SCHEMA, json, limited, to_json};
 use crate::lease::records::{NodeName, RecordError};
+use crate::net::gather::Gather;
 use crate::net::{Family, Problem, ProblemKind, Severity};
 
 /// Faults that are listed; further ones are counted.
@@ -89,9 +90,9 @@ impl ReachabilityReport {
             answer: number(paths.len() - silent),
             median: sorted.get(sorted.len() / 2).copied(),
             slowest: sorted.last().copied(),
-            faults: faults().take(LISTED).collect(),
+            faults: faults().take(LISTED).gather(),
             more: number(faults().count().saturating_sub(LISTED)),
-            times: times.take(if paths.len() <= TIMED { TIMED } else { 0 }).collect(),
+            times: times.take(if paths.len() <= TIMED { TIMED } else { 0 }).gather(),
             problems: None,
         };
         report.limit();

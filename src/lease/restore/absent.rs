@@ -8,6 +8,7 @@ use crate::lease::records::NodeName;
 use crate::lease::restore::removed::{Rollback, ownership};
 use crate::lease::restore::{Loss, Missing, remains};
 use crate::lease::snapshot::{Raw, Snapshot, Stored};
+use crate::net::gather::Gather;
 
 /// Hosts that etcd lacks.
 #[derive(Clone, Debug)]
@@ -23,7 +24,7 @@ pub struct Absent {
 
 impl Absent {
     pub fn new(known: Snapshot, old: Option<i64>) -> Absent {
-        let all = known.hosts.keys().chain(known.nodes.keys()).cloned().collect();
+        let all = known.hosts.keys().chain(known.nodes.keys()).cloned().gather();
         Absent { known, all, old, alive: BTreeMap::new() }
     }
 
@@ -34,7 +35,7 @@ impl Absent {
         let is_absent = |host: &NodeName| known.hosts.contains_key(host);
         Arc::make_mut(&mut known.nodes).retain(|host, _| is_absent(host));
         Arc::make_mut(&mut known.claims).retain(|_, claim| is_absent(&claim.value));
-        let all = || saved.hosts.keys().chain(saved.nodes.keys()).cloned().collect();
+        let all = || saved.hosts.keys().chain(saved.nodes.keys()).cloned().gather();
         (!known.hosts.is_empty())
             .then(|| Absent { all: all(), ..Absent::new(known, Some(saved.revision)) })
     }

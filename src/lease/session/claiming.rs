@@ -9,6 +9,7 @@ use crate::lease::session::messages::{Command, Pause, SessionExit};
 use crate::lease::session::repair;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
+use crate::net::gather::Gather;
 
 impl SessionMachine {
     /// The next command of the claim, given that etcd holds `found`.
@@ -82,7 +83,7 @@ impl SessionMachine {
         };
         let roots = &self.own.network.roots;
         let without = found.hosts.keys().filter(|host| python::is_python(found, roots, host));
-        self.own.without_record = without.filter(had_one).cloned().collect();
+        self.own.without_record = without.filter(had_one).cloned().gather();
     }
 
     /// This host may not widen the pool of the network: it goes on with the narrow one.

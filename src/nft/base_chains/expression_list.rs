@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::net::gather::Gather;
 use crate::netlink::{AttributeList, NetlinkError};
 use crate::nft::numbers::{expression as n, rule};
 
@@ -29,5 +30,5 @@ pub fn expressions<'a>(rule: &AttributeList<'a>) -> Result<Vec<Expression<'a>>, 
 /// The sets and maps that a rule looks into.
 pub fn set_names(expressions: &[Expression]) -> BTreeSet<String> {
     let lookups = expressions.iter().filter(|(name, _)| name == "lookup");
-    lookups.filter_map(|(_, data)| data.text(n::LOOKUP_SET)).collect()
+    lookups.filter_map(|(_, data)| data.text(n::LOOKUP_SET)).gather()
 }

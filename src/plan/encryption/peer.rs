@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnetwork::IpNetwork;
 
 use crate::lease::records::NodeName;
+use crate::net::gather::Gather;
 use crate::net::{Family, IfName, Mac, PerFamily, PublicKey, subnet};
 use crate::netlink::wireguard::{KEEPALIVE_SECS, NewWireguardPeer, WireguardPeer};
 use crate::plan::routes::NextHop;
@@ -74,10 +75,10 @@ pub fn inner_mtu<T>(outer: u32, underlay: Family, pods: &PerFamily<T>) -> u32 {
 /// from is its own to choose.
 pub fn missing_peers(wanted: &[EncryptedPeer], found: &[WireguardPeer]) -> Vec<PeerChange> {
     let found: BTreeMap<PublicKey, &WireguardPeer> =
-        found.iter().map(|peer| (peer.key, peer)).collect();
+        found.iter().map(|peer| (peer.key, peer)).gather();
     let change = |peer: &EncryptedPeer| {
         let present = found.get(&peer.key);
-        let allowed: BTreeSet<IpNetwork> = peer.subnets.iter().copied().collect();
+        let allowed: BTreeSet<IpNetwork> = peer.subnets.iter().copied().gather();
         let is_heard = present.and_then(|found| found.endpoint).is_some_and(|at| is_at(peer, at));
         let is_plain =
             |found: &&&WireguardPeer| !found.preshared && found.keepalive_secs == KEEPALIVE_SECS;
@@ -93,7 +94,7 @@ pub fn missing_peers(wanted: &[EncryptedPeer], found: &[WireguardPeer]) -> Vec<P
 
 /// Peers of the device that are no host, or no longer.
 pub fn surplus_peers(wanted: &[EncryptedPeer], found: &[WireguardPeer]) -> Vec<PeerChange> {
-    let keys: BTreeSet<PublicKey> = wanted.iter().map(|peer| peer.key).collect();
+    let keys: BTreeSet<PublicKey> = wanted.iter().map(|peer| peer.key).gather();
     let surplus = found.iter().filter(|peer| !keys.contains(&peer.key));
     surplus.map(|peer| PeerChange::Remove(peer.endpoint, peer.key)).collect()
 }

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use crate::lease::records::NodeName;
+use crate::net::gather::Gather;
 use crate::net::{Object, Problem, ProblemKind, PublicKey};
 use crate::netlink::wireguard::WireguardPeer;
 use crate::plan::encryption::{EncryptedPeer, device_name};
@@ -90,7 +91,7 @@ impl Sessions {
             let fresh = age.is_some_and(|age| age < SESSION);
             (peer.key, DeviceSession { fresh, received_bytes: peer.received_bytes })
         };
-        Sessions(devices.map(|peers| peers.iter().map(session).collect()))
+        Sessions(devices.map(|peers| peers.iter().map(session).gather()))
     }
 
     fn with(&self, peer: &EncryptedPeer) -> [DeviceSession; 2] {
@@ -236,7 +237,7 @@ impl RotationWatch {
             let since = self.blocked.get(&host).map_or(now, |(since, _)| *since);
             (host, (since, blocker))
         };
-        self.blocked = blockers.into_iter().map(entry).collect();
+        self.blocked = blockers.into_iter().map(entry).gather();
         let waits = |(since, blocker): &(Duration, Blocker)| {
             *blocker == Blocker::Contested || now.saturating_sub(*since) < LIMIT
         };
@@ -255,7 +256,7 @@ impl Hold {
     fn start(seen: &Rotation<'_>, left: usize) -> Hold {
         let received =
             |peer: &EncryptedPeer| (peer.key, seen.sessions.with(peer)[left].received_bytes);
-        Hold { since: seen.now, received_bytes: seen.peers.iter().map(received).collect() }
+        Hold { since: seen.now, received_bytes: seen.peers.iter().map(received).gather() }
     }
 }
 

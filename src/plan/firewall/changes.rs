@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::net::gather::Gather;
 use crate::nft::{
     Base, Chain, Element, ElementChange, Flowtable, FoundChain, FoundRule, FoundTable, NftRule,
     Ruleset, Set, Shape,
@@ -100,7 +101,7 @@ pub fn set_difference(
         return Some(TableDifference::SetDiffers(name()));
     }
     let lacking = |all: &BTreeSet<Element>, from: &BTreeSet<Element>| {
-        all.difference(from).cloned().collect::<BTreeSet<_>>()
+        all.difference(from).cloned().gather::<BTreeSet<_>>()
     };
     let added = lacking(&wanted.elements, elements);
     let removed = lacking(elements, &wanted.elements);

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::net::IfName;
+use crate::net::gather::Gather;
 use crate::nft::{Action, Chain, Flowtable, Hook, Match, NftRule, Ruleset};
 use crate::plan::firewall::{PRIORITY_FILTER, base};
 
@@ -36,7 +37,7 @@ pub fn ruleset(bridge: &IfName, others: &BTreeSet<IfName>) -> Ruleset {
         sets: Vec::new(),
         flowtable: Some(Flowtable {
             name: FLOWTABLE.to_owned(),
-            devices: others.iter().chain([bridge]).cloned().collect(),
+            devices: others.iter().chain([bridge]).cloned().gather(),
         }),
         chains: vec![Chain { name: "forward".to_owned(), base, rules }],
     }

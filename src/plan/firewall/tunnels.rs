@@ -12,6 +12,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use crate::net::gather::Gather;
 use crate::net::subnet::Pool;
 use crate::net::{Family, IfName, PerFamily, subnet};
 use crate::nft::{
@@ -183,7 +184,7 @@ impl TunnelFilter {
         let reached = self.peers.iter().filter(|peer| peer.addresses.get(pair.outer).is_some());
         let blocks = reached.flat_map(|peer| &peer.blocks);
         let inner = blocks.filter(|block| subnet::family(**block) == pair.inner);
-        inner.map(|block| block.prefix()).collect()
+        inner.map(|block| block.prefix()).gather()
     }
 
     /// As [`TunnelFilter::senders`], for blocks: one set for each prefix length.

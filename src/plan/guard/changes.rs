@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::net::gather::Gather;
 use crate::net::{IfName, Mac, Object};
 use crate::netlink::neighbour::Neighbour;
 use crate::nft::frame::edit::FrameEdit;
@@ -77,7 +78,7 @@ pub fn leftovers(found: &FoundFrames, alive: &BTreeMap<u32, IfName>) -> Vec<Fram
         let is_left =
             |element: &&Element| index(element).is_none_or(|index| !alive.contains_key(&index));
         let removed: BTreeSet<Element> =
-            found.elements.get(&set.name)?.iter().filter(is_left).cloned().collect();
+            found.elements.get(&set.name)?.iter().filter(is_left).cloned().gather();
         let Set { name, shape, .. } = set;
         let change = ElementChange { set: name, shape, added: BTreeSet::new(), removed };
         (!change.removed.is_empty()).then_some(FrameEdit::Elements(change))
@@ -103,7 +104,7 @@ fn dead_chains<'a>(
     found: &'a FoundFrames,
     alive: &BTreeMap<u32, IfName>,
 ) -> impl Iterator<Item = &'a String> {
-    let names: BTreeSet<&str> = alive.values().map(IfName::as_str).collect();
+    let names: BTreeSet<&str> = alive.values().map(IfName::as_str).gather();
     let base = found.chains.iter().filter(|(_, chain)| chain.is_base).map(|(name, _)| name);
     base.filter(move |name| !names.contains(name.as_str()))
 }
@@ -147,11 +148,11 @@ fn of_device(found: &FoundFrames, wanted: u32) -> Elements {
     let of = |set: Set| {
         let elements = found.elements.get(&set.name)?.iter();
         let own = elements.filter(|element| index(element) == Some(wanted)).cloned();
-        Some((set.name, own.collect::<BTreeSet<Element>>()))
+        Some((set.name, own.gather::<BTreeSet<Element>>()))
     };
     let of_pods = sets().into_iter().filter_map(of);
     // A map that no pod needed before is there, and has nothing of this one.
-    of_pods.chain(of(shaped()).filter(|(_, own)| !own.is_empty())).collect()
+    of_pods.chain(of(shaped()).filter(|(_, own)| !own.is_empty())).gather()
 }
 
 fn index(element: &Element) -> Option<u32> {

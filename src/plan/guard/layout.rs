@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::cni::config::NetConf;
+use crate::net::gather::Gather;
 use crate::net::{Family, IfName, Mac, hash};
 use crate::netlink::shaper::priority;
 use crate::nft::frame::edit::FrameEdit;
@@ -155,16 +156,16 @@ impl Guard {
             ..Element::key([port()])
         });
         let elements: [(&str, BTreeSet<Element>); 6] = [
-            (OWN4, of(Family::V4).map(own).collect()),
-            (OWN6, of(Family::V6).map(own).collect()),
-            (ND6, of(Family::V6).chain(link_local).map(own).collect()),
+            (OWN4, of(Family::V4).map(own).gather()),
+            (OWN6, of(Family::V6).map(own).gather()),
+            (ND6, of(Family::V6).chain(link_local).map(own).gather()),
             (MAC, [Element::key([port(), Value::Mac(self.mac)])].into()),
-            (PORT, self.routed_by.into_iter().map(host_mac).collect()),
-            (SHAPED, limit.into_iter().collect()),
+            (PORT, self.routed_by.into_iter().map(host_mac).gather()),
+            (SHAPED, limit.into_iter().gather()),
         ];
         let elements =
             elements.into_iter().filter(|(set, _)| *set != SHAPED || self.shaped.is_some());
-        elements.map(|(set, elements)| (set.to_owned(), elements)).collect()
+        elements.map(|(set, elements)| (set.to_owned(), elements)).gather()
     }
 
     /// A chain of this name is at the port of a pod.
@@ -221,8 +222,8 @@ pub fn element_edits(found: &Elements, wanted: &Elements) -> Vec<FrameEdit> {
         |set: Set| {
             let (found, wanted) =
                 (found.get(&set.name).unwrap_or(&none), wanted.get(&set.name).unwrap_or(&none));
-            let added: BTreeSet<Element> = wanted.difference(found).cloned().collect();
-            let removed: BTreeSet<Element> = found.difference(wanted).cloned().collect();
+            let added: BTreeSet<Element> = wanted.difference(found).cloned().gather();
+            let removed: BTreeSet<Element> = found.difference(wanted).cloned().gather();
             (!added.is_empty() || !removed.is_empty()).then_some(FrameEdit::Elements(
                 ElementChange { set: set.name, shape: set.shape, added, removed },
             ))

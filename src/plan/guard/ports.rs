@@ -8,6 +8,7 @@ use ipnetwork::IpNetwork;
 
 use crate::ipam::StoreEntry;
 use crate::net::Mac;
+use crate::net::gather::Gather;
 use crate::netlink::link::Link;
 use crate::netlink::neighbour::{NeighbourState, NudState};
 use crate::plan::guard::layout::Guard;
@@ -73,7 +74,7 @@ pub fn ports<'a>(
         .iter()
         .filter_map(|entry| entry.addresses.first())
         .map(|first| Mac::of_address(*first))
-        .collect();
+        .gather();
     let (mut ports, mut unknown) = (Vec::new(), Vec::new());
     for link in found.links.iter().filter(of_network) {
         let owner = |entry: &&StoreEntry| {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::net::gather::Gather;
 use crate::net::{AddressRange, Family, HostPort, IfName, PortForward, Protocol};
 use crate::nft::{Data, Element, ElementChange, Set, Shape, Type, Userdata, Value};
 
@@ -144,7 +145,7 @@ pub fn bridge_names(elements: BTreeSet<Element>) -> BTreeSet<IfName> {
         Value::Interface(name) => Some(name),
         _ => None,
     });
-    names.collect()
+    names.gather()
 }
 
 /// `changes` set by set.

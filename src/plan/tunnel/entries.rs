@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::net::Mac;
+use crate::net::gather::Gather;
 use crate::netlink::fdb::Destination;
 use crate::netlink::neighbour::Neighbour;
 use crate::plan::tunnel::peer::{TunnelPeer, via};
@@ -57,13 +58,13 @@ impl Entries {
 /// device, which the kernel leaves out where the other host has the same.
 pub fn missing(wanted: &Entries, found: &FoundEntries, own_port: u16) -> Vec<EntryChange> {
     let right = found.destinations.iter().filter(|there| wanted.sends_to(there, own_port));
-    let right: BTreeSet<Mac> = right.map(|there| there.mac).collect();
+    let right: BTreeSet<Mac> = right.map(|there| there.mac).gather();
     let absent = wanted.destinations.iter().filter(|(mac, _)| !right.contains(mac));
     let destination = |(mac, (address, port)): (&Mac, &(IpAddr, u16))| {
         EntryChange::SetDestination(Destination { mac: *mac, address: *address, port: Some(*port) })
     };
     let known: BTreeMap<IpAddr, Mac> =
-        found.neighbours.iter().map(|there| (there.address, there.mac)).collect();
+        found.neighbours.iter().map(|there| (there.address, there.mac)).gather();
     let unknown = wanted.neighbours.iter().filter(|(address, mac)| known.get(address) != Some(mac));
     let neighbour = |(address, mac): (&IpAddr, &Mac)| {
         EntryChange::SetNeighbour(Neighbour { address: *address, mac: *mac })
@@ -75,7 +76,7 @@ pub fn missing(wanted: &Entries, found: &FoundEntries, own_port: u16) -> Vec<Ent
 /// has been replaced already.
 pub fn surplus(wanted: &Entries, found: &FoundEntries, own_port: u16) -> Vec<EntryChange> {
     let right = found.destinations.iter().filter(|there| wanted.sends_to(there, own_port));
-    let mut settled: BTreeSet<Mac> = right.map(|there| there.mac).collect();
+    let mut settled: BTreeSet<Mac> = right.map(|there| there.mac).gather();
     let surplus = found.destinations.iter().filter(|there| {
         let replaced = wanted.destinations.contains_key(&there.mac) && settled.insert(there.mac);
         !replaced && !wanted.sends_to(there, own_port)

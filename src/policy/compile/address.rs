@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::net::Family;
+use crate::net::gather::Gather;
 use crate::nft::{Data, Element, ElementChange, FoundTable, Set, Shape, Type, Value, Verdict};
 use crate::policy::compile::name::{EPOCH_SET, numbered};
 
@@ -57,5 +58,5 @@ pub fn opened(addresses: &[IpAddr]) -> Vec<ElementChange> {
 
 pub fn removed(set: &Set, elements: impl IntoIterator<Item = Element>) -> ElementChange {
     let (set, shape) = (set.name.clone(), set.shape.clone());
-    ElementChange { set, shape, added: [].into(), removed: elements.into_iter().collect() }
+    ElementChange { set, shape, added: [].into(), removed: elements.into_iter().gather() }
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
 
+use crate::net::gather::Gather;
 use crate::net::{AddressRange, Family, Protocol, subnet};
 use crate::nft::{Element, Set, Shape, Type, Value};
 use crate::policy::compile::name;
@@ -76,7 +77,7 @@ impl Sets {
         let name = name::set("ports", None, &text.join(","));
         let element = |range: &PortRange| Element::key([Value::Ports(range.first(), range.last())]);
         let shape = Shape { intervals: true, ..Shape::set([Type::Port]) };
-        let elements = ranges.iter().map(element).collect();
+        let elements = ranges.iter().map(element).gather();
         self.fixed(Set { name, shape, elements })
     }
 
@@ -87,7 +88,7 @@ impl Sets {
         let text: Vec<String> = ranges.iter().map(ToString::to_string).collect();
         let name = name::set("net", Some(family), &text.join(","));
         let shape = Shape { intervals: true, ..Shape::set([Type::address(family)]) };
-        let elements = ranges.into_iter().map(Element::from).collect();
+        let elements = ranges.into_iter().map(Element::from).gather();
         self.fixed(Set { name, shape, elements })
     }
 

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::net::gather::Gather;
 use crate::net::{Family, Protocol};
 use crate::policy::labels::{LabelSelector, Labels, Requirement};
 use crate::policy::name::ObjectName;
@@ -39,7 +40,7 @@ pub fn labels(field: Option<ObjectField<'_>>) -> Labels {
     let entries = field.and_then(|field| field.entries().ok());
     let pair =
         |(key, value): (&str, ObjectField<'_>)| Some((key.into(), value.text().ok()?.into()));
-    entries.into_iter().flatten().filter_map(pair).collect()
+    entries.into_iter().flatten().filter_map(pair).gather()
 }
 
 /// A `LabelSelector`; an empty one selects everything.

@@ -1,5 +1,6 @@
 //! The table of policies as it is known to be: read again only if somebody else may have changed it.
 
+use crate::net::gather::Gather;
 use crate::netlink::NetlinkError;
 use crate::nft::{Nft, TableEdit, TableWatch};
 use crate::plan::policy_table::FoundPolicy;
@@ -114,6 +115,6 @@ impl KnownTable {
 
 fn read(nft: &Nft) -> Result<Option<FoundPolicy>, NetlinkError> {
     let Some(table) = nft.observe(POLICY_TABLE)? else { return Ok(None) };
-    let counters = nft.counters(POLICY_TABLE)?.into_keys().collect();
+    let counters = nft.counters(POLICY_TABLE)?.into_keys().gather();
     Ok(Some(FoundPolicy::new(table, counters)))
 }
