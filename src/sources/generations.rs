@@ -6,7 +6,7 @@
 //! changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
@@ -33,11 +33,6 @@ pub fn parse(value: Option<&[u8]>) -> u64 {
 pub fn next(own: u64, in_etcd: u64, now: Duration) -> u64 {
     let now = u64::try_from(now.as_micros()).unwrap_or(0);
     own.max(in_etcd).saturating_add(1).max(now)
-}
-
-/// Time since 1970.
-pub fn now() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 impl HeardGenerations {

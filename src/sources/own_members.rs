@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, watch as latest};
 use tokio::time::{Instant, sleep};
@@ -15,7 +15,6 @@ use crate::policy::held::{PodOwners, Published};
 use crate::sources::exchanged::{
     ExchangeInputs, ExchangeStart, Exchanged, HEARD, HOSTS_LIMIT, retry,
 };
-use crate::sources::generations;
 use crate::sources::publication::{Publication, PublicationChanges};
 use crate::sources::published::{self, PublishedAt};
 
@@ -139,8 +138,9 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
         let publication = Publication::new(roots, host, &inputs.own, record);
         let found = self.found().await?;
         let had_some = !found.is_empty();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let PublicationChanges { generation, transactions } =
-            publication.changes(found, self.generation, generations::now());
+            publication.changes(found, self.generation, now);
         self.note_sent(&inputs.owners, generation)?;
         let has_changed = !transactions.is_empty();
         for transaction in transactions {
