@@ -6,7 +6,9 @@ use serde_json::json;
 use crate::etcd::{FROM_ETCD, apply};
 use crate::support::wait::SOON;
 use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, soon};
-use crate::tenants::{SOON_GIVEN_BACK, blocks, is_in, namespace, network, try_add};
+use crate::tenants::{
+    SOON_GIVEN_BACK, add, blocks, is_in, namespace, network, reaches, try_add, two_tenants,
+};
 
 /// Blocks that a host has for any pods, below this range.
 fn for_any_pods(cluster: &Cluster, range: &str) -> Vec<String> {
@@ -75,5 +77,36 @@ fn a_host_that_has_not_heard_of_pins_takes_no_block_of_their_addresses() {
         });
         again.delete();
     }
+    agents.iter().for_each(Agent::stop);
+}
+
+/// etcd lost networks and blocks alike: hosts put their blocks back, and the networks' objects come back to them.
+#[test]
+fn networks_are_applied_again_after_a_loss_of_data_while_pods_run() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &two_tenants());
+    let agents = cluster.start_agents(FROM_ETCD);
+    let [a, b, red] = [add(h1, "blue/a"), add(h2, "blue/b"), add(h1, "red/a")];
+    soon("the other host", || reaches(&a, &b));
+    let before = blocks(&cluster);
+    cluster.etcd.restart_empty();
+    eventually("hosts to put their blocks back", 3 * SOON, || {
+        let now = blocks(&cluster);
+        if now == before { Ok(()) } else { Err(format!("{now:?}, not {before:?}")) }
+    });
+    let named = cluster.etcd.list("/humanz/v1-blocks/");
+    assert!(named.iter().all(|(_, network)| network.contains('/')), "{named:?}");
+    // A network that takes their addresses is refused, and those that they were of are not.
+    let other = network("red/other", json!({"subnets": ["10.32.0.0/16"]}));
+    h1.write("/etc/objects.json", &json!([other]).to_string());
+    let refused = Agent::run(h1, "policy apply -f /etc/objects.json", FROM_ETCD);
+    assert!(refused.stderr.contains("hosts have blocks of 10.32.0.0/16"), "{refused}");
+    apply(h1, &two_tenants());
+    let late = add(h1, "blue/late");
+    assert!(is_in(late.v4(), "10.32.0.0/16"), "{}", late.result);
+    soon("both hosts", || reaches(&late, &b) && reaches(&a, &b));
+    assert!(!reaches(&red, &b) && !reaches(&red, &late));
+    assert_eq!(blocks(&cluster), before);
     agents.iter().for_each(Agent::stop);
 }

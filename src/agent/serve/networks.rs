@@ -21,7 +21,7 @@ use crate::os::files::{self, FileError};
 use crate::policy::network_plan::{self, NetworkPlans};
 use crate::policy::served::ServedNetworks;
 use crate::policy::sources::Policies;
-use crate::policy::{Provider, Scoped};
+use crate::policy::{Networks, Provider, Scoped, TenantNetwork};
 use crate::settings::Settings;
 use crate::sources::BlocksUpdate;
 
@@ -35,6 +35,15 @@ pub fn kept_networks(settings: &Settings, host: &NodeName, policies: &Policies) 
     let (own, others) = (kept.own, Arc::new(others));
     let heard = BlocksUpdate { own, others, ..BlocksUpdate::default() };
     HostNetworks::kept(heard, served)
+}
+
+/// All pools, each with its network.
+fn pool_names(networks: &Networks) -> Vec<(IpNetwork, String)> {
+    let of = |(name, network): (&Scoped, &TenantNetwork)| {
+        let pools: Vec<IpNetwork> = network.networks().collect();
+        pools.into_iter().map(move |pool| (pool, name.to_string())).collect::<Vec<_>>()
+    };
+    networks.iter().flat_map(of).collect()
 }
 
 impl Agent {
@@ -97,6 +106,7 @@ impl Agent {
         self.policies.set_blocks(BlockInputs {
             store: found.and_then(|found| KnownStore::of(found, &self.name)),
             pools: state.networks.served.pools.clone(),
+            names: pool_names(&known.networks),
             wanted,
             // Of the same moment as the revisions.
             pin_ranges: known.networks.pin_ranges().map(|(_, range)| range).collect(),

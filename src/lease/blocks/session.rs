@@ -22,6 +22,8 @@ pub struct BlockInputs {
     pub store: Option<KnownStore>,
     /// All pools of networks.
     pub pools: Vec<IpNetwork>,
+    /// Pools with their networks, for the keys of blocks that etcd has lost.
+    pub names: Vec<(IpNetwork, String)>,
     pub wanted: Vec<WantedBlocks>,
     /// Parts of the pools that no other blocks are taken of than these of single pods …
     pub pin_ranges: Vec<IpNetwork>,
@@ -199,8 +201,8 @@ impl BlockSession {
             }
         }
         let network = |block: IpNetwork| {
-            let of = |it: &&WantedBlocks| subnet::contains(it.addresses, block);
-            inputs.wanted.iter().find(of).map_or("-", |it| it.network.name.as_str())
+            let of = |(pool, _): &&(IpNetwork, String)| subnet::contains(*pool, block);
+            inputs.names.iter().find(of).map_or("-", |(_, name)| name.as_str())
         };
         for block in self.own.iter().filter(|block| !keys.contains_key(*block)) {
             let is_part = inputs.pools.iter().any(|pool| subnet::contains(*pool, *block));

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::session::{BlockInputs, BlockSession, WantedBlocks};
 use super::*;
-use crate::lease::transaction::Condition;
+use crate::lease::transaction::{Condition, Write};
 
 const POOLS: [&str; 2] = ["10.32.0.0/16", "10.33.0.0/24"];
 
@@ -287,6 +287,26 @@ fn a_host_whose_keys_are_gone_puts_them_back_and_takes_none_until_others_had_the
     // Networks may be lost with the blocks, and pods run on.
     assert!(!back.iter().flat_map(|it| &it.transaction.conditions).any(network));
     assert_eq!(writes(&mut session, &inputs), ["+10.32.0.64/26"]);
+}
+
+/// The networks' objects may be lost with the blocks: those that come back find whose they are.
+#[test]
+fn a_key_that_is_put_back_names_its_network_although_no_pod_waits() {
+    let (mut session, mut inputs) = session();
+    inputs.wanted.clear();
+    session.read(found(&[("/z-blocks/h1/10.32.0.64-26", 7)]), 9);
+    assert_eq!(writes(&mut session, &inputs), Vec::<String>::new());
+    session.read(FoundBlocks::default(), 30);
+    let put = |inputs: &BlockInputs| {
+        let writes = session.clone().writes(&session.found.owned(&inputs.pools), inputs);
+        writes.into_iter().flat_map(|it| it.transaction.writes).find_map(|write| match write {
+            Write::Put { value, .. } => Some(value),
+            _ => None,
+        })
+    };
+    assert_eq!(put(&inputs).as_deref(), Some("-"), "nobody knows the network");
+    inputs.names = vec![(POOLS[0].parse().unwrap(), "blue/front".to_owned())];
+    assert_eq!(put(&inputs).as_deref(), Some("blue/front"));
 }
 
 #[test]
