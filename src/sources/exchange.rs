@@ -432,16 +432,20 @@ fn by_id<'a>(groups: impl Iterator<Item = &'a Selector>) -> BTreeMap<GroupId, Se
 }
 
 fn of_group(selector: &Selector, what: String) -> Problem {
-    Problem::new(ProblemKind::Policy, Object::named(format!("group {selector}")), what)
+    let subject = format!("group {selector}");
+    let what = format!("{subject}: {what}");
+    Problem::new(ProblemKind::Policy, Object::named(subject), what)
 }
 
 fn behind_problem(host: &NodeName) -> Problem {
-    let what = "etcd has an older state of its members of groups than it published; those that were known stay";
-    let problem = Problem::new(ProblemKind::Policy, Object::named(format!("host {host}")), what);
+    let what = format!(
+        "etcd has an older state of the members of groups on host {host} than it published; those that were known stay"
+    );
+    let problem = Problem::new(ProblemKind::Policy, Object::Host(host.clone()), what);
     problem.with_fix(format!("start humanz-agent on {host}: it publishes them again"))
 }
 
 fn problem(host: &NodeName, selector: &Selector, fault: &SharedFault) -> Problem {
-    let what = format!("what it says of {selector} is ignored: {fault}");
-    Problem::new(ProblemKind::Policy, Object::named(format!("host {host}")), what)
+    let what = format!("what host {host} says of {selector} is ignored: {fault}");
+    Problem::new(ProblemKind::Policy, Object::Host(host.clone()), what)
 }

@@ -193,22 +193,35 @@ fn a_browser_draws_who_connects_to_what() {
     agent.stop();
 }
 
+/// The first three numbers of the addresses of a host's pods.
+fn subnet(number: u16) -> String {
+    format!("10.{}.{}", 244 + number / 256, number % 256)
+}
+
+/// `host` answers for the pods of so many hosts.
+fn answer(host: &Node, numbers: impl Iterator<Item = u16>) {
+    let each = numbers.map(|n| format!("ip address add {}.1/32 dev lo", subnet(n)));
+    host.shell(&each.collect::<Vec<_>>().join("\n")).ok();
+}
+
 /// A host that is nothing but its keys: others reach it through `at`, but for `lost` of them.
-fn put_host(cluster: &Cluster, number: u8, hosts: u8, lost: &[u8]) {
+fn put_host(cluster: &Cluster, number: u16, hosts: u16, lost: &[u16]) {
     // One is called as something that every object of JavaScript has.
-    let named = |n: u8| match n {
+    let named = |n: u16| match n {
         ..=3 => format!("h{n}"),
         31 => "constructor".to_owned(),
         _ => format!("n{n}"),
     };
-    let (name, subnet) = (named(number), format!("10.244.{number}.0/24"));
+    let (name, subnet) = (named(number), format!("{}.0/24", subnet(number)));
     cluster.etcd.put(&format!("/humanz/hosts/{name}"), subnet.as_str());
     let record = json!({"schema": 1, "machineId": name, "bootId": "b", "version": "0.1.0", "subnets": [subnet],
                         "addresses": ["192.0.2.12"], "backend": "direct", "mtu": 1500});
     cluster.etcd.put(&format!("/humanz/v1/nodes/{name}"), record.to_string());
     let others = (1..=hosts).filter(|other| *other != number);
-    let micros = |n: u8| 150 + (u32::from(n) * 37 + u32::from(number) * 101) % 400;
-    let times = others.clone().filter(|n| !lost.contains(n)).map(|n| (named(n), micros(n).into()));
+    let micros = |n: u16| 150 + (u32::from(n) * 37 + u32::from(number) * 101) % 400;
+    // A report about many says nothing of each.
+    let timed = others.clone().filter(|_| hosts <= 100);
+    let times = timed.filter(|n| !lost.contains(n)).map(|n| (named(n), micros(n).into()));
     let faults =
         lost.iter().map(|n| (named(*n), if n % 2 == 0 { "silent" } else { "large 1450" }.into()));
     let map =
@@ -257,13 +270,7 @@ fn a_browser_shows_the_reachability_between_hosts() {
     let shown = drawn(two, &words);
     assert!(shown.contains("class=\"square direct\" title=\"h1 10."), "{shown}");
 
-    let answer = |from, to| {
-        let each = (from..=to)
-            .filter(|n| *n != 20)
-            .map(|n| format!("ip address add 10.244.{n}.1/32 dev lo"));
-        two.shell(&each.collect::<Vec<_>>().join("\n")).ok();
-    };
-    answer(4, 31);
+    answer(two, (4..=31).filter(|n| *n != 20));
     (4..=30).for_each(|n| {
         put_host(
             &cluster,
@@ -291,7 +298,7 @@ fn a_browser_shows_the_reachability_between_hosts() {
     drawn(host, &words);
     take(host, "matrix-30");
 
-    answer(32, 100);
+    answer(two, 32..=100);
     (4..=100).for_each(|n| put_host(&cluster, n, 100, if n == 20 { &[] } else { &[20] }));
     drawn(
         host,
@@ -304,6 +311,34 @@ fn a_browser_shows_the_reachability_between_hosts() {
         ],
     );
     take(host, "matrix-100");
+}
+
+#[test]
+fn a_browser_shows_a_thousand_hosts() {
+    if is_left_out() {
+        return;
+    }
+    let cluster = Cluster::new(2);
+    let [host, two] = &cluster.hosts[..] else { unreachable!() };
+    let pool =
+        [("IP_SUBNET", "10.244.0.0/14"), ("IP_SUBNET_MARGIN", "10"), ("PROBE_INTERVAL", "5s")];
+    let agents = cluster.start_agents(&pool);
+    answer(two, (3..=1000).filter(|n| *n != 20));
+    (3..=1000).for_each(|n| put_host(&cluster, n, 1000, if n == 20 { &[] } else { &[20] }));
+    let _server = page(host);
+    let shown = drawn(
+        host,
+        &[
+            "1000 of 1000 hosts report",
+            "Hosts that others do not reach",
+            "Lines: faults alone, of 1000 hosts.",
+            "999 hosts, 1 not reached well",
+            "799 more",
+        ],
+    );
+    assert_eq!(shown.matches("<circle").count(), 1000);
+    take(host, "matrix-1000");
+    agents.iter().for_each(Agent::stop);
 }
 
 pub fn is_left_out() -> bool {

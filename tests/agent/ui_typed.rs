@@ -77,6 +77,52 @@ impl Browser {
     }
 }
 
+/// A browser on `host` that has loaded the page, and its session.
+fn opened(host: &Node) -> (Browser, String) {
+    let mut browser = Browser::start(host);
+    let session = browser.open(URL);
+    let loaded = "document.readyState === 'complete' && typeof offerPods === 'function'";
+    eventually("the page is loaded", 3 * SOON, || match browser.evaluate(&session, loaded) {
+        Value::Bool(true) => Ok(()),
+        other => Err(other.to_string()),
+    });
+    (browser, session)
+}
+
+/// The whole text, or that the browser keeps its clipboard and the text is selected instead.
+const COPIED: &str = r##"(async () => {
+    const button = document.querySelector("#problems .copy"), fix = button.previousElementSibling.textContent;
+    button.click();
+    await new Promise((done) => setTimeout(done, 300));
+    if (button.textContent === "copied") return true;
+    return button.textContent === "selected" && getSelection().toString() === fix;
+})()"##;
+
+#[test]
+fn what_helps_against_a_problem_is_copied_and_its_host_is_shown() {
+    if is_left_out() {
+        return;
+    }
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let _agents = cluster.start_agents(&[]);
+    for (name, subnet) in [("elsewhere", "10.244.99.0/24"), ("nowhere", "10.244.98.0/24")] {
+        cluster.etcd.put(&format!("/humanz/hosts/{name}"), subnet);
+    }
+    let _server = page(host);
+    let (mut browser, session) = opened(host);
+    let links = "[...document.querySelectorAll('#problems a')].map((link) => link.href).join()";
+    eventually("the problems of both hosts", 3 * SOON, || {
+        let found = browser.evaluate(&session, links).to_string();
+        if found.matches("#hosts-box").count() == 2 { Ok(()) } else { Err(found) }
+    });
+    assert_eq!(browser.evaluate(&session, COPIED), true);
+    let rows =
+        "document.querySelector('#problems a').click(); document.getElementById('peers').innerText";
+    let shown = browser.evaluate(&session, rows).to_string();
+    assert!(shown.contains("elsewhere") != shown.contains("nowhere"), "{shown}");
+}
+
 const NOTE: &str = r#"(document.getElementById("explain-note") || {}).textContent"#;
 
 #[test]
@@ -89,13 +135,7 @@ fn a_browser_explains_what_is_typed_and_nothing_for_other_pages() {
     let _agents = cluster.start_agents(&[]);
     let [_a, b] = ["a", "b"].map(|name| Pod::add(host, name));
     let _server = page(host);
-    let mut browser = Browser::start(host);
-    let session = browser.open(URL);
-    let loaded = "document.readyState === 'complete' && typeof offerPods === 'function'";
-    eventually("the page is loaded", 3 * SOON, || match browser.evaluate(&session, loaded) {
-        Value::Bool(true) => Ok(()),
-        other => Err(other.to_string()),
-    });
+    let (mut browser, session) = opened(host);
     let explain = |browser: &mut Browser, from: &str, to: &str, says: &str| {
         eventually(&format!("{from} to {to}: {says}"), 3 * SOON, || {
             let typed = format!(

@@ -207,7 +207,7 @@ fn an_add_with_vlans_that_ends_at_any_system_call_leaves_no_port_and_the_next_ha
         let was_killed = killed_at(&host, "ADD", &conf, when);
         Call::new("DEL", &conf, "c1").run(&host).ok();
         host.assert_clean(&format!("ADD killed at call {when}"));
-        let result = host.add(&conf, "c1");
+        let result = Call::new("ADD", &conf, "c1").run(&host).ok();
         let expected = ["100 PVID Egress Untagged", "200-210"];
         assert_eq!(vlans(&host, &port(&result)), expected, "after call {when}");
         assert_eq!(addresses(&*host, "hz0.100"), ["10.1.2.1/24"], "after call {when}");

@@ -253,7 +253,7 @@ fn a_lost_host_and_an_older_etcd_open_nothing() {
     cluster.etcd.restart_from_copy();
     stays_out(&mut server, 20, "etcd is older");
     local::status_when(h1, "members that are older in etcd", |status| {
-        status["problems"].to_string().contains("older state of its members")
+        status["problems"].to_string().contains("older state of the members")
     });
     agents[0].kill();
     let first = Agent::start(h1, FROM_ETCD);
@@ -266,7 +266,7 @@ fn a_lost_host_and_an_older_etcd_open_nothing() {
     let _allowed = Flood::start(&web3, db.v4());
     server.wait(web3.v4());
     local::status_when(h1, "members as in etcd", |status| {
-        !status["problems"].to_string().contains("older state of its members")
+        !status["problems"].to_string().contains("older state of the members")
     });
     open.wait(address);
     denied.go_on();

@@ -113,14 +113,52 @@ function peers(s) {
   $("more").textContent = all.length > SHOWN ? all.length - SHOWN + " more" : "";
 }
 
+// A link that shows the row of a host or a pod below.
+function link(subject) {
+  const [, kind, name] = /^(host|pod) (.+)$/.exec(subject) || [];
+  if (!kind) return null;
+  const [box, filter] = kind === "host" ? ["hosts-box", "filter"] : ["pods-section", "pods-filter"];
+  const node = make("a", kind === "host" ? "show host" : "show pod");
+  node.href = "#" + box;
+  node.addEventListener("click", () => { $(filter).value = name; $(filter).dispatchEvent(new Event("input")); });
+  return node;
+}
+
+// A browser that gives no page the clipboard gets the text selected.
+function copyButton(text) {
+  const button = make("button", "copy", "copy");
+  button.title = "copy: " + text;
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "copied";
+    } catch {
+      getSelection().selectAllChildren(button.previousElementSibling);
+      button.textContent = "selected";
+    }
+  });
+  return button;
+}
+
 function problem(found) {
-  const item = make("li", found.what);
+  const item = make("li", found.what), subject = link(found.subject);
   if (found.since) item.append(make("span", " since " + found.since.replace("T", " ").slice(0, 19), "since"));
-  if (found.fix) item.append(make("span", "→ " + found.fix, "fix"));
+  if (subject) item.append(" ", subject);
+  if (found.fix) {
+    const fix = make("span", "→ ", "fix");
+    fix.append(make("span", found.fix), copyButton(found.fix));
+    item.append(fix);
+  }
   return item;
 }
 
+let shownProblems = null;
+
+// Drawn anew when they change, so that what was selected stays.
 function problems(s) {
+  const now = JSON.stringify(s.problems);
+  if (now === shownProblems) return;
+  shownProblems = now;
   const all = s.problems || [], rest = all.slice(FIRST, SHOWN);
   $("problems-box").hidden = all.length === 0;
   fill("problems", all.slice(0, FIRST).map(problem));
