@@ -137,7 +137,8 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
         let ExchangeStart { roots, host, .. } = self.start;
         let publication = Publication::new(roots, host, &inputs.own, record);
         let found = self.found().await?;
-        let had_some = !found.is_empty();
+        let generation = roots.members_generation(host);
+        let had_some = found.keys().any(|key| *key != generation);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let PublicationChanges { generation, transactions } =
             publication.changes(found, self.generation, now);
