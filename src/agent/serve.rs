@@ -174,6 +174,7 @@ impl Agent {
             }
             Trigger::Files(files) => {
                 self.note_policy_file(&files);
+                self.note_secret(&files);
                 self.files.changed(&files, Instant::now());
                 return Ok(());
             }

@@ -41,7 +41,8 @@ pub fn handshakes(snapshot: &AgentSnapshot) -> BTreeMap<PublicKey, Handshakes> {
     let of = |peer: &EncryptedPeer| {
         let known = found.get(&peer.key)?;
         let to = known.endpoint.unwrap_or_else(|| SocketAddr::new(peer.address, peer.port));
-        Some((peer.key, Handshakes { to, age: handshake_age(known) }))
+        let preshared = known.preshared.is_some();
+        Some((peer.key, Handshakes { to, age: handshake_age(known), preshared }))
     };
     encrypted.filter_map(of).gather()
 }

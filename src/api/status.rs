@@ -141,6 +141,8 @@ pub struct KeyStatus {
 #[serde(default)]
 pub struct EncryptionStatus {
     pub public_key: String,
+    /// There is a pre-shared key besides; `None`: the kernel does not say.
+    pub preshared: Option<bool>,
     /// Since the last handshake; `None`: there was none, or the kernel does not say.
     pub handshake_seconds: Option<f64>,
     pub received_bytes: Option<u64>,
@@ -317,7 +319,7 @@ mod tests {
         "loops[] limit name seconds_since_beat",
         "node addresses machine_id mtu name pid pod_mtu started uplinks version",
         "peers[] addresses alive encryption fault name probe reachable subnets via",
-        "peers[].encryption handshake_seconds public_key received_bytes sent_bytes",
+        "peers[].encryption handshake_seconds preshared public_key received_bytes sent_bytes",
         "peers[].probe lost mtu seconds",
         "policies known objects on pods policies quarantine rules sources",
         "policies.quarantine[] addresses pod since why",

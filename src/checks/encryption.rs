@@ -13,6 +13,8 @@ pub struct Handshakes {
     pub to: SocketAddr,
     /// Since the last one; `None`: there was none.
     pub age: Option<Duration>,
+    /// This host wants a pre-shared key.
+    pub preshared: bool,
 }
 
 impl Handshakes {
@@ -29,9 +31,11 @@ impl Handshakes {
     /// What helps then.
     pub fn fix(&self) -> String {
         let (address, port) = (self.to.ip(), self.to.port());
+        let secret = if self.preshared { "set" } else { "not set" };
         format!(
             "let UDP from and to port {port} of {address} through, at both hosts and between them; if it is \
-             open, look with humanz-agent doctor there"
+             open, ENCRYPTION_PSK_FILE ({secret} here) may have another content there or be set on one of \
+             both hosts alone; look with humanz-agent doctor there"
         )
     }
 }
@@ -43,12 +47,16 @@ mod tests {
     #[test]
     fn a_session_that_has_ended_or_never_began_is_a_fault() {
         let to = "[fd99::12]:10401".parse().unwrap();
-        let fault = |age| Handshakes { to, age }.fault();
+        let with = |age, preshared| Handshakes { to, age, preshared };
+        let fault = |age| with(age, true).fault();
         assert_eq!(fault(Some(SESSION)), None);
         let ended = fault(Some(SESSION + Duration::from_secs(20))).unwrap();
         assert_eq!(ended, "no WireGuard handshake with [fd99::12]:10401 succeeded for 200 s");
         assert!(fault(None).unwrap().ends_with("succeeded since this host knows its key"));
-        let fix = Handshakes { to, age: None }.fix();
+        let fix = with(None, true).fix();
         assert!(fix.starts_with("let UDP from and to port 10401 of fd99::12 through"), "{fix}");
+        assert!(fix.contains("ENCRYPTION_PSK_FILE (set here) may have another content"), "{fix}");
+        let fix = with(None, false).fix();
+        assert!(fix.contains("ENCRYPTION_PSK_FILE (not set here)"), "{fix}");
     }
 }

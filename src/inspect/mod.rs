@@ -22,6 +22,7 @@ pub mod policy_file;
 pub mod pool_use;
 pub mod port_profiles;
 pub mod preflight;
+pub mod preshared_secret;
 pub mod runtimes;
 pub mod service_manager;
 pub mod state_file;

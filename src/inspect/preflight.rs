@@ -1,6 +1,7 @@
 //! Checks settings against this host: files, the bridge's name, its own addresses.
 
 use crate::etcd;
+use crate::inspect::preshared_secret;
 use crate::kube::{self, KubeSettings};
 use crate::net::Problem;
 use crate::netlink::rtnl::Rtnl;
@@ -27,7 +28,7 @@ pub fn check_for_dry_run(settings: &HostSettings) -> Vec<Problem> {
     faults
 }
 
-/// Certificates, key, password and kubeconfig that cannot be used.
+/// Certificates, key, password, kubeconfig and secret that cannot be used.
 fn unusable_files(settings: &HostSettings) -> Vec<Problem> {
     let mut faults = match &settings.source {
         Some(Source::Etcd { server, .. }) => etcd::check_files(server).0,
@@ -35,6 +36,7 @@ fn unusable_files(settings: &HostSettings) -> Vec<Problem> {
         Some(Source::Static(_)) | None => Vec::new(),
     };
     faults.extend(settings.policy_api.as_ref().and_then(unknown_api));
+    faults.extend(settings.psk_file.as_deref().and_then(|path| preshared_secret::read(path).err()));
     faults
 }
 

@@ -89,7 +89,7 @@ impl From<PublicKey> for String {
     }
 }
 
-fn decode(text: &str) -> Result<[u8; 32], KeyError> {
+pub(super) fn decode(text: &str) -> Result<[u8; 32], KeyError> {
     const LENGTH: usize = 44;
     if text.len() != LENGTH {
         return Err(KeyError);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 
 use crate::net::gather::Gather;
-use crate::net::{Family, IfName, PrivateKey, PublicKey, subnet};
+use crate::net::{Family, IfName, PresharedKey, PrivateKey, PublicKey, subnet};
 use crate::netlink::error::NetlinkError;
 use crate::netlink::generic::{self, GenericFamily};
 use crate::netlink::wire::octets;
@@ -75,8 +75,8 @@ pub struct WireguardInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireguardPeer {
     pub key: PublicKey,
-    /// It has one besides the key.
-    pub preshared: bool,
+    /// What both ends have besides their keys.
+    pub preshared: Option<PresharedKey>,
     /// Where it was heard last, or was set to be.
     pub endpoint: Option<SocketAddr>,
     /// Seconds between packets that only keep the way open; 0 for none.
@@ -94,10 +94,12 @@ pub struct WireguardPeer {
 /// the other one encrypts for the device that was there before, 15 seconds long.
 pub const KEEPALIVE_SECS: u16 = u16::MAX;
 
-/// Another end to be set. It gets no preshared key.
+/// Another end to be set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewWireguardPeer {
     pub key: PublicKey,
+    /// `None`: there is none from now on.
+    pub preshared: Option<PresharedKey>,
     /// `None`: as it is.
     pub endpoint: Option<SocketAddr>,
     /// Replaces what it was allowed.
@@ -134,7 +136,7 @@ pub(super) fn set_peer(family: GenericFamily, name: &IfName, peer: &NewWireguard
     });
     let attributes = Attributes::new()
         .put(PEER_KEY, peer.key.0)
-        .put(PRESHARED_KEY, [0; 32])
+        .put(PRESHARED_KEY, peer.preshared.as_ref().map_or(&[0; 32], PresharedKey::secret_bytes))
         .u32(PEER_FLAGS, REPLACE_ALLOWED)
         .put_some(ENDPOINT, peer.endpoint.map(socket_address))
         .put(KEEPALIVE, KEEPALIVE_SECS.to_ne_bytes())
@@ -206,7 +208,7 @@ fn parse_peer(bytes: &[u8]) -> Result<WireguardPeer, NetlinkError> {
     let allowed = allowed.iter().flat_map(AttributeList::iter);
     Ok(WireguardPeer {
         key: PublicKey(peer.array(PEER_KEY).ok_or_else(missing)?),
-        preshared: peer.array(PRESHARED_KEY).is_some_and(|key| is_set(&key)),
+        preshared: peer.array(PRESHARED_KEY).and_then(PresharedKey::of_kernel),
         endpoint: peer.get(ENDPOINT).and_then(endpoint),
         keepalive_secs: peer.array(KEEPALIVE).map_or(0, u16::from_ne_bytes),
         last_handshake: peer.array(LAST_HANDSHAKE).and_then(time),
@@ -273,6 +275,8 @@ fn endpoint(bytes: &[u8]) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use neli::consts::nl::NlmF;
+
     use super::*;
     use crate::netlink::message::Replies;
 
@@ -322,7 +326,7 @@ mod tests {
         assert_eq!((found.port, found.mark, found.peers.len()), (10401, 0, 2));
         let first = WireguardPeer {
             key: PublicKey([7; 32]),
-            preshared: true,
+            preshared: PresharedKey::of_kernel([3; 32]),
             endpoint: "192.0.2.2:10401".parse().ok(),
             keepalive_secs: 25,
             last_handshake: None,
@@ -333,7 +337,7 @@ mod tests {
         assert_eq!(found.peers[0], first);
         let second = &found.peers[1];
         assert_eq!(second.endpoint, "[2001:db8::3]:7000".parse().ok());
-        assert_eq!((second.preshared, &second.allowed), (false, &networks(&["10.244.3.0/24"])));
+        assert_eq!((&second.preshared, &second.allowed), (&None, &networks(&["10.244.3.0/24"])));
     }
 
     #[test]
@@ -367,6 +371,31 @@ mod tests {
         assert_eq!(whole.peers.len(), 1);
         assert_eq!(whole.peers[0].allowed, networks(&["10.0.0.0/24", "10.0.1.0/24"]));
         assert_eq!(joined(Vec::new()), None);
+    }
+
+    /// Whether it is there, changed or gone: the kernel keeps what a message does not have.
+    #[test]
+    fn every_peer_is_set_with_a_preshared_key_in_the_form_that_the_kernel_reported() {
+        let name = "humanz-wg".parse().unwrap();
+        let sent = |preshared| {
+            let (key, endpoint, allowed) = (PublicKey([7; 32]), None, networks(&["10.244.2.0/24"]));
+            let new = NewWireguardPeer { key, preshared, endpoint, allowed };
+            let message = set_peer(GenericFamily::numbered(0x23), &name, &new);
+            let mut bytes = Vec::new();
+            message.encode(1, NlmF::empty(), &mut bytes).unwrap();
+            bytes
+        };
+        for byte in [3, 0] {
+            let message = sent(PresharedKey::of_kernel([byte; 32]));
+            let attribute = [&[0x24, 0, 2, 0][..], &[byte; 32]].concat();
+            assert!(message.windows(36).any(|part| part == attribute), "{message:02x?}");
+            assert_eq!(
+                device(&message).unwrap().peers[0].preshared,
+                PresharedKey::of_kernel([byte; 32])
+            );
+        }
+        let recorded = [&[0x24, 0, 2, 0][..], &[3; 32]].concat();
+        assert!(bytes(DEVICE).windows(36).any(|part| part == recorded));
     }
 
     #[test]

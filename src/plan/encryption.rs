@@ -10,8 +10,8 @@ mod rotation;
 
 pub use device::{EncryptionChange, EncryptionDevice, FoundEncryption, changes, removals};
 pub use peer::{
-    EncryptedPeer, PeerChange, device_name, device_names, inner_mtu, missing_peers, next_hop,
-    overhead, surplus_peers,
+    EncryptedPeer, PeerChange, Preshared, device_name, device_names, inner_mtu, missing_peers,
+    next_hop, overhead, surplus_peers,
 };
 pub use rotation::{
     Blocker, KeyState, Rotation, RotationStep, RotationWatch, Sessions, Stage, is_pending,

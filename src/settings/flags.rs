@@ -133,6 +133,7 @@ settings! {
     "ENCRYPTION_STRICT" encryption_strict "true" "with ENCRYPTION=wireguard: nothing to or from pods of other hosts in clear text; false while hosts are changed over"
     "ENCRYPTION_PORT" encryption_port "10401" "UDP port of this host's WireGuard device: 1 to 65535; the one after it is used while keys are changed"
     "ENCRYPTION_ROTATE" encryption_rotate "168h" "how old this host's WireGuard key becomes before another one takes its place, without loss: 1h to 8760h, or off"
+    "ENCRYPTION_PSK_FILE" encryption_psk_file "" "with ENCRYPTION=wireguard: file of a secret (wg genpsk) that is the same on all hosts and of which each pair of them makes a pre-shared key"
     "IP_MASQ" ip_masq "true" "masquerade pods that send to addresses outside the pool"
     "NON_MASQ_CIDRS" non_masq_cidrs "" "further destinations that see the pod's own address"
     "MANAGE_FORWARD" manage_forward "true" "accept forwarded pod traffic where the host's own rules drop it"

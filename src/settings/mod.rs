@@ -54,6 +54,8 @@ pub struct Settings {
     pub vxlan: Vxlan,
     /// `None`: pods reach pods of other hosts in clear text.
     pub encryption: Option<EncryptionSettings>,
+    /// With encryption: the file of the secret that hosts make their pre-shared keys of; `None`: they have none.
+    pub psk_file: Option<PathBuf>,
     /// Masquerade what leaves the pool.
     pub masquerade: bool,
     /// Destinations that are not masqueraded although outside the pool.
@@ -216,6 +218,7 @@ pub struct HostSettings {
     pub bridge: Option<IfName>,
     /// The kernel must have WireGuard.
     pub encrypts: bool,
+    pub psk_file: Option<PathBuf>,
     pub policy_api: Option<KubeSettings>,
 }
 

@@ -119,6 +119,7 @@ impl Parser<'_> {
             pools,
             bridge: bridge_name,
             encrypts,
+            psk_file: None,
             policy_api: None,
         };
         let mtu_bytes = self.value("MTU", |text| values::mtu(text, pools.v6.is_some()));
@@ -130,6 +131,7 @@ impl Parser<'_> {
         let manage_forward = self.value("MANAGE_FORWARD", values::boolean);
         let flowtable = self.value("FLOWTABLE", values::boolean);
         let encryption = self.encryption(vxlan, flowtable);
+        let psk_file = self.psk_file(encrypts);
         let guard = self.guard();
         let policy = self.policy(guard.as_ref(), flowtable);
         let manage_sysctl = self.value("MANAGE_SYSCTL", values::boolean);
@@ -154,6 +156,7 @@ impl Parser<'_> {
             backend: backend?,
             vxlan: vxlan?,
             encryption: encryption?,
+            psk_file: psk_file?,
             masquerade: masquerade?,
             non_masquerade: non_masquerade?,
             manage_forward: manage_forward?,
@@ -299,6 +302,13 @@ impl Parser<'_> {
             self.fault("ENCRYPTION_PORT", why);
         }
         Some(Some(set))
+    }
+
+    /// As the other settings of encryption it may be there while that is off.
+    fn psk_file(&mut self, encrypts: bool) -> Option<Option<PathBuf>> {
+        let file = self.optional("ENCRYPTION_PSK_FILE", values::absolute)?.filter(|_| encrypts);
+        self.of_host.psk_file.clone_from(&file);
+        Some(file)
     }
 
     fn vxlan(&mut self) -> Option<Vxlan> {

@@ -128,6 +128,8 @@ fn contradicting_settings_are_invalid() {
         (&[("ENCRYPTION", "on")], "ENCRYPTION=on: must be off or wireguard"),
         (&[("ENCRYPTION_STRICT", "perhaps")], "ENCRYPTION_STRICT"),
         (&[("ENCRYPTION_PORT", "0")], "ENCRYPTION_PORT"),
+        (&[("ENCRYPTION_PSK_FILE", "psk")], "ENCRYPTION_PSK_FILE=psk: must be a path"),
+        (&[("ENCRYPTION_PSK_FILE", "/etc/../psk")], "ENCRYPTION_PSK_FILE"),
         (
             &[("ENCRYPTION", "wireguard"), ("ENCRYPTION_PORT", "10400")],
             "ENCRYPTION_PORT=10400: VXLAN_PORT is the same",
@@ -239,5 +241,8 @@ fn encryption_is_off_unless_it_is_asked_for_and_then_strict() {
     assert_eq!(ports.collect::<Vec<_>>(), ["encryption (ENCRYPTION_PORT)"; 2]);
     let loose = of(&[("ENCRYPTION", "wireguard"), ("ENCRYPTION_STRICT", "false")]);
     assert!(loose.has_tunnels() && !loose.encryption.unwrap().strict);
+    let file = ("ENCRYPTION_PSK_FILE", "/etc/humanz/psk");
+    assert_eq!(of(&[("ENCRYPTION", "wireguard"), file]).psk_file, Some("/etc/humanz/psk".into()));
+    assert_eq!((of(&[file]).psk_file, strict.psk_file), (None, None));
     assert_eq!(loose.reserved_ports().len(), 3);
 }

@@ -45,7 +45,13 @@ fn the_guide_of_operation_does_what_it_shows() {
 
     let alone = Cluster::new(1);
     without_agent(&alone.hosts[0], &mut guide);
-    let encryption = ["Introduce encryption", "Require encryption", "A new key"];
+    let encryption = [
+        "Introduce encryption",
+        "Require encryption",
+        "Make a secret",
+        "Use the secret",
+        "A new key",
+    ];
     guide.leave_to("tests/encryption/guide.rs", &encryption);
     guide.finish();
 }

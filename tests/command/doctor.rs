@@ -271,7 +271,9 @@ fn a_bundle_is_complete_and_has_no_secret() {
     let _pod = Pod::add(host, "a");
     host.shell(
         "echo hunter2-of-etcd > /etc/password
-         chmod 0600 /etc/password
+         echo AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA= > /etc/psk
+         chmod 0600 /etc/password /etc/psk
+         echo somebody put $(cat /etc/psk) here >> /var/log/humanz.log
          printf '[req]\ndistinguished_name=d\n[d]\n' > /etc/o.cnf
          openssl req -config /etc/o.cnf -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=t \
            -days 99 -keyout /etc/k.pem -out /etc/c.pem 2>/dev/null
@@ -288,7 +290,8 @@ fn a_bundle_is_complete_and_has_no_secret() {
     let options = "--etcd-user u --etcd-password-file /etc/password --etcd-key /etc/k.pem \
                    --etcd-cert /etc/c.pem --etcd-cacert /etc/c.pem \
                    --etcd-host https://192.0.2.2:2379 --etcd-timeout 1s";
-    let ended = run(host, &format!("doctor --bundle /opt/b.tar {options}"), &[]);
+    let encrypts = [("ENCRYPTION", "wireguard"), ("ENCRYPTION_PSK_FILE", "/etc/psk")];
+    let ended = run(host, &format!("doctor --bundle /opt/b.tar {options}"), &encrypts);
     assert!(ended.stdout.contains("written to /opt/b.tar"), "{ended}");
     let nowhere = run(host, &format!("doctor --bundle /opt/typo/b.tar {options}"), &[]);
     assert_eq!(nowhere.status.code(), Some(1), "{nowhere}");
@@ -297,7 +300,9 @@ fn a_bundle_is_complete_and_has_no_secret() {
     let mode = host.run("stat -c %a /opt/b.tar").ok();
     assert_eq!(mode.trim(), "600");
     let all = host.run("tar -xOf /opt/b.tar").ok();
-    for secret in ["hunter2", "toor-in-url", "bearer-of-kube", "word-in-conf", "token-in-conf"] {
+    for secret in
+        ["AQIDBAUG", "hunter2", "toor-in-url", "bearer-of-kube", "word-in-conf", "token-in-conf"]
+    {
         assert!(!all.contains(secret), "{secret} is in it");
     }
     for line in secrets {
@@ -323,5 +328,7 @@ fn a_bundle_is_complete_and_has_no_secret() {
             .ok()
             .contains("ETCD_PASSWORD_FILE=/etc/password\n")
     );
+    let of_secret = host.run("tar -xOf /opt/b.tar humanz/settings.env").ok();
+    assert!(of_secret.contains("ENCRYPTION_PSK_FILE=/etc/psk\n"), "{of_secret}");
     agents.iter().for_each(Agent::stop);
 }

@@ -53,6 +53,22 @@ fn the_guides_way_to_encryption_and_to_a_new_key_is_walked() {
     guide.follow_on("Require encryption", &hosts, manager);
     all_reach(&places, &addresses(&places));
 
+    guide.follow_on("Make a secret", &hosts[..1], manager);
+    let secret = hosts[0].read("/etc/humanz/psk").unwrap();
+    hosts[1].write("/etc/humanz/psk", &secret);
+    hosts[1].run("chmod 0600 /etc/humanz/psk").ok();
+    guide.follow_on("Use the secret", &hosts, manager);
+    eventually("both have the key of the pair", SOON, || {
+        let shown = |host: &Node| host.run("wg show humanz-wg preshared-keys").ok();
+        let of_pair = [shown(hosts[0]), shown(hosts[1])];
+        let key = |text: &String| text.trim().split('\t').nth(1).map(str::to_owned);
+        match [key(&of_pair[0]), key(&of_pair[1])] {
+            [Some(one), Some(other)] if one == other && one != "(none)" => Ok(()),
+            found => Err(format!("{found:?}")),
+        }
+    });
+    all_reach(&places, &addresses(&places));
+
     let before = cluster.etcd.get(KEY);
     guide.follow_on("A new key", &hosts[..1], manager);
     eventually("the new key is claimed", SOON, || match cluster.etcd.get(KEY) {

@@ -68,7 +68,7 @@ pub fn device(host: &Node) -> WireguardInfo {
     host.inside(|| Wireguard::open().unwrap().unwrap().device(&device_name()).unwrap())
 }
 
-fn unanswered(from: &Pod, to: IpAddr) {
+pub fn unanswered(from: &Pod, to: IpAddr) {
     assert!(!from.run(&format!("ping -n -c 3 -i 0.2 -W 1 {to}")).succeeded(), "{to} answers");
 }
 
@@ -189,6 +189,7 @@ fn what_is_changed_by_hand_is_put_back_and_meanwhile_closed() {
         let kernel = Wireguard::open().unwrap().unwrap();
         let stranger = humanz::netlink::wireguard::NewWireguardPeer {
             key: PublicKey([9; 32]),
+            preshared: None,
             endpoint: "192.0.2.12:7".parse().ok(),
             allowed: ["0.0.0.0/0".parse().unwrap()].into(),
         };

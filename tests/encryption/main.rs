@@ -12,6 +12,7 @@ mod capture;
 mod guard;
 mod guide;
 mod hosts;
+mod preshared;
 mod refused;
 mod rotation;
 mod stream;

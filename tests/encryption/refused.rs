@@ -29,6 +29,40 @@ fn a_start_is_refused_with_the_reason() {
     }
 }
 
+/// On every kernel.
+#[test]
+fn a_secret_that_others_can_read_is_refused_at_the_start_and_never_shown() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let secret = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
+    host.run("mkdir -p /etc/humanz").ok();
+    let set = [ON, &[("ENCRYPTION_PSK_FILE", "/etc/humanz/psk")]].concat();
+    for (content, mode, why) in [
+        (secret, "0644", "others than root can read or change it (mode 0644)"),
+        (secret, "0660", "others than root can read or change it (mode 0660)"),
+        ("hunter2", "0600", "its content is not a secret"),
+    ] {
+        host.write("/etc/humanz/psk", content);
+        host.run(&format!("chmod {mode} /etc/humanz/psk")).ok();
+        for arguments in ["--once", "--dry-run", "check-config"] {
+            let ended = Agent::run(host, arguments, &set);
+            assert_eq!(ended.status.code(), Some(2), "{ended}");
+            let why = format!("ENCRYPTION_PSK_FILE=/etc/humanz/psk: {why}");
+            assert!(ended.stderr.contains(&why), "{arguments}: {ended}");
+            assert!(!format!("{ended}").contains(content), "{ended}");
+        }
+    }
+    nothing_was_made(host);
+    host.run("rm /etc/humanz/psk").ok();
+    let missing = Agent::run(host, "--once", &set);
+    assert!(
+        missing.stderr.contains("ENCRYPTION_PSK_FILE=/etc/humanz/psk: cannot be read"),
+        "{missing}"
+    );
+    let off = Agent::run(host, "check-config", &set[1..]);
+    assert_eq!(off.status.code(), Some(0), "encryption is off: {off}");
+}
+
 /// As with any setting that does not fit the host.
 #[test]
 fn a_host_that_was_served_in_clear_text_is_served_on_and_says_so() {

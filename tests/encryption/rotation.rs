@@ -24,16 +24,16 @@ fn has_second(host: &Node) -> bool {
     host.run(&format!("ip link show {second}")).succeeded()
 }
 
-fn key(host: &Node) -> PublicKey {
+pub fn key(host: &Node) -> PublicKey {
     device(host).public_key.unwrap()
 }
 
-fn ask(host: &Node) {
+pub fn ask(host: &Node) {
     host.write("/var/lib/humanz/wireguard.rotate", "");
 }
 
 /// The host has another key than `old`, and no host has a second device any more.
-fn wait_for_change(all: &Encrypted, number: usize, old: PublicKey) {
+pub fn wait_for_change(all: &Encrypted, number: usize, old: PublicKey) {
     eventually("the key is changed", CHANGED, || {
         let now = key(all.host(number));
         let hosts = || all.cluster.hosts.iter();
@@ -46,14 +46,14 @@ fn wait_for_change(all: &Encrypted, number: usize, old: PublicKey) {
 }
 
 /// Traffic of both families, both ways, between the hosts of one segment and across the router.
-struct Traffic {
+pub struct Traffic {
     pingers: Vec<Pinger>,
     stream: Stream,
     capture: Capture,
 }
 
 impl Traffic {
-    fn start(all: &Encrypted) -> Traffic {
+    pub fn start(all: &Encrypted) -> Traffic {
         let capture = Capture::start(&all.cluster);
         let [one, two, three] = &all.pods[..] else { panic!("three pods") };
         let pairs = [(one, two.v4()), (three, one.v6())];
@@ -61,7 +61,7 @@ impl Traffic {
         Traffic { pingers, stream: Stream::start(one, two), capture }
     }
 
-    fn assert_nothing_lost(self, when: &str) {
+    pub fn assert_nothing_lost(self, when: &str) {
         self.capture.assert_encrypted(when);
         let pause = self.stream.assert_whole();
         println!("{when}: the stream is whole, its longest pause was {pause:?}");

@@ -13,15 +13,16 @@ use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::encryption_device::{self, UsableDevice};
 use crate::agent::trigger::Scope;
 use crate::inspect::host_state::HostState;
+use crate::inspect::preshared_secret;
 use crate::lease::records::WireguardEnd;
 use crate::net::subnet::{gateway, host};
-use crate::net::{Family, IfName, Object, PrivateKey};
+use crate::net::{Family, IfName, Object, PresharedSecret, PrivateKey, Problem};
 use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::wireguard::WireguardPeer;
 use crate::plan::encryption::{
-    EncryptedPeer, EncryptionDevice, Sessions, Stage, device_name, device_names, inner_mtu,
-    missing_peers, next_hop, on_second, removals, surplus_peers, uses_second,
+    EncryptedPeer, EncryptionDevice, Preshared, Sessions, Stage, device_name, device_names,
+    inner_mtu, missing_peers, next_hop, on_second, removals, surplus_peers, uses_second,
 };
 use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::routes::{NextHop, Routes};
@@ -32,6 +33,10 @@ pub struct Encryption {
     mtu_bytes: u32,
     /// This host's keys; `None` in a dry run, or they cannot be read.
     pub keys: Option<HostKeys>,
+    /// What makes the pre-shared keys, if there are any.
+    secret: Option<PresharedSecret>,
+    /// Why it cannot be read: until it can be, no peer gets other keys, and this host none.
+    pub fault: Option<Problem>,
     /// One that cannot be used stays as it is.
     devices: [DeviceSlot; 2],
     /// The peers of the second one.
@@ -75,6 +80,10 @@ pub fn reconcile(
     let mtu = mtu(run, host_state, peer_routes).unwrap_or(least);
     let mtu_bytes = run.settings.mtu_bytes.unwrap_or(mtu).min(mtu);
     let mut encryption = Encryption { mtu_bytes, ..Encryption::default() };
+    match run.settings.psk_file.as_deref().map(preshared_secret::read).transpose() {
+        Ok(secret) => encryption.secret = secret,
+        Err(fault) => encryption.fault = Some(fault),
+    }
     if let Err(error) = encryption.keep_devices(run, peer_routes, applier) {
         applier.inspection_failed(Object::Tunnel(device_name()), &error);
     }
@@ -114,10 +123,10 @@ impl Encryption {
         })
     }
 
-    /// All devices that should be there are.
+    /// All devices that should be there are, with what their peers need.
     pub fn is_whole(&self) -> bool {
         let wanted = if self.needs_second() { 2 } else { 1 };
-        self.devices[..wanted].iter().all(|device| device.usable.is_some())
+        self.fault.is_none() && self.devices[..wanted].iter().all(|device| device.usable.is_some())
     }
 
     pub fn stage(&self) -> Stage {
@@ -146,8 +155,13 @@ impl Encryption {
 
     /// Adds what the devices must know of other hosts, before routes need it.
     pub fn prepare(&self, peer_routes: &PeerRoutes, applier: &mut Applier) {
+        if self.fault.is_some() {
+            return;
+        }
         for (device, wanted) in self.usable(peer_routes) {
-            device.change_peers(&missing_peers(wanted, &device.config.peers), applier);
+            let secret = self.secret.as_ref();
+            let keys = Preshared { secret, own: device.config.public_key };
+            device.change_peers(&missing_peers(wanted, keys, &device.config.peers), applier);
         }
     }
 

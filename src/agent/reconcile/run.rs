@@ -265,6 +265,7 @@ fn routes(
     let problems = unreachable.chain(tunnels).chain(clear).chain(peers.problems());
     let mut problems: Vec<Problem> = problems.collect();
     let encryption = reconcile::encryption::reconcile(run, host_state, peer_routes, applier);
+    problems.extend(encryption.fault.clone());
     let Some(tunnels) = reconcile::tunnel::reconcile(run, host_state, peer_routes, applier) else {
         return (problems, encryption.end(run));
     };

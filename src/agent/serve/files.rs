@@ -67,7 +67,8 @@ impl RuntimeFiles {
         let plugin = reconcile::plugin::files(settings);
         let files = plugin.iter().map(PathBuf::as_path).chain([settings.cni.config.as_path()]);
         let policies = settings.policy.iter().filter_map(|policy| policy.file.as_deref());
-        let files = files.chain([settings_file]).chain(policies);
+        let files =
+            files.chain([settings_file]).chain(policies).chain(settings.psk_file.as_deref());
         let refused = watch.follow(files).err().map(|error| error.to_string());
         if let Some(refused) = refused.as_ref().filter(|_| self.refused != refused) {
             log::warn!("watch {refused}; changes there are noticed at the next full check");

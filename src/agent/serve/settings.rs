@@ -1,8 +1,13 @@
 //! Invalid settings: which ones hold meanwhile, and when they are read again.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Instant;
+
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
 use crate::agent::serve::refused_settings::RefusedSettings;
+use crate::agent::trigger::SETTLE;
 use crate::inspect::{last_settings, preflight};
 use crate::net::Problem;
 use crate::settings::values_only;
@@ -36,6 +41,15 @@ impl Agent {
             Err(faults) => self.refuse_settings(faults),
             Ok(_) if since_start => self.reload(),
             Ok(_) => self.accept_settings(),
+        }
+    }
+
+    /// Another secret gives the hosts other pre-shared keys.
+    pub(super) fn note_secret(&mut self, files: &BTreeSet<PathBuf>) {
+        if self.settings.psk_file.as_ref().is_some_and(|file| files.contains(file)) {
+            let settled = Instant::now() + SETTLE;
+            let due = &mut self.state.rotation_due;
+            *due = Some(due.map_or(settled, |at| at.min(settled)));
         }
     }
 

@@ -237,6 +237,7 @@ fn encryption_status(key: PublicKey, found: Option<&WireguardPeer>) -> Encryptio
     let age = found.and_then(encryption::handshake_age);
     EncryptionStatus {
         public_key: key.to_string(),
+        preshared: found.map(|peer| peer.preshared.is_some()),
         handshake_seconds: age.map(|age| age.as_secs_f64()),
         received_bytes: found.map(|peer| peer.received_bytes),
         sent_bytes: found.map(|peer| peer.sent_bytes),

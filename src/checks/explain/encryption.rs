@@ -34,7 +34,7 @@ pub fn hop(found: &Result<Option<EncryptedHop>, String>, device: &str, end: &Pat
             );
             let fix = format!(
                 "is UDP port {} open between the hosts, and does the agent of {host} run? It must know \
-                 this host's key",
+                 this host's key, and have the same ENCRYPTION_PSK_FILE or none",
                 endpoint.port()
             );
             Hop::odd(name, HERE, seen, fix)

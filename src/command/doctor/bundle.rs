@@ -73,8 +73,10 @@ fn secrets(context: &DoctorContext<'_>) -> Vec<String> {
     let key = server.key.as_ref().and_then(|path| fs::read_to_string(path).ok());
     let lines = key.iter().flat_map(|key| key.lines()).filter(|line| !line.starts_with("-----"));
     let lines: Vec<String> = lines.map(|line| line.trim().to_owned()).collect();
-    let password = password.map(|text| text.trim_end().to_owned());
-    password.into_iter().chain(lines).filter(|secret| !secret.is_empty()).collect()
+    let secret = context.settings().psk_file.as_ref();
+    let secret = secret.and_then(|path| fs::read_to_string(path).ok());
+    let whole = [password, secret].into_iter().flatten().map(|text| text.trim().to_owned());
+    whole.chain(lines).filter(|secret| !secret.is_empty()).collect()
 }
 
 /// Name and text of every part.

@@ -7,7 +7,9 @@ use ipnetwork::IpNetwork;
 
 use crate::lease::records::NodeName;
 use crate::net::gather::Gather;
-use crate::net::{Family, IfName, Mac, PerFamily, PublicKey, subnet};
+use crate::net::{
+    Family, IfName, Mac, PerFamily, PresharedKey, PresharedSecret, PublicKey, subnet,
+};
 use crate::netlink::wireguard::{KEEPALIVE_SECS, NewWireguardPeer, WireguardPeer};
 use crate::plan::routes::NextHop;
 use crate::plan::tunnel::less_overhead;
@@ -69,25 +71,47 @@ pub fn inner_mtu<T>(outer: u32, underlay: Family, pods: &PerFamily<T>) -> u32 {
     less_overhead(outer, overhead(underlay), pods)
 }
 
+/// What makes the pre-shared keys of a device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Preshared<'a> {
+    /// `None`: there are none.
+    pub secret: Option<&'a PresharedSecret>,
+    /// The device's public key; one that has none yet sends nothing.
+    pub own: Option<PublicKey>,
+}
+
+impl Preshared<'_> {
+    fn with(&self, key: PublicKey) -> Option<PresharedKey> {
+        Some(self.secret?.of_pair(self.own?, key))
+    }
+}
+
 /// Hosts that the device does not know, or knows otherwise.
 ///
 /// Where a host is heard is right if it is any of its node addresses with its port: which of them it sends
 /// from is its own to choose.
-pub fn missing_peers(wanted: &[EncryptedPeer], found: &[WireguardPeer]) -> Vec<PeerChange> {
+pub fn missing_peers(
+    wanted: &[EncryptedPeer],
+    keys: Preshared<'_>,
+    found: &[WireguardPeer],
+) -> Vec<PeerChange> {
     let found: BTreeMap<PublicKey, &WireguardPeer> =
         found.iter().map(|peer| (peer.key, peer)).gather();
     let change = |peer: &EncryptedPeer| {
         let present = found.get(&peer.key);
         let allowed: BTreeSet<IpNetwork> = peer.subnets.iter().copied().gather();
         let is_heard = present.and_then(|found| found.endpoint).is_some_and(|at| is_at(peer, at));
-        let is_plain =
-            |found: &&&WireguardPeer| !found.preshared && found.keepalive_secs == KEEPALIVE_SECS;
-        if is_heard && present.filter(is_plain).is_some_and(|found| found.allowed == allowed) {
+        let preshared = keys.with(peer.key);
+        let is_right = |found: &&WireguardPeer| {
+            (&found.preshared, found.keepalive_secs) == (&preshared, KEEPALIVE_SECS)
+                && found.allowed == allowed
+        };
+        if is_heard && present.is_some_and(is_right) {
             return None;
         }
         let endpoint = (!is_heard).then(|| SocketAddr::new(peer.address, peer.port));
-        let key = peer.key;
-        Some(PeerChange::Set(peer.address, NewWireguardPeer { key, endpoint, allowed }))
+        let new = NewWireguardPeer { key: peer.key, preshared, endpoint, allowed };
+        Some(PeerChange::Set(peer.address, new))
     };
     wanted.iter().filter_map(change).collect()
 }
@@ -135,6 +159,7 @@ pub fn next_hop<T>(
 mod tests {
     use super::*;
     use crate::plan::Describe;
+    use crate::plan::encryption::{Stage, on_second};
 
     const BOTH: PerFamily<()> = PerFamily { v4: Some(()), v6: Some(()) };
 
@@ -159,7 +184,7 @@ mod tests {
     fn found(peer: &EncryptedPeer) -> WireguardPeer {
         WireguardPeer {
             key: peer.key,
-            preshared: false,
+            preshared: None,
             endpoint: Some(SocketAddr::new(peer.address, peer.port)),
             keepalive_secs: KEEPALIVE_SECS,
             last_handshake: None,
@@ -170,7 +195,8 @@ mod tests {
     }
 
     fn check(wanted: &[EncryptedPeer], found: &[WireguardPeer], expected: &[&str]) {
-        let changes = [missing_peers(wanted, found), surplus_peers(wanted, found)].concat();
+        let changes = missing_peers(wanted, Preshared::default(), found);
+        let changes = [changes, surplus_peers(wanted, found)].concat();
         let lines: Vec<String> = changes.iter().map(|change| change.line().to_string()).collect();
         assert_eq!(lines, expected);
     }
@@ -202,7 +228,7 @@ mod tests {
             WireguardPeer { endpoint: None, ..right.clone() },
             WireguardPeer { endpoint: "192.0.2.66:10401".parse().ok(), ..right.clone() },
             WireguardPeer { endpoint: "192.0.2.2:53".parse().ok(), ..right.clone() },
-            WireguardPeer { preshared: true, ..right.clone() },
+            WireguardPeer { preshared: PresharedKey::of_kernel([7; 32]), ..right.clone() },
             WireguardPeer { keepalive_secs: 0, ..right.clone() },
             WireguardPeer { allowed: BTreeSet::new(), ..right.clone() },
             WireguardPeer { allowed: ["0.0.0.0/0".parse().unwrap()].into(), ..right.clone() },
@@ -211,10 +237,66 @@ mod tests {
         }
     }
 
+    const SECRET: &str = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
+
+    fn key_of_pair(secret: &str, one: u8, other: u8) -> Option<PresharedKey> {
+        let secret: PresharedSecret = secret.parse().unwrap();
+        Some(secret.of_pair(PublicKey([one; 32]), PublicKey([other; 32])))
+    }
+
+    #[test]
+    fn each_peer_gets_the_key_of_the_pair_and_any_other_is_replaced() {
+        let secret: PresharedSecret = SECRET.parse().unwrap();
+        let keys = Preshared { secret: Some(&secret), own: Some(PublicKey([1; 32])) };
+        let wanted = [peer(2), peer(3)];
+        let with = |number, preshared| WireguardPeer { preshared, ..found(&peer(number)) };
+        let right = [2, 3].map(|other| with(other, key_of_pair(SECRET, 1, other)));
+        assert_eq!(missing_peers(&wanted, keys, &right), []);
+        assert_ne!(right[0].preshared, right[1].preshared);
+        let another = "/".repeat(42) + "8=";
+        for wrong in [
+            None,
+            PresharedKey::of_kernel([9; 32]),
+            right[1].preshared.clone(),
+            key_of_pair(&another, 1, 2),
+            key_of_pair(SECRET, 4, 2),
+        ] {
+            let found = [with(2, wrong), right[1].clone()];
+            let [PeerChange::Set(_, new)] = &missing_peers(&wanted, keys, &found)[..] else {
+                panic!("one change")
+            };
+            assert_eq!((new.key, &new.preshared), (PublicKey([2; 32]), &right[0].preshared));
+            let none = missing_peers(&wanted, Preshared::default(), &found);
+            assert!(none.iter().all(
+                |change| matches!(change, PeerChange::Set(_, new) if new.preshared.is_none())
+            ));
+        }
+    }
+
+    /// While host 1 changes its key from 1 to 11, host 2 has key 2 on both of its devices.
+    #[test]
+    fn hosts_agree_on_the_key_of_each_device_while_one_changes_its_own() {
+        let secret: PresharedSecret = SECRET.parse().unwrap();
+        let made = |own: u8, wanted: &[EncryptedPeer]| {
+            let keys = Preshared { secret: Some(&secret), own: Some(PublicKey([own; 32])) };
+            match &missing_peers(wanted, keys, &[])[..] {
+                [PeerChange::Set(_, new)] => new.preshared.clone().unwrap(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let changing = EncryptedPeer { next: Some(PublicKey([11; 32])), ..peer(1) };
+        let here = on_second(&[peer(2)], Stage::Leaving);
+        let there = on_second(std::slice::from_ref(&changing), Stage::Steady);
+        let (first, second) = (made(1, &[peer(2)]), made(11, &here));
+        assert_eq!(first, made(2, &[changing]));
+        assert_eq!(second, made(2, &there));
+        assert_ne!(first, second);
+    }
+
     #[test]
     fn what_is_set_keeps_a_right_endpoint() {
         let wrong = WireguardPeer { allowed: BTreeSet::new(), ..found(&peer(2)) };
-        let changes = missing_peers(&[peer(2)], &[wrong]);
+        let changes = missing_peers(&[peer(2)], Preshared::default(), &[wrong]);
         assert!(matches!(&changes[..], [PeerChange::Set(_, new)] if new.endpoint.is_none()));
     }
 

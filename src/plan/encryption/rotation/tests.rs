@@ -24,7 +24,7 @@ fn peer(host: usize, (first, second): (u8, Option<u8>)) -> EncryptedPeer {
 fn found(number: u8, handshake: bool, received_bytes: u64) -> WireguardPeer {
     WireguardPeer {
         key: key(number),
-        preshared: false,
+        preshared: None,
         endpoint: None,
         keepalive_secs: 25,
         last_handshake: handshake.then_some(Duration::from_secs(1000)),
