@@ -142,7 +142,8 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let PublicationChanges { generation, transactions } =
             publication.changes(found, self.generation, now);
-        self.note_sent(&inputs.owners, generation)?;
+        self.generation = generation.unwrap_or(self.generation);
+        self.note_sent(&inputs.owners)?;
         let has_changed = !transactions.is_empty();
         for transaction in transactions {
             if self.etcd.commit("publish members of groups", &transaction).await?.is_none() {
@@ -167,22 +168,13 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
         Ok(found.filter_map(|(key, value)| Some((key, value?.bytes))).gather())
     }
 
-    /// Before `owners` are sent, or anything with another generation.
-    fn note_sent(
-        &mut self,
-        owners: &Arc<PodOwners>,
-        generation: Option<u64>,
-    ) -> Result<(), EtcdError> {
-        let is_noted = self.noted.as_ref().is_some_and(|noted| Arc::ptr_eq(noted, owners));
-        if is_noted && generation.is_none() {
-            return Ok(());
-        }
-        self.generation = generation.unwrap_or(self.generation);
-        if !is_noted {
+    /// Before `owners` are sent. The generation is noted with them: one that was not is in etcd, or below the clock.
+    fn note_sent(&mut self, owners: &Arc<PodOwners>) -> Result<(), EtcdError> {
+        if !self.noted.as_ref().is_some_and(|noted| Arc::ptr_eq(noted, owners)) {
             self.published.send(owners);
+            self.note(&self.published)?;
+            self.noted = Some(Arc::clone(owners));
         }
-        self.note(&self.published)?;
-        self.noted = Some(Arc::clone(owners));
         Ok(())
     }
 

@@ -30,7 +30,7 @@ pub struct Publication<'a> {
 /// How to make the keys as they should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicationChanges {
-    /// To be noted before; `None`: nothing but announcements is put.
+    /// `None`: nothing but announcements is put.
     pub generation: Option<u64>,
     pub transactions: Vec<Transaction>,
 }
