@@ -5,10 +5,12 @@
 //! source: the allowed networks of a host are its pod subnets.
 
 mod device;
+mod keys_in_use;
 mod peer;
 mod rotation;
 
 pub use device::{EncryptionChange, EncryptionDevice, FoundEncryption, changes, removals};
+pub use keys_in_use::with_keys_in_use;
 pub use peer::{
     EncryptedPeer, PeerChange, Preshared, device_name, device_names, inner_mtu, missing_peers,
     next_hop, overhead, surplus_peers,

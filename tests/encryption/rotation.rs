@@ -110,6 +110,37 @@ fn wait_for_stage(host: &Node, wanted: Stage) {
     });
 }
 
+/// A host that is killed has saved less than it knew: here it has the state of a whole change before.
+#[test]
+fn a_host_that_starts_without_etcd_takes_no_way_from_the_key_that_another_one_has_now() {
+    const SAVED: &str = "/var/lib/humanz/state.json";
+    let Some(mut all) = encrypted() else { return };
+    let traffic = Traffic::start(&all);
+    let old = key(all.host(1));
+    let saved = || all.host(2).read(SAVED).unwrap_or_default();
+    let steady = saved();
+    assert!(steady.contains(&old.to_string()), "{steady}");
+    ask(all.host(1));
+    let mut leaving = String::new();
+    eventually("the next key is saved", CHANGED, || {
+        leaving = saved();
+        if leaving.contains("next") { Ok(()) } else { Err(leaving.clone()) }
+    });
+    wait_for_change(&all, 1, old);
+    let now = key(all.host(1));
+    for former in [leaving, steady] {
+        all.cluster.etcd.kill();
+        all.agents[1].kill();
+        all.host(2).write(SAVED, &former);
+        all.restart(2);
+        assert!(device(all.host(2)).peers.iter().any(|peer| peer.key == now), "it is taken away");
+        all.all_reach();
+        all.cluster.etcd.restart();
+        wait_for_change(&all, 1, old);
+    }
+    traffic.assert_nothing_lost("the other host had a former key on disk");
+}
+
 const STAGES: [Stage; 3] = [Stage::Leaving, Stage::Returning, Stage::Steady];
 
 #[test]

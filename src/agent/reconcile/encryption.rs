@@ -23,6 +23,7 @@ use crate::netlink::wireguard::WireguardPeer;
 use crate::plan::encryption::{
     EncryptedPeer, EncryptionDevice, Preshared, Sessions, Stage, device_name, device_names,
     inner_mtu, missing_peers, next_hop, on_second, removals, surplus_peers, uses_second,
+    with_keys_in_use,
 };
 use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::routes::{NextHop, Routes};
@@ -37,6 +38,8 @@ pub struct Encryption {
     secret: Option<PresharedSecret>,
     /// Why it cannot be read: until it can be, no peer gets other keys, and this host none.
     pub fault: Option<Problem>,
+    /// The other hosts, where their saved keys may be older than those of the kernel.
+    saved: Option<Vec<EncryptedPeer>>,
     /// One that cannot be used stays as it is.
     devices: [DeviceSlot; 2],
     /// The peers of the second one.
@@ -143,7 +146,7 @@ impl Encryption {
             peer.subnets.iter().map(route).collect::<Vec<_>>()
         };
         let is_usable = self.devices[0].usable.is_some();
-        let peers = peer_routes.encrypted.iter().filter(|_| is_usable);
+        let peers = self.peers(peer_routes).iter().filter(|_| is_usable);
         peers.flat_map(of_peer).collect()
     }
 
@@ -183,9 +186,13 @@ impl Encryption {
         &'a self,
         peer_routes: &'a PeerRoutes,
     ) -> impl Iterator<Item = (&'a UsableDevice, &'a [EncryptedPeer])> {
-        let wanted = [&peer_routes.encrypted[..], &self.seconds[..]];
+        let wanted = [self.peers(peer_routes), &self.seconds[..]];
         let usable = self.devices.iter().map(|device| device.usable.as_ref());
         usable.zip(wanted).filter_map(|(device, wanted)| Some((device?, wanted)))
+    }
+
+    fn peers<'a>(&'a self, peer_routes: &'a PeerRoutes) -> &'a [EncryptedPeer] {
+        self.saved.as_deref().unwrap_or(&peer_routes.encrypted)
     }
 
     fn needs_second(&self) -> bool {
@@ -224,7 +231,11 @@ impl Encryption {
         let of_second = device(second, of_second, settings.rotation_port());
         self.devices[0].usable =
             encryption_device::keep(run, kernel, &of_first, found, &others, applier)?;
-        self.seconds = on_second(&peer_routes.encrypted, self.stage());
+        let now = since_1970();
+        if let Some(first) = self.devices[0].usable.as_ref().filter(|_| !run.in_sync) {
+            self.saved = Some(with_keys_in_use(&peer_routes.encrypted, &first.config.peers, now));
+        }
+        self.seconds = on_second(self.peers(peer_routes), self.stage());
         if self.needs_second() && self.devices[0].usable.is_some() {
             let kernel = encryption_device::open()?;
             let found = encryption_device::found(rtnl, &kernel, &of_second.name)?;
@@ -235,7 +246,7 @@ impl Encryption {
             device.usable.as_ref().map(|usable| usable.config.peers.clone()).unwrap_or_default()
         };
         let [of_first, of_second] = self.devices.each_ref().map(peers);
-        self.sessions = Sessions::of([&of_first, &of_second], since_1970());
+        self.sessions = Sessions::of([&of_first, &of_second], now);
         Ok(())
     }
 }

@@ -87,8 +87,7 @@ impl Sessions {
     /// Of the peers of the first and the second device. `now`: since 1970.
     pub fn of(devices: [&[WireguardPeer]; 2], now: Duration) -> Sessions {
         let session = |peer: &WireguardPeer| {
-            let age = peer.last_handshake.map(|last| now.saturating_sub(last));
-            let fresh = age.is_some_and(|age| age < SESSION);
+            let fresh = is_fresh(peer, now);
             (peer.key, DeviceSession { fresh, received_bytes: peer.received_bytes })
         };
         Sessions(devices.map(|peers| peers.iter().map(session).gather()))
@@ -99,6 +98,11 @@ impl Sessions {
         let of = |device: &BTreeMap<_, _>, key| device.get(&key).copied().unwrap_or_default();
         [of(first, peer.key), of(second, peer.next.unwrap_or(peer.key))]
     }
+}
+
+/// There was a handshake not long before `now`, since 1970.
+pub(super) fn is_fresh(peer: &WireguardPeer, now: Duration) -> bool {
+    peer.last_handshake.is_some_and(|last| now.saturating_sub(last) < SESSION)
 }
 
 /// The peers of the second device of a host in this stage; none: it needs no such device.
