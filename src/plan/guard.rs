@@ -24,7 +24,9 @@ mod tests;
 use crate::net::IfName;
 
 pub use added::Transactions;
-pub use changes::{GuardChange, GuardTable, LEFTOVERS, all_sets, changes, left, leftovers};
+pub use changes::{
+    GuardChange, GuardTable, LEFTOVERS, all_sets, changes, left, leftovers, of_device,
+};
 pub use layout::{COMMENT, Guard, TABLE, shared_edits};
 pub use ports::{FoundPorts, PodPort, ports};
 pub use reason::DropReason;

@@ -18,7 +18,8 @@ use crate::nft::Nft;
 use crate::nft::frame::FoundFrameChain;
 use crate::nft::frame::edit::FrameEdit;
 use crate::plan::guard::{
-    COMMENT, Guard, GuardChange, PodPort, TABLE, all_sets, changes, leftovers, ports, shared_edits,
+    COMMENT, Guard, GuardChange, PodPort, TABLE, all_sets, changes, leftovers, of_device, ports,
+    shared_edits,
 };
 use crate::plugin::failure::{self, OrInternal};
 
@@ -38,6 +39,11 @@ pub fn set(guard: &Guard, index: u32) -> Result<(), CniError> {
         Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => {
             let all = [shared_edits(&guard.shared()), edits].concat();
             nft.edit_frames(TABLE, &table).and_then(|()| nft.edit_frames(TABLE, &all))
+        }
+        // Of another port that had this index, or of an agent that saw this one unfinished.
+        Err(error) if error.errno() == Some(Errno::EEXIST) => {
+            let found = nft.frames(TABLE, &all_sets()).or_internal(&what)?.unwrap_or_default();
+            nft.edit_frames(TABLE, &guard.edits(index, &of_device(&found, index)))
         }
         outcome => outcome,
     };

@@ -257,3 +257,25 @@ fn an_error_of_every_system_call_that_add_makes() {
     assert!(refused > 40, "{refused}");
     host_with_pod.assert_usable();
 }
+
+/// As of another link that had the index, or of an agent that saw the port before it had its MAC.
+#[test]
+fn what_the_guards_table_has_of_a_ports_index_already_is_replaced() {
+    let host_with_pod = HostWithPod::new();
+    let host = &host_with_pod.host;
+    let listed = host.ip("link");
+    let last = listed.as_array().unwrap().iter().filter_map(|link| link["ifindex"].as_u64()).max();
+    let others: Vec<String> =
+        (1..=8).map(|more| format!("{} : 0xa000000000{more}", last.unwrap() + more)).collect();
+    host.shell(&format!("nft 'add element netdev humanz port {{ {} }}'", others.join(", "))).ok();
+    let result = Call::new("ADD", &everything("c1"), "c1").run(host).ok();
+    let port = result["interfaces"][1]["name"].as_str().unwrap();
+    let link = host.ip(&format!("link show {port}"));
+    let (index, mac) = (&link[0]["ifindex"], link[0]["address"].as_str().unwrap());
+    assert!(index.as_u64() > last && index.as_u64() <= last.map(|it| it + 8), "{index} {last:?}");
+    let found = host.run("nft list map netdev humanz port").ok();
+    let mac = u64::from_str_radix(&mac.replace(':', ""), 16).unwrap();
+    assert!(found.contains(&format!("{mac:#x}")), "{mac:#x} in {found}");
+    let check = Call::new("CHECK", &everything("c1"), "c1").key("prevResult", result);
+    check.run(host).ok();
+}

@@ -144,7 +144,7 @@ fn broken<'a>(
 }
 
 /// The elements of one device.
-fn of_device(found: &FoundFrames, wanted: u32) -> Elements {
+pub fn of_device(found: &FoundFrames, wanted: u32) -> Elements {
     let of = |set: Set| {
         let elements = found.elements.get(&set.name)?.iter();
         let own = elements.filter(|element| index(element) == Some(wanted)).cloned();
