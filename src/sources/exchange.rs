@@ -23,7 +23,9 @@ use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::event_loop::{self, EventLoop};
 use crate::policy::Selector;
-use crate::sources::exchanged::{ExchangeInputs, ExchangeStart, Exchanged, HeardMembers, retry};
+use crate::sources::exchanged::{
+    ExchangeInputs, ExchangeStart, Exchanged, HEARD, HeardMembers, retry,
+};
 use crate::sources::generations::{self, HeardGenerations};
 use crate::sources::heard;
 use crate::sources::own_members::Writer;
@@ -35,7 +37,7 @@ use crate::sources::shared::{self, GroupId, Hosts, SharedFault, VALUE_LIMIT, own
 const CROWDED: Duration = Duration::from_secs(60);
 
 /// Time between two looks at hosts of which etcd has less than was heard. A host that publishes again waits
-/// longer, 15 s, before it takes others to have heard of that.
+/// longer, [`HEARD`], before it takes others to have heard of that.
 const BEHIND: Duration = Duration::from_secs(5);
 
 /// Time between two notes of the generations that were heard …
@@ -113,8 +115,10 @@ struct GroupReader<'a, P> {
     heard: HeardGenerations,
     /// etcd was not asked for all of `heard` since it was away: it may have older ones.
     is_unsure: bool,
-    /// Groups that were read first while a host was behind: what it said of them is not known.
+    /// Groups that were read first while a host was behind: what it said of them is not known. Nobody waits for that
+    /// after [`HEARD`]: a host whose agent is down, or that is behind on purpose, holds up no rule for longer.
     partly: BTreeSet<GroupId>,
+    partly_until: Instant,
     at: PublishedAt,
     /// When `heard` may be written to disk again.
     note_at: Instant,
@@ -149,6 +153,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
             heard,
             is_unsure: true,
             partly,
+            partly_until: Instant::now(),
             at,
             note_at: Instant::now(),
             returned,
@@ -185,9 +190,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         let hosts = Arc::clone(&self.inputs.borrow().hosts);
         // A host that needs no group has to hear, too, that etcd was away: others read what it publishes.
         let own = roots.members_of(&self.start.host);
-        if !hosts.is_empty() {
-            self.heard.retain(|host| hosts.contains_key(host));
-        }
+        self.forget_removed(&hosts);
         let limit = 2 * hosts.len() + SPARE;
         let announced = groups.keys().map(|group| (range(group), limit));
         let ranges: Vec<_> = announced.chain([(own.clone(), 0)]).collect();
@@ -213,8 +216,11 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         self.read(places, unsure.unwrap_or_default()).await?;
         let kept = |group: &GroupId| self.start.kept.contains_key(&groups[group]);
         let first = groups.keys().filter(|group| !self.known.contains(*group) && !kept(group));
-        self.partly.extend(first.cloned());
-        self.end_partly();
+        let first: Vec<GroupId> = first.cloned().collect();
+        if !self.heard.behind().is_empty() && !first.is_empty() {
+            self.partly.extend(first);
+            self.partly_until = Instant::now() + HEARD;
+        }
         self.known.extend(groups.keys().cloned());
         self.held = groups.clone();
         (self.trouble, *failures) = (None, 0);
@@ -264,6 +270,10 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                     self.read_behind().await?;
                     self.publish();
                 }
+                () = sleep_until(self.partly_until), if !self.partly.is_empty() => {
+                    self.partly.clear();
+                    self.publish();
+                }
                 () = sleep_until(self.note_at), if !self.heard.is_noted() => self.note(),
                 () = sleep_until(again), if !self.crowded.is_empty() => return Ok(()),
                 changed = inputs.changed() => {
@@ -275,6 +285,8 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                         return Ok(());
                     }
                     // Other hosts, perhaps: what they may say is judged again.
+                    let hosts = Arc::clone(&inputs.borrow().hosts);
+                    self.forget_removed(&hosts);
                     self.publish();
                 }
             }
@@ -288,8 +300,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
     }
 
     /// Reads `places` of hosts that there are, and all places of a host that was behind. What is older than what
-    /// that host said before is not taken.
-    /// The generations of `more` hosts are compared, too.
+    /// that host said before is not taken. The generations of `more` hosts are compared, too.
     async fn read(
         &mut self,
         mut places: BTreeSet<MembersKey>,
@@ -327,7 +338,16 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                 None => drop(self.values.remove(&place)),
             }
         }
+        self.end_partly();
         Ok(())
+    }
+
+    /// A host that was removed is not behind, and another one may have its name. Nothing is known of hosts at first.
+    fn forget_removed(&mut self, hosts: &Hosts) {
+        if !hosts.is_empty() {
+            self.heard.retain(|host| hosts.contains_key(host));
+            self.end_partly();
+        }
     }
 
     /// Looks whether hosts that were behind have said again what they say.
@@ -339,13 +359,9 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
             let value = value.as_ref().map(|value| &*value.bytes);
             self.heard.is_current(host, generations::parse(value))
         };
-        let back = hosts.into_iter().zip(found).filter(is_back);
-        let places = back.flat_map(|(host, _)| {
-            self.groups.keys().map(move |group| (group.clone(), host.clone()))
-        });
-        self.read(places.gather(), BTreeSet::new()).await?;
-        self.end_partly();
-        Ok(())
+        let back = hosts.into_iter().zip(found).filter(is_back).map(|(host, _)| host).gather();
+        // With all their places, as hosts that were behind.
+        self.read(BTreeSet::new(), back).await
     }
 
     /// All hosts have said again what they say: nothing is unknown of any group.

@@ -499,3 +499,48 @@ fn a_group_may_have_a_hundred_thousand_members_and_not_a_quarter_of_a_million() 
         other => Err(format!("{other:?}")),
     });
 }
+
+/// As after an etcd that was restored from an older state, while its agent is down, or because it wants to be.
+#[test]
+fn a_host_that_is_behind_holds_up_no_group_for_long_and_its_return_or_removal_is_noticed() {
+    let scene = Scene::new(3);
+    let (a, b, web) = scene.with_member();
+    let (keys, db) = (&scene.cluster.etcd, group("db"));
+    let is_behind = || format!("{:?}", b.last().problems).contains("older state of the members");
+    let go_back = || {
+        keys.put("/humanz/v1-members/h1/generation", "7");
+        keys.delete(&Scene::key("h1", &web));
+        keys.put(&format!("{}h1", roots().announcements(GroupId::of(&web).as_str())), "");
+        soon("it is behind", is_behind);
+        assert_eq!(b.of(&web), ["10.244.1.2"], "what was known stays");
+    };
+    drop(a);
+    go_back();
+    // A group that is new here: nobody knows which members that host has in it.
+    b.needs(&[web.clone(), db.clone()]);
+    soon("it is read", || b.members().contains_key(&db));
+    assert!(b.last().unread.contains(&db), "a rule that denies it waits");
+    eventually("it waits no longer", 3 * SOON, || {
+        let unread = b.last().unread;
+        if unread.is_empty() { Ok(()) } else { Err(format!("{unread:?}")) }
+    });
+    assert!(is_behind());
+    // The host is back, with members of another group, which nobody needs.
+    b.needs(&[]);
+    let a = scene.peer(1);
+    a.has(&group("other"), &["10.244.1.2"]);
+    soon("it is not behind", || !is_behind());
+    a.has(&web, &["10.244.1.2"]);
+    b.needs(std::slice::from_ref(&web));
+    b.becomes(&web, &["10.244.1.2"]);
+    drop(a);
+    go_back();
+    // It is removed.
+    let mut left = Hosts::clone(&scene.hosts);
+    left.retain(|host, _| host.to_string() != "h1");
+    b.change(|inputs| inputs.hosts = Arc::new(left));
+    soon("it is forgotten", || !is_behind() && b.of(&web).is_empty());
+    b.needs(&[web, db.clone()]);
+    soon("a group is read", || b.members().contains_key(&db));
+    assert!(b.last().unread.is_empty(), "{:?}", b.last());
+}

@@ -39,9 +39,8 @@ pub fn kept_networks(settings: &Settings, host: &NodeName, policies: &Policies) 
 
 /// All pools, each with its network.
 fn pool_names(networks: &Networks) -> Vec<(IpNetwork, String)> {
-    let of = |(name, network): (&Scoped, &TenantNetwork)| {
-        let pools: Vec<IpNetwork> = network.networks().collect();
-        pools.into_iter().map(move |pool| (pool, name.to_string())).collect::<Vec<_>>()
+    let of = |(name, network): (&Scoped, &TenantNetwork)| -> Vec<(IpNetwork, String)> {
+        network.networks().map(|pool| (pool, name.to_string())).collect()
     };
     networks.iter().flat_map(of).collect()
 }
