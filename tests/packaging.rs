@@ -3,6 +3,8 @@
 
 #[path = "packaging/blocks.rs"]
 mod blocks;
+#[path = "packaging/chart.rs"]
+mod chart;
 #[path = "packaging/crds.rs"]
 mod crds;
 

@@ -53,6 +53,7 @@ fn the_guide_of_operation_does_what_it_shows() {
         "A new key",
     ];
     guide.leave_to("tests/encryption/guide.rs", &encryption);
+    guide.leave_to("tests/kubernetes/chart.rs", &["With Helm"]);
     guide.finish();
 }
 

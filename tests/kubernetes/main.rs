@@ -12,6 +12,7 @@ mod access;
 mod api;
 mod beside_etcd;
 mod certificates;
+mod chart;
 mod cnp;
 #[path = "../policy/conformance.rs"]
 mod conformance;

@@ -37,6 +37,7 @@ const RUN_BY: [(&str, &[(&str, &str)]); 9] = [
                 "tests/encryption/guide.rs",
                 "the_guides_way_to_encryption_and_to_a_new_key_is_walked",
             ),
+            ("tests/kubernetes/chart.rs", "the_guide_to_helm_does_what_it_shows"),
         ],
     ),
     (
