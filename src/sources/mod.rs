@@ -6,8 +6,9 @@
 //! - `kubernetes`: policies, namespaces, nodes and pods of the Kubernetes API
 //! - `policies`: policies and groups in etcd
 //! - `exchange`, `exchanged`, `ranges`: members of groups on other hosts, through etcd
+//! - `known_members`: what is known of these, and for how long a part holds up a group, pure
 //! - `own_members`, `published`: those of this host, and what is noted of that
-//! - `generations`, `heard`: which of two statements of a host is the newer one, pure, and what is noted of that
+//! - `generations`, `kept_generations`: which of two statements of a host is the newer one, pure, and what is noted of that
 //! - `blocks`, `kept_blocks`: blocks of tenants' networks that hosts have, through etcd
 //! - `following`: starts and ends them
 //! - `item`, `custom_resource`, `cluster_state`, `find`, `doubtful`, `refused_pods`: what is kept of objects of the API, and what they say, pure
@@ -24,11 +25,12 @@ mod exchanged;
 mod find;
 mod following;
 mod generations;
-mod heard;
 mod inputs;
 mod item;
 mod kept_blocks;
 pub mod kept_file;
+mod kept_generations;
+mod known_members;
 mod kubernetes;
 mod other_use;
 mod own_members;
