@@ -6,6 +6,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use nix::libc::O_NONBLOCK;
+
 #[derive(Debug, thiserror::Error)]
 #[error("{what} {path}: {why}")]
 pub struct FileError {
@@ -50,6 +52,14 @@ pub fn found<T>(read: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         read => read.map(Some),
     }
+}
+
+/// Opens `path` to read it. A pipe in its place holds up nobody: without a writer it is empty.
+///
+/// # Errors
+/// Those of `open(2)`.
+pub fn open(path: &Path) -> io::Result<File> {
+    File::options().read(true).custom_flags(O_NONBLOCK).open(path)
 }
 
 /// `path` is a file that holds exactly `bytes`.

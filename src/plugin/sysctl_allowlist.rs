@@ -1,10 +1,8 @@
 //! The administrator's list of the sysctls that networks may request.
 
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
-use nix::libc::O_NONBLOCK;
 use regex_lite::Regex;
 
 use crate::cni::Tuning;
@@ -62,10 +60,9 @@ fn patterns(text: &str) -> Result<Vec<Regex>, CniError> {
     lines.map(pattern).collect()
 }
 
-/// The whole file, if there is one. A pipe without a writer is empty.
+/// The whole file, if there is one.
 fn read() -> io::Result<Option<String>> {
-    let file = File::options().read(true).custom_flags(O_NONBLOCK).open(PATH);
-    let Some(file) = files::found(file)? else { return Ok(None) };
+    let Some(file) = files::found(files::open(Path::new(PATH)))? else { return Ok(None) };
     let mut text = String::new();
     file.take(LIMIT_BYTES + 1).read_to_string(&mut text)?;
     match text.len() as u64 > LIMIT_BYTES {

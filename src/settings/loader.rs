@@ -3,15 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-
-use nix::libc::O_NONBLOCK;
 
 use crate::net::gather::Gather;
 use crate::net::{Object, Problem, ProblemKind};
+use crate::os::files;
 use crate::settings::env_file::{self, Assignments};
 use crate::settings::flags::{VARIABLES, Variable};
 use crate::settings::values;
@@ -300,11 +297,10 @@ fn in_file(kind: ProblemKind, path: &Path, what: String) -> Problem {
     Problem::new(kind, Object::File("settings file", path.to_owned()), what)
 }
 
-/// The whole file. A pipe without a writer is empty.
+/// The whole file.
 fn contents(path: &Path) -> io::Result<Vec<u8>> {
-    let file = File::options().read(true).custom_flags(O_NONBLOCK).open(path)?;
     let mut bytes = Vec::new();
-    file.take(LIMIT_BYTES + 1).read_to_end(&mut bytes)?;
+    files::open(path)?.take(LIMIT_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LIMIT_BYTES {
         return Err(io::Error::other(format!("larger than {LIMIT_BYTES} bytes: no settings file")));
     }

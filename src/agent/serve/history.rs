@@ -1,13 +1,9 @@
 //! The history of this host: a sample each minute, and its file in the state directory.
 
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-
-use nix::libc::O_NONBLOCK;
 
 use crate::agent::history::{FILE, History, LIMIT_BYTES, Sample};
 use crate::agent::serve::agent::Agent;
@@ -36,11 +32,10 @@ pub fn kept_history(state_dir: &Path, machine_id: &str) -> History {
     })
 }
 
-/// At most [`LIMIT_BYTES`]; a pipe in its place holds up nobody.
+/// At most [`LIMIT_BYTES`].
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
     let mut text = Vec::new();
-    file.take(LIMIT_BYTES as u64).read_to_end(&mut text)?;
+    files::open(path)?.take(LIMIT_BYTES as u64).read_to_end(&mut text)?;
     Ok(text)
 }
 
