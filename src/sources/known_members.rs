@@ -280,8 +280,9 @@ impl<'a> KnownMembers<'a> {
         let values = self.values.range(first..).take_while(|((of, _), _)| of == group);
         for ((_, host), value) in values {
             let Some(addresses) = self.hosts.get(host) else { continue };
-            let (mut members, fault) = shared::read(value, selector, addresses);
-            found.append(&mut members);
+            let (members, fault) = shared::read(value, selector, addresses);
+            // `append` makes all of `found` anew.
+            found.extend(members);
             if let Some(fault) = fault.filter(|_| heard.problems.len() < PROBLEMS_LIMIT) {
                 let what = format!("what host {host} says of {selector} is ignored: {fault}");
                 heard.problems.push(of_host(host, what));
