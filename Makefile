@@ -103,6 +103,8 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	install -D -m 0644 packaging/monitoring/alerts.yml $(DESTDIR)$(PREFIX)/share/humanz/alerts.yml
 	install -D -m 0644 packaging/monitoring/prometheusrule.yaml $(DESTDIR)$(PREFIX)/share/humanz/prometheusrule.yaml
 	install -D -m 0644 packaging/monitoring/podmonitor.yaml $(DESTDIR)$(PREFIX)/share/humanz/podmonitor.yaml
+	install -D -m 0644 packaging/monitoring/haproxy.cfg $(DESTDIR)$(PREFIX)/share/humanz/haproxy.cfg
+	install -D -m 0644 packaging/monitoring/proxy.yaml $(DESTDIR)$(PREFIX)/share/humanz/proxy.yaml
 	install -D -m 0644 packaging/monitoring/dashboard.json $(DESTDIR)$(PREFIX)/share/humanz/dashboard.json
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/sbin/|$(PREFIX)/sbin/|' packaging/humanz-agent.service \

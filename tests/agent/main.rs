@@ -19,6 +19,7 @@ mod metrics;
 mod others;
 mod ports;
 mod reloading;
+mod scraped;
 mod secrets;
 mod starting;
 mod ui;

@@ -107,16 +107,34 @@ fn same(found: Vec<Value>, wanted: Vec<Value>) {
     }
 }
 
-/// The only object of a kind, by its name where there are several.
+/// The object of a kind that is called humanz.
 fn one<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
-    let mut all = objects.iter().filter(|object| object["kind"] == kind);
-    let found = all.next().unwrap_or_else(|| panic!("no {kind}"));
-    assert!(all.next().is_none(), "several of {kind}");
-    found
+    let is_it = |it: &&Value| it["kind"] == kind && it["metadata"]["name"] == "humanz";
+    objects.iter().find(is_it).unwrap_or_else(|| panic!("no {kind}"))
 }
 
 fn pod(objects: &[Value]) -> &Value {
     &one(objects, "DaemonSet")["spec"]["template"]["spec"]
+}
+
+/// As `kubectl patch` does it: items of lists go by their names.
+fn patch(object: &mut Value, with: &Value) {
+    match (object, with) {
+        (Value::Object(fields), Value::Object(with)) => {
+            for (name, value) in with {
+                patch(fields.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(items), Value::Array(with)) => {
+            for new in with {
+                match items.iter_mut().find(|item| item["name"] == new["name"]) {
+                    Some(item) => patch(item, new),
+                    None => items.push(new.clone()),
+                }
+            }
+        }
+        (object, with) => *object = with.clone(),
+    }
 }
 
 /// The ETCD_HOST of the manifest is an example, which nobody gets without writing it.
@@ -148,7 +166,13 @@ fn helm_makes_the_objects_of_the_manifests() {
     let more = json!({"crds": true, "monitoring": {"podMonitor": true, "prometheusRule": true}});
     let files = ["daemonset-kubernetes.yaml", "crds.yaml", "monitoring/podmonitor.yaml"];
     let files = files.iter().chain(&["monitoring/prometheusrule.yaml"]);
-    same(made(&more), files.flat_map(|name| manifest(name)).collect());
+    let mut wanted: Vec<Value> = files.flat_map(|name| manifest(name)).collect();
+    let daemon = wanted.iter_mut().find(|object| object["kind"] == "DaemonSet").unwrap();
+    patch(daemon, &manifest("monitoring/proxy.yaml")[0]);
+    let text = std::fs::read_to_string(root().join("packaging/monitoring/haproxy.cfg")).unwrap();
+    wanted.push(json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"haproxy.cfg": text},
+        "metadata": {"name": "humanz-metrics", "namespace": "kube-system"}}));
+    same(made(&more), wanted);
 }
 
 #[test]
@@ -176,7 +200,12 @@ fn values_end_where_they_belong() {
         "resources": {"limits": {"memory": "128Mi"}},
         "nodeSelector": {"pool": "a"},
         "tolerations": [{"key": "a", "operator": "Exists"}],
-        "monitoring": {"prometheusRule": true, "labels": {"release": "prometheus"}},
+        "monitoring": {
+            "podMonitor": true,
+            "prometheusRule": true,
+            "proxyImage": "registry.example.org/haproxy:3.0",
+            "labels": {"release": "prometheus"},
+        },
     });
     let objects = rendered("net", &values).unwrap();
     let settings = &one(&objects, "ConfigMap")["data"];
@@ -189,8 +218,10 @@ fn values_end_where_they_belong() {
     let agent = &pod["containers"][0];
     assert_eq!(agent["image"], "registry.example.org:5000/humanz:0.2.0");
     assert_eq!(pod["imagePullSecrets"], json!([{"name": "registry"}]));
-    assert_eq!(agent["env"].as_array().unwrap()[1..], values["env"].as_array().unwrap()[..]);
-    assert_eq!(agent["env"][0]["name"], "NODE_NAME");
+    let names = |index: usize| agent["env"][index]["name"].as_str().unwrap();
+    assert_eq!([0, 1, 2].map(names), ["NODE_NAME", "RUST_LOG", "METRICS_ADDR"]);
+    assert_eq!(agent["env"][1], values["env"][0]);
+    assert_eq!(pod["containers"][1]["image"], "registry.example.org/haproxy:3.0");
     assert_eq!(agent["resources"]["limits"]["memory"], "128Mi");
     assert_eq!(agent["resources"]["requests"]["memory"], "32Mi", "the other ones stay");
     assert_eq!(pod["nodeSelector"], json!({"kubernetes.io/os": "linux", "pool": "a"}));
@@ -302,8 +333,10 @@ fn the_chart_has_its_files_alone_and_passes_lint() {
         "crds.yaml",
         "daemonset-kubernetes.yaml",
         "daemonset.yaml",
+        "monitoring/haproxy.cfg",
         "monitoring/podmonitor.yaml",
         "monitoring/prometheusrule.yaml",
+        "monitoring/proxy.yaml",
         "policy-role.yaml",
         "templates/NOTES.txt",
         "templates/humanz.yaml",

@@ -38,6 +38,10 @@ const RUN_BY: [(&str, &[(&str, &str)]); 9] = [
                 "the_guides_way_to_encryption_and_to_a_new_key_is_walked",
             ),
             ("tests/kubernetes/chart.rs", "the_guide_to_helm_does_what_it_shows"),
+            (
+                "tests/agent/scraped.rs",
+                "a_prometheus_elsewhere_scrapes_as_the_guide_shows_and_a_stranger_gets_nothing",
+            ),
         ],
     ),
     (
