@@ -23,12 +23,12 @@ build: ## the static executable: dist/humanz-agent
 demo: ## three hosts, etcd and pods in namespaces of this machine (as root)
 	@echo "demo: 1 of 4: packages that are missing"
 	@packaging/deps demo
-	@echo "demo: 2 of 4: the executable (the first time: two to three minutes)"
-	packaging/build
+	@echo "demo: 2 of 4: the executable, not optimised for size (the first time: two to three minutes)"
+	packaging/build demo
 	@echo "demo: 3 of 4: the demo"
 	$(CARGO) build --locked --package humanz-demo
 	@echo "demo: 4 of 4: three hosts"
-	HUMANZ_BIN=$(AGENT) $(CARGO) run --quiet --locked --package humanz-demo
+	HUMANZ_BIN=$(CURDIR)/dist/demo/humanz-agent $(CARGO) run --quiet --locked --package humanz-demo
 
 # Most tests wait, for etcd or for the kernel: tests/whole runs two targets at a time, with more tests at once than
 # there are processors.
