@@ -108,6 +108,7 @@ fn kind(object: &Object) -> &'static str {
         | Object::Keys(_)
         | Object::Lease(_)
         | Object::Host(_)
+        | Object::Pod(_)
         | Object::Subnet(_)
         | Object::Setting(..)
         | Object::Named(_) => "other",

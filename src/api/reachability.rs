@@ -71,6 +71,10 @@ pub struct HostFault {
     pub host: String,
     /// `silent`, `silent IPv4`, `silent IPv6` or `large N`.
     pub kind: String,
+    /// Packets of this many bytes are lost, smaller ones are not.
+    pub bytes: Option<u32>,
+    /// The family that is not answered in, of two.
+    pub family: Option<String>,
     /// A sentence.
     pub what: String,
 }
@@ -217,10 +221,14 @@ fn shown(name: &str, report: &ReachabilityReport, is_host: &impl Fn(&str) -> boo
     let seconds = |micros: u32| f64::from(micros) / 1e6;
     let is_other = |other: &NodeName| other.as_str() != name && is_host(other.as_str());
     let faults = report.faults.iter().filter(|(other, _)| is_other(other));
-    let fault = |(other, fault): (&NodeName, &PathFault)| HostFault {
-        host: other.to_string(),
-        kind: fault.to_string(),
-        what: sentence(fault),
+    let fault = |(other, fault): (&NodeName, &PathFault)| {
+        let (bytes, family) = match *fault {
+            PathFault::NoAnswer => (None, None),
+            PathFault::NoAnswerBy(family) => (None, Some(family.to_string())),
+            PathFault::BlackHole(bytes) => (Some(bytes), None),
+        };
+        let (host, kind, what) = (other.to_string(), fault.to_string(), sentence(fault));
+        HostFault { host, kind, bytes, family, what }
     };
     let times = report.times.iter().filter(|(other, _)| is_other(other));
     HostReport {

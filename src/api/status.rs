@@ -116,6 +116,8 @@ pub struct PeerStatus {
     pub subnets: Vec<String>,
     /// For each subnet: `direct via 192.0.2.12`, `tunnel to 203.0.113.13`, `encrypted to 192.0.2.12`, or none.
     pub via: Vec<Option<String>>,
+    /// Of which kind that is, for each subnet.
+    pub paths: Vec<Option<PathKind>>,
     /// Its agent runs.
     pub alive: bool,
     pub reachable: bool,
@@ -124,6 +126,15 @@ pub struct PeerStatus {
     pub probe: Option<ProbeStatus>,
     /// `None`: packets to it are not encrypted.
     pub encryption: Option<EncryptionStatus>,
+}
+
+/// How packets reach the pods of another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PathKind {
+    Direct,
+    Tunnel,
+    Encrypted,
 }
 
 /// This host's WireGuard key.
@@ -318,7 +329,7 @@ mod tests {
         "lease since source subnets",
         "loops[] limit name seconds_since_beat",
         "node addresses machine_id mtu name pid pod_mtu started uplinks version",
-        "peers[] addresses alive encryption fault name probe reachable subnets via",
+        "peers[] addresses alive encryption fault name paths probe reachable subnets via",
         "peers[].encryption handshake_seconds preshared public_key received_bytes sent_bytes",
         "peers[].probe lost mtu seconds",
         "policies known objects on pods policies quarantine rules sources",

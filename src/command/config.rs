@@ -17,8 +17,7 @@ use crate::settings::loader::{LOG, RawSettings, SettingSource, without_effect};
 use crate::settings::values::without_secrets;
 use crate::settings::values_only;
 
-/// print the settings and where each is from: option, environment, a line of the settings file, or
-/// default; with --check compare them with this host, too. Every error is reported
+/// print the settings and where each is from
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -27,6 +26,8 @@ use crate::settings::values_only;
     example = "{command_name} --json",
     example = "{command_name} --running --changed",
     example = "{command_name} --check --env-file /etc/humanz/new.env",
+    note = "From an option, the environment, a line of the settings file, or its default; --check compares them with \
+        this host, too. Every error is reported.",
     error_code(0, "the settings are valid"),
     error_code(2, "a setting is invalid; every error is listed"),
     error_code(69, "--running, and no agent answers")

@@ -28,8 +28,7 @@ use crate::net::gather::Gather;
 use crate::net::{Problem, Severity};
 use crate::settings::exit::{self, Exit};
 
-/// look for everything that is known to go wrong on a host, and say how it was seen and what to do.
-/// Changes nothing
+/// look for everything that is known to go wrong on a host, and say how it was seen and what to do
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -38,6 +37,7 @@ use crate::settings::exit::{self, Exit};
     example = "{command_name} --all",
     example = "{command_name} --json",
     example = "{command_name} --bundle /var/log/humanz-bundle.tar",
+    note = "Changes nothing.",
     error_code(0, "nothing is wrong"),
     error_code(1, "something is wrong, or will be"),
     error_code(2, "a setting is wrong; every fault is listed")

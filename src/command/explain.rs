@@ -16,9 +16,8 @@ use crate::inspect::{Host, HostList};
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
-/// look at each hop from FROM to TO as far as this host can see, and say where packets are lost, which
-/// rule of a policy decides at each end, and what to do. Either end is a pod of this host (namespace/name, or the start of its container id),
-/// a pod of any host that has a pin (namespace/name), an address, or for TO a URL or ADDRESS:PORT. Sends two echo requests; changes nothing
+/// look at each hop from FROM to TO as far as this host can see, and say where packets are lost, which rule
+/// of a policy decides at each end, and what to do
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -28,6 +27,9 @@ use crate::settings::exit::{self, Exit};
     example = "{command_name} default/web https://example.org/",
     example = "{command_name} 10.244.2.7 default/web --ipv6",
     example = "{command_name} 3f2a9c 192.0.2.7:8080 --json",
+    note = "Either end is a pod of this host (namespace/name, or the start of its container id), a pod of any host \
+        that has a pin (namespace/name), an address, or for TO a URL or ADDRESS:PORT. Sends two echo requests; \
+        changes nothing.",
     error_code(0, "nothing is wrong as far as this host can see"),
     error_code(1, "packets are lost at the last hop shown"),
     error_code(2, "an end is not known"),

@@ -15,8 +15,7 @@ use crate::net::time::rfc3339;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
-/// show who connects to what on this host: connections that were allowed and packets that were denied, with
-/// the policy that says so now. The agent counts them with FLOWS=on
+/// show who connects to what on this host
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -24,6 +23,8 @@ use crate::settings::exit::{self, Exit};
     example = "{command_name}",
     example = "{command_name} --pod shop/web --denied",
     example = "{command_name} --json | jq '.flows[] | select(.port == 5432)'",
+    note = "Shows connections that were allowed and packets that were denied, with the policy that says so now. The \
+        agent counts them with FLOWS=on.",
     error_code(69, "no agent answers, or it counts no flows (FLOWS)")
 )]
 pub struct Flows {

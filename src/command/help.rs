@@ -19,7 +19,7 @@ pub fn page(info: &CommandInfoWithArgs) -> String {
     let names = info.commands.iter().map(|command| command.name.len());
     let width = names.max().unwrap_or(0) + 2;
     for command in &info.commands {
-        entry(&mut text, command.name, width, &first_sentence(command.command.description));
+        entry(&mut text, command.name, width, command.command.description);
     }
     text.push_str("\nOptions:\n");
     for known in info.flags.iter().filter(|known| variable(known).is_none() && !known.hidden) {
@@ -43,11 +43,16 @@ pub fn page(info: &CommandInfoWithArgs) -> String {
     text
 }
 
-/// The help of a subcommand, as argh writes it, with no paragraph wider than the page.
+/// The help of a subcommand, as argh writes it, with no paragraph wider than the page; examples stay as they can be
+/// typed.
 pub fn narrow(text: &str) -> String {
-    let narrow = |line: &str| match line.starts_with(' ') || line.chars().count() <= COLUMNS {
-        true => vec![line.to_owned()],
-        false => wrapped(line, COLUMNS),
+    let narrow = |line: &str| {
+        if line.chars().count() <= COLUMNS || line.starts_with("  humanz-agent ") {
+            return vec![line.to_owned()];
+        }
+        let indent = if line.starts_with("  ") { "  " } else { "" };
+        let lines = wrapped(line.trim_start(), COLUMNS - indent.len());
+        lines.iter().map(|line| format!("{indent}{line}")).collect()
     };
     text.trim_end().lines().flat_map(narrow).collect::<Vec<_>>().join("\n")
 }
@@ -66,12 +71,6 @@ fn short(long: &str) -> String {
         "--version" => "-V, --version".to_owned(),
         long => long.to_owned(),
     }
-}
-
-/// Up to its first full stop, colon or semicolon.
-fn first_sentence(text: &str) -> String {
-    let end = text.find([';', ':']).into_iter().chain(text.find(". ")).min();
-    text[..end.unwrap_or(text.len())].to_owned()
 }
 
 fn entry(text: &mut String, name: &str, width: usize, what: &str) {

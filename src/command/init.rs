@@ -30,9 +30,7 @@ const MODE: u32 = 0o600;
 /// The first podman without CNI.
 const WITHOUT_CNI: u32 = 5;
 
-/// give the container runtimes of one machine a network without any agent: put the plugin and a configuration in place, and
-/// say what was done and what comes next. --subnet has the addresses (default: 10.244.1.0/24). Running it again changes nothing;
-/// humanz-agent uninstall takes everything away
+/// give the container runtimes of one machine a network without any agent
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -40,6 +38,9 @@ const WITHOUT_CNI: u32 = 5;
     example = "{command_name}",
     example = "{command_name} --subnet 10.88.0.0/16,fd00:88::/64 --dry-run",
     example = "{command_name} --cni-plugin-location /usr/lib/cni/humanz",
+    note = "It puts the plugin and a configuration in place, and says what was done and what comes next. --subnet \
+        has the addresses (default: 10.244.1.0/24). Running it again changes nothing; humanz-agent uninstall \
+        takes everything away.",
     error_code(0, "a runtime can start containers in the network"),
     error_code(
         1,

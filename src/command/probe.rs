@@ -23,8 +23,7 @@ use crate::os::echo;
 use crate::os::echoes::Echoes;
 use crate::settings::exit::{self, Exit};
 
-/// send echo requests to the pod gateway of every other host: reachability, latency, and whether
-/// packets of the path MTU arrive. Changes nothing
+/// send echo requests to the pod gateway of every other host
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -33,6 +32,7 @@ use crate::settings::exit::{self, Exit};
     example = "{command_name} h2 h3 --json",
     example = "{command_name} --from-pod",
     example = "{command_name} --matrix",
+    note = "Shows reachability, latency, and whether packets of the path MTU arrive. Changes nothing.",
     error_code(0, "all hosts answer"),
     error_code(1, "a host does not answer, or not to large packets; or there is no such host"),
     error_code(69, "other hosts are unknown, or no agent answers (--matrix)")

@@ -12,8 +12,7 @@ use crate::settings::exit::Exit;
 /// Time between two questions of `--wait`.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// ask the agent whether pods can start on this host: plugin and CNI configuration are in place and
-/// everything else was applied once. The probes of the DaemonSets use it
+/// ask the agent whether pods can start on this host
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -21,6 +20,8 @@ const PAUSE: Duration = Duration::from_millis(100);
     example = "{command_name}",
     example = "{command_name} --alive",
     example = "{command_name} --wait 60",
+    note = "They can when plugin and CNI configuration are in place and everything else was applied once. The probes \
+        of the DaemonSets use it.",
     error_code(0, "ready (--alive: every loop of the agent turns)"),
     error_code(1, "not ready, and why; or no agent answers")
 )]

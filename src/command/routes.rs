@@ -19,7 +19,7 @@ use crate::plan::peer_routes::{self, PeerRoutes};
 use crate::plan::routes::{FoundRoute, NextHop, Routes};
 use crate::settings::exit::Exit;
 
-/// show the routes to the pods of other hosts: what is wanted, what the kernel has, and why
+/// show the routes to the pods of other hosts
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -27,6 +27,7 @@ use crate::settings::exit::Exit;
     example = "{command_name}",
     example = "{command_name} --wrong",
     example = "{command_name} --json | jq '.routes[] | select(.state != \"ok\")'",
+    note = "Shows what is wanted, what the kernel has, and why.",
     error_code(0, "every route is as wanted"),
     error_code(1, "one is not, or the other hosts are known from earlier only"),
     error_code(69, "the other hosts are not known")

@@ -19,14 +19,15 @@ use crate::settings::exit::{self, Exit};
 /// Counters of every interface, as proc(5) has them.
 const COUNTERS: &str = "/proc/net/dev";
 
-/// show the pods of this host by traffic, the busiest first: what each sent and received meanwhile, and altogether since it was
-/// attached. Asks the kernel, so that it needs neither agent nor etcd
+/// show the pods of this host by traffic, the busiest first
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
     name = "top",
     example = "{command_name}",
     example = "{command_name} --seconds 10 --count 5",
+    note = "Shows what each sent and received meanwhile, and altogether since it was attached. Asks the kernel, so \
+        that it needs neither agent nor etcd.",
     error_code(1, "some stores could not be read"),
     error_code(69, "this user may not read the stores")
 )]

@@ -22,8 +22,7 @@ use crate::netlink::events::{Events, KernelEvent};
 use crate::netlink::route;
 use crate::settings::exit::{self, Exit};
 
-/// show what changes, as it changes, until it is interrupted: what the agent does and why. Without an
-/// agent events of the kernel about links, addresses, routes and nftables
+/// show what changes, as it changes, until it is interrupted
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -31,6 +30,8 @@ use crate::settings::exit::{self, Exit};
     example = "{command_name}",
     example = "{command_name} --json | jq -r .what",
     example = "{command_name} --drops",
+    note = "Shows what the agent does and why; without an agent, events of the kernel about links, addresses, routes \
+        and nftables.",
     error_code(69, "the agent has ended, or another program reads the dropped packets")
 )]
 pub struct Watch {

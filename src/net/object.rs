@@ -10,7 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::net::node_name::NodeName;
 use crate::net::{IfName, PortForward};
 
-/// What a change or a problem concerns. In JSON its text, which is read back as [`Object::Named`].
+/// What a change or a problem concerns. In JSON its text, which is read back as [`Object::Named`]; of a
+/// [`Problem`](crate::net::Problem), hosts and pods as data, too.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Object {
     /// The bridge of the pods.
@@ -66,6 +67,8 @@ pub enum Object {
     /// The lease of a host that has none.
     Lease(NodeName),
     Host(NodeName),
+    /// A pod: `namespace/name`, or the start of its container id.
+    Pod(String),
     /// A pod subnet or pool.
     Subnet(IpNetwork),
     /// A variable of the settings and its value; empty if it has none, or it does not matter.
@@ -123,6 +126,7 @@ impl fmt::Display for Object {
             Object::Keys(host) => write!(f, "etcd keys of host {host}"),
             Object::Lease(host) => write!(f, "lease of a free subnet for host {host}"),
             Object::Host(name) => write!(f, "host {name}"),
+            Object::Pod(name) => write!(f, "pod {name}"),
             Object::Subnet(subnet) => write!(f, "subnet {subnet}"),
         }
     }

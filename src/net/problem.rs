@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::net::node_name::NodeName;
 use crate::net::object::Object;
 use crate::net::time::{read_rfc3339, rfc3339};
 
@@ -161,6 +162,7 @@ kinds! {
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(from = "ReadProblem")]
 pub struct Problem {
     pub kind: ProblemKind,
     pub subject: Object,
@@ -169,8 +171,28 @@ pub struct Problem {
     /// A command to copy, or an action.
     pub fix: Option<String>,
     /// When it began, as far as that was observed; in JSON RFC 3339.
-    #[serde(default, deserialize_with = "read_since")]
     pub since: Option<SystemTime>,
+}
+
+/// As JSON has it: a subject that is a host or a pod stands there as data, too.
+#[derive(Deserialize)]
+struct ReadProblem {
+    kind: ProblemKind,
+    subject: Object,
+    host: Option<NodeName>,
+    pod: Option<String>,
+    what: String,
+    fix: Option<String>,
+    #[serde(default, deserialize_with = "read_since")]
+    since: Option<SystemTime>,
+}
+
+impl From<ReadProblem> for Problem {
+    fn from(read: ReadProblem) -> Problem {
+        let ReadProblem { kind, subject, host, pod, what, fix, since } = read;
+        let object = host.map(Object::Host).or(pod.map(Object::Pod));
+        Problem { kind, subject: object.unwrap_or(subject), what, fix, since }
+    }
 }
 
 /// The first `most` of `problems`, and one more of `kind` that counts the others.
@@ -251,20 +273,29 @@ impl fmt::Display for Problem {
 }
 
 impl Serialize for Problem {
-    /// `kind`, `severity`, `subject`, `what`, `fix`, `since`.
+    /// `kind`, `severity`, `subject`, `what`, `fix`, `since`; `host` or `pod` if that is the subject.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Json<'a> {
             kind: ProblemKind,
             severity: Severity,
             subject: &'a Object,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            host: Option<&'a NodeName>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pod: Option<&'a str>,
             what: &'a str,
             fix: Option<&'a str>,
             since: Option<String>,
         }
         let Problem { kind, subject, what, fix, since } = self;
         let (severity, fix, since) = (kind.severity(), fix.as_deref(), since.map(rfc3339));
-        Json { kind: *kind, severity, subject, what, fix, since }.serialize(serializer)
+        let (host, pod) = match subject {
+            Object::Host(name) => (Some(name), None),
+            Object::Pod(name) => (None, Some(name.as_str())),
+            _ => (None, None),
+        };
+        Json { kind: *kind, severity, subject, host, pod, what, fix, since }.serialize(serializer)
     }
 }
 
@@ -329,5 +360,23 @@ mod tests {
         assert_eq!(value, wanted);
         let read: Problem = serde_json::from_value(value).unwrap();
         assert_eq!(read, Problem { subject: Object::named("bridge humanz0"), ..problem });
+    }
+
+    #[test]
+    fn hosts_and_pods_stand_in_json_as_data() {
+        let host = ("host", "h2", Object::Host("h2".parse().unwrap()));
+        let pod = ("pod", "shop/web", Object::Pod("shop/web".to_owned()));
+        for (field, name, subject) in [host, pod] {
+            let problem = Problem::new(ProblemKind::Quarantine, subject, "x");
+            let value = serde_json::to_value(&problem).unwrap();
+            assert_eq!(
+                (&value["subject"], &value[field]),
+                (&json!(format!("{field} {name}")), &json!(name))
+            );
+            assert_eq!(serde_json::from_value::<Problem>(value).unwrap(), problem);
+        }
+        let unclear =
+            json!({"kind": "etcd", "subject": "host a b", "host": "a b", "what": "x", "fix": null});
+        assert!(serde_json::from_value::<Problem>(unclear).is_err());
     }
 }

@@ -132,7 +132,7 @@ impl QuarantineReason {
 impl Quarantined {
     /// What the problem is about.
     pub fn subject(&self) -> Object {
-        Object::named(format!("pod {}", self.pod))
+        Object::Pod(self.pod.to_string())
     }
 
     /// It is not expected to end at once.

@@ -164,10 +164,14 @@ settings! {
     "CLEANUP_ON_STOP" cleanup_on_stop "false" "remove bridge, routes and rules when stopped; running pods lose their network"
 }
 
-/// take off this host what humanz made: bridge, routes, firewall, changed sysctls, CNI configuration
-/// and plugin; stop the agent before
+/// take off this host what humanz made
 #[derive(FromArgs, ArgsInfo, Clone, Debug)]
-#[argh(subcommand, name = "uninstall")]
+#[argh(
+    subcommand,
+    name = "uninstall",
+    example = "{command_name} --dry-run",
+    note = "Bridge, routes, firewall, changed sysctls, CNI configuration and plugin. Stop the agent before."
+)]
 pub struct Uninstall {
     /// remove the agent's state, the pods' addresses and the log, too
     #[argh(switch)]

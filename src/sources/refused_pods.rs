@@ -19,7 +19,7 @@ pub fn refuse(pod: &mut Pod, subnets: &[IpNetwork]) -> Option<Problem> {
     };
     let foreign = pod.addresses.iter().copied().find(|address| !has(address))?;
     pod.addresses.retain(has);
-    let subject = Object::named(format!("pod {}/{}", pod.namespace, pod.name));
+    let subject = Object::Pod(format!("{}/{}", pod.namespace, pod.name));
     let what = format!("address {foreign} is ignored: it is not in a subnet of its node");
     Some(Problem::new(ProblemKind::Policy, subject, what))
 }

@@ -126,6 +126,8 @@ fn a_host_without_probes_has_no_report_and_hostile_reports_are_remarked() {
     let there = &found["rows"][1];
     assert_eq!((&there["host"], &there["seconds"]), (&json!("h2"), &json!({})), "{found:#}");
     assert_eq!(there["at"], "9999-12-31T23:59:59Z");
+    let fault = &there["faults"][0];
+    assert_eq!((&fault["family"], &fault["bytes"]), (&json!("IPv4"), &json!(null)), "{fault}");
     assert_eq!(cluster.etcd.get("/humanz/v1-probes/h2"), Some(row.to_string()), "it wrote none");
 }
 

@@ -212,6 +212,7 @@ const WITH_AND_WITHOUT: &[&str] = &[
     "peers[].addresses[]: string",
     "peers[].alive: bool",
     "peers[].name: string",
+    "peers[].paths[]: string",
     "peers[].reachable: bool",
     "peers[].subnets[]: string",
     "peers[].via[]: string",

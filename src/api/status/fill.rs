@@ -15,12 +15,11 @@ use crate::api::problems::{gateways, problems};
 use crate::api::status::policies::policies;
 use crate::api::status::{
     Addresses, BlockStatus, ChangeStatus, ConnectionStatus, EncryptionStatus, EtcdStatus,
-    FirewallStatus, KeyStatus, KubernetesStatus, LeaseStatus, Loop, NodeStatus, PeerStatus,
-    ProbeStatus, Problems, SCHEMA, Status,
+    FirewallStatus, KeyStatus, KubernetesStatus, LeaseStatus, Loop, NodeStatus, PathKind,
+    PeerStatus, ProbeStatus, Problems, SCHEMA, Status,
 };
 use crate::checks::probe::ProbeStats;
 use crate::inspect::pool_use::{Use, addresses};
-use crate::lease::peers::Peer;
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::net::time::timestamp;
@@ -211,14 +210,14 @@ fn peers(
     let peers = peers.by_name.iter().map(|(name, peer)| {
         let fault = faults.get(name).map(|faults| faults.join("; "));
         let encrypted = peer.wireguard.and_then(|end| keys.get(&end.public_key));
+        let way = |subnet| way(subnet, encrypted.copied(), peer_routes, &tunnels);
+        let ways: Vec<Option<(PathKind, String)>> = peer.subnets.iter().map(way).collect();
         PeerStatus {
             name: name.to_string(),
             addresses: texts(&peer.addresses),
             subnets: texts(&peer.subnets),
-            via: match encrypted {
-                Some(to) => encrypted_via(to),
-                None => via(peer, peer_routes, &tunnels),
-            },
+            via: ways.iter().map(|way| way.as_ref().map(|(_, text)| text.clone())).collect(),
+            paths: ways.iter().map(|way| way.as_ref().map(|(kind, _)| *kind)).collect(),
             alive: peer.alive,
             reachable: fault.is_none(),
             fault,
@@ -227,10 +226,6 @@ fn peers(
         }
     });
     Some(peers.collect())
-}
-
-fn encrypted_via(to: &EncryptedPeer) -> Vec<Option<String>> {
-    to.subnets.iter().map(|_| Some(format!("encrypted to {}", to.address))).collect()
 }
 
 fn encryption_status(key: PublicKey, found: Option<&WireguardPeer>) -> EncryptionStatus {
@@ -254,17 +249,21 @@ fn probe<'a>(seen: impl Iterator<Item = &'a ProbeStats>) -> Option<ProbeStatus> 
     })
 }
 
-fn via(
-    peer: &Peer,
+/// How packets reach a subnet of a host, and where that leads.
+fn way(
+    subnet: &IpNetwork,
+    encrypted: Option<&EncryptedPeer>,
     peer_routes: &PeerRoutes,
     tunnels: &BTreeMap<IpNetwork, IpAddr>,
-) -> Vec<Option<String>> {
-    let way = |subnet: &IpNetwork| match (peer_routes.direct.get(subnet), tunnels.get(subnet)) {
-        (Some(hop), _) => Some(format!("direct via {}", hop.via)),
-        (None, Some(address)) => Some(format!("tunnel to {address}")),
-        (None, None) => None,
-    };
-    peer.subnets.iter().map(way).collect()
+) -> Option<(PathKind, String)> {
+    if let Some(to) = encrypted {
+        let text = || (PathKind::Encrypted, format!("encrypted to {}", to.address));
+        return to.subnets.contains(subnet).then(text);
+    }
+    if let Some(hop) = peer_routes.direct.get(subnet) {
+        return Some((PathKind::Direct, format!("direct via {}", hop.via)));
+    }
+    tunnels.get(subnet).map(|address| (PathKind::Tunnel, format!("tunnel to {address}")))
 }
 
 fn usage(of: &Use) -> Addresses {

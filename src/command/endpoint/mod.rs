@@ -12,14 +12,15 @@ use crate::command::table::{Cell, Table, Tone, facts};
 use crate::inspect::{Host, HostList};
 use crate::settings::exit::{self, Exit};
 
-/// show pods with their networks, groups and profiles: all of this host, and of other hosts those whose group or
-/// network a policy names. For hosts with policies
+/// show pods with their networks, groups and profiles
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
     name = "endpoint",
     example = "{command_name} ls",
     example = "{command_name} show shop/web",
+    note = "Shows all of this host, and of other hosts those whose group or network a policy names. For hosts with \
+        policies.",
     error_code(1, "there is no such pod, or one of this host is in quarantine"),
     error_code(2, "policies are off on this host"),
     error_code(69, "the agent does not answer this user, or has no policies yet")

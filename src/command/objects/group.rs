@@ -13,7 +13,7 @@ const KIND: ObjectKind = ObjectKind {
     columns: &[("POLICIES", "policies"), ("DEFAULT", "default"), ("PROFILE", "profile")],
 };
 
-/// make, change, remove and show groups of pods, to which policies are given. In etcd, for all hosts
+/// make, change, remove and show groups of pods, to which policies are given
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -23,6 +23,7 @@ const KIND: ObjectKind = ObjectKind {
     example = "{command_name} ls",
     example = "{command_name} show blue/web",
     example = "{command_name} rm blue/web",
+    note = "The objects are in etcd, for all hosts.",
     error_code(1, "it cannot be, or is not there: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]

@@ -19,7 +19,7 @@ const KIND: ObjectKind = ObjectKind {
 };
 
 /// say which tenant, group and network the pods of a namespace belong to, and which ones they may ask for
-/// themselves (NamespaceRule). In etcd, for all hosts
+/// themselves (NamespaceRule)
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -29,6 +29,7 @@ const KIND: ObjectKind = ObjectKind {
     example = "{command_name} ls",
     example = "{command_name} show shop",
     example = "{command_name} rm shop",
+    note = "The objects are in etcd, for all hosts.",
     error_code(1, "it cannot be, or is not there: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]

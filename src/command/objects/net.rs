@@ -11,8 +11,7 @@ use crate::settings::exit::Exit;
 const KIND: ObjectKind =
     ObjectKind { kind: "Network", columns: &[("SUBNETS", "subnets"), ("SHARED", "shared")] };
 
-/// make, change, remove and show networks of tenants: where their pods have addresses, and which tenants they are
-/// kept apart from. In etcd, for all hosts
+/// make, change, remove and show networks of tenants
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -22,6 +21,8 @@ const KIND: ObjectKind =
     example = "{command_name} ls",
     example = "{command_name} show blue/front",
     example = "{command_name} rm blue/front",
+    note = "A network says where its pods have addresses, and which tenants they are kept apart from. The objects \
+        are in etcd, for all hosts.",
     error_code(1, "it cannot be, or is not there: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]

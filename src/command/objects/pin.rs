@@ -18,8 +18,7 @@ use crate::policy::{Networks, PodName, Scoped};
 use crate::settings::exit::{self, Exit};
 use crate::sources::{Change, Kind, StoredName};
 
-/// give pods of a namespace and name fixed addresses, which they have on whichever host they run. The addresses are
-/// of a part of a network that is kept for that (net set NETWORK --pins SUBNET). In etcd, for all hosts
+/// give pods of a namespace and name fixed addresses, which they have on whichever host they run
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -29,6 +28,8 @@ use crate::sources::{Change, Kind, StoredName};
     example = "{command_name} ls",
     example = "{command_name} rm shop/db-0",
     example = "{command_name} release shop/db-0 --force",
+    note = "The addresses are of a part of a network that is kept for that (net set NETWORK --pins SUBNET). The \
+        objects are in etcd, for all hosts.",
     error_code(1, "it cannot be, or is not there: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]

@@ -18,8 +18,7 @@ const KIND: ObjectKind = ObjectKind {
     ],
 };
 
-/// make, change, remove and show profiles (NetProfile): how packets of the pods of a group or network are
-/// marked, and at which rates they send and receive. In etcd, for all hosts
+/// make, change, remove and show profiles (NetProfile)
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -29,6 +28,8 @@ const KIND: ObjectKind = ObjectKind {
     example = "{command_name} ls",
     example = "{command_name} show blue/gold",
     example = "{command_name} rm blue/gold",
+    note = "A profile says how packets of the pods of a group or network are marked, and at which rates they send \
+        and receive. The objects are in etcd, for all hosts.",
     error_code(1, "it cannot be, or is not there: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]

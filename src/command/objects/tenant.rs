@@ -14,14 +14,14 @@ use crate::command::table::{Cell, Table, facts};
 use crate::settings::exit::{self, Exit};
 use crate::sources::StoredName;
 
-/// show the tenants that objects in etcd are of. A tenant is there as soon as something is of it, and gone
-/// with the last that was
+/// show the tenants that objects in etcd are of
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
     name = "tenant",
     example = "{command_name} ls",
     example = "{command_name} show blue",
+    note = "A tenant is there as soon as something is of it, and gone with the last that was.",
     error_code(1, "there is no such tenant, or a value in etcd is not understood"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]

@@ -11,16 +11,17 @@ use crate::command::host_pods;
 use crate::command::table::{Cell, Style, Table, printable};
 use crate::settings::exit::Exit;
 
-/// list the pods of this host with their addresses: reads the stores, so that it needs neither agent nor etcd. With --all those
-/// of all hosts: etcd carries a request to their agents, and their answers for half a minute
+/// list the pods of this host with their addresses
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
     name = "pods",
     example = "{command_name}",
     example = "{command_name} --all",
-    note = "An answer is believed about addresses of its host alone. A host whose role in etcd is of an earlier
-version does not answer: humanz-agent nodes roles --apply.",
+    note = "Reads the stores, so that it needs neither agent nor etcd. With --all those of all hosts: etcd carries a \
+        request to their agents, and their answers for half a minute.",
+    note = "An answer is believed about addresses of its host alone. A host whose role in etcd is of an earlier \
+        version does not answer: humanz-agent nodes roles --apply.",
     error_code(1, "some stores could not be read; hosts did not answer, or not what can be true"),
     error_code(69, "this user may not read the stores; with --all: etcd does not answer")
 )]

@@ -29,8 +29,7 @@ use crate::settings::exit::{self, Exit};
 /// Time between two looks of `--wait`.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// show how this host is: agent, lease, etcd, other hosts, pods, firewall, repairs, and what is wrong
-/// and what to do first. Asks the agent; without one looks at the host, etcd and what was known last
+/// show how this host is
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -39,6 +38,8 @@ const PAUSE: Duration = Duration::from_millis(500);
     example = "{command_name} --json | jq .problems",
     example = "{command_name} --all",
     example = "{command_name} --wait 60",
+    note = "Shows agent, lease, etcd, other hosts, pods, firewall, repairs, and what is wrong and what to do first. \
+        Asks the agent; without one looks at the host, etcd and what was known last.",
     error_code(0, "all is well"),
     error_code(1, "something is wrong, and is shown"),
     error_code(69, "this user may not use the agent's socket")

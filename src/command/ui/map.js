@@ -33,10 +33,11 @@ function pairs(m, slow) {
   return [...found.values()];
 }
 
-// Hosts that this one reaches through a tunnel.
+// Hosts that this one reaches through a tunnel, and what that is.
 function tunnelled() {
   const peers = (status && status.peers) || [];
-  return new Set(peers.filter((peer) => (peer.via || []).some((way) => way && way.startsWith("tunnel"))).map((peer) => peer.name));
+  const tunnel = (peer) => peer.paths.find((path) => path !== null && path !== "direct");
+  return new Map(peers.filter(tunnel).map((peer) => [peer.name, tunnel(peer)]));
 }
 
 function mapLines(m, places, drawn) {
@@ -44,9 +45,9 @@ function mapLines(m, places, drawn) {
   return drawn.map((pair) => {
     const [from, to] = [places.get(pair.from), places.get(pair.to)];
     const other = pair.from === m.host ? pair.to : pair.to === m.host ? pair.from : null;
-    const through = other !== null && tunnels.has(other);
+    const through = tunnels.get(other);
     const line = svgShape("line", { x1: from.x, y1: from.y, x2: to.x, y2: to.y, class: "way " + pair.kind + (through ? " tunnel" : "") });
-    line.append(svgShape("title", {}, pair.words.join("; ") + (through ? "; through a tunnel" : "")));
+    line.append(svgShape("title", {}, pair.words.join("; ") + (through ? through === "encrypted" ? "; encrypted" : "; through a tunnel" : "")));
     return line;
   });
 }

@@ -15,9 +15,7 @@ use crate::command::host_pods;
 use crate::command::ui::serve::{PageAddress, PageSources, serve};
 use crate::settings::exit::{self, Exit};
 
-/// serve a page that shows the cluster as this host knows it: a map of the hosts and of who reaches which, the
-/// way to each, this host's pods and what they send, flows, faults, changes as they are made. It asks the agent, changes nothing and loads nothing from
-/// elsewhere
+/// serve a page that shows the cluster as this host knows it
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -25,8 +23,11 @@ use crate::settings::exit::{self, Exit};
     example = "{command_name}",
     example = "{command_name} --listen [::1]:8080",
     example = "{command_name} --listen /run/humanz/ui.sock",
-    note = "From another machine: ssh -L 8104:127.0.0.1:8104 HOST, then http://localhost:8104/. Every user of
-this host can open the page on a loopback address; on a socket only root can.",
+    note = "The page has a map of the hosts and of who reaches which, the way to each, this host's pods and what \
+        they send, flows, faults, and changes as they are made. It asks the agent, changes nothing and loads \
+        nothing from elsewhere.",
+    note = "From another machine: ssh -L 8104:127.0.0.1:8104 HOST, then http://localhost:8104/. Every user of this \
+        host can open the page on a loopback address; on a socket only root can.",
     error_code(2, "the address is no loopback address"),
     error_code(69, "the address cannot be had")
 )]

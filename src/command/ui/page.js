@@ -86,7 +86,7 @@ function matrix(s) {
     const bad = lost(peer);
     return peer.subnets.map((subnet, at) => {
       const way = (peer.via || [])[at];
-      const kind = bad.includes(subnet) ? "none" : way.startsWith("tunnel") ? "tunnel" : "direct";
+      const kind = bad.includes(subnet) ? "none" : peer.paths[at] === "direct" ? "direct" : "tunnel";
       const square = make("span", null, "square " + kind + (peer.alive ? "" : " silent"));
       const details = [way || "no way", ...(peer.fault ? [peer.fault] : []), ...(peer.alive ? [] : ["its agent is silent"])];
       square.title = peer.name + " " + subnet + ": " + details.join("; ");
@@ -97,7 +97,7 @@ function matrix(s) {
   const silent = peers.filter((peer) => !peer.alive).length;
   $("matrix-note").textContent = s.peers === null ? "not known yet" : peers.length === 0 ? "there are no other hosts" :
     peers.length + (peers.length === 1 ? " host, " : " hosts, ") + bad + " not reached well, " + silent + " with a silent agent. " +
-    "Green: direct, blue: tunnel, red: no way or lost packets, pale: silent.";
+    "Green: direct, blue: tunnel or encrypted, red: no way or lost packets, pale: silent.";
   fill("matrix", squares);
 }
 
@@ -114,11 +114,11 @@ function peers(s) {
 }
 
 // A link that shows the row of a host or a pod below.
-function link(subject) {
-  const [, kind, name] = /^(host|pod) (.+)$/.exec(subject) || [];
-  if (!kind) return null;
-  const [box, filter] = kind === "host" ? ["hosts-box", "filter"] : ["pods-section", "pods-filter"];
-  const node = make("a", kind === "host" ? "show host" : "show pod");
+function link({ host, pod }) {
+  const name = host || pod;
+  if (!name) return null;
+  const [box, filter] = host ? ["hosts-box", "filter"] : ["pods-section", "pods-filter"];
+  const node = make("a", host ? "show host" : "show pod");
   node.href = "#" + box;
   node.addEventListener("click", () => { $(filter).value = name; $(filter).dispatchEvent(new Event("input")); });
   return node;
@@ -141,7 +141,7 @@ function copyButton(text) {
 }
 
 function problem(found) {
-  const item = make("li", found.what), subject = link(found.subject);
+  const item = make("li", found.what), subject = link(found);
   if (found.since) item.append(make("span", " since " + found.since.replace("T", " ").slice(0, 19), "since"));
   if (subject) item.append(" ", subject);
   if (found.fix) {

@@ -131,7 +131,7 @@ impl Cluster {
                 None
             }
             Err(refusal) => {
-                let subject = Object::named(format!("pod {pod}"));
+                let subject = Object::Pod(pod.to_string());
                 Some(Problem::new(ProblemKind::Policy, subject, refusal.to_string()))
             }
         }
