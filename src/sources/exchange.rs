@@ -159,7 +159,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         let mut look = Instant::now() + BEHIND;
         let mut inputs = self.inputs.clone();
         loop {
-            let partly_until = self.known.partly_until;
+            let wait_until = self.known.wait_until();
             tokio::select! {
                 changes = watch.next() => match &*changes? {
                     [] => continue,
@@ -169,7 +169,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                     look = Instant::now() + BEHIND;
                     self.read_behind().await?;
                 }
-                () = sleep_until(partly_until.map_or(look, Into::into)), if partly_until.is_some() => {
+                () = sleep_until(wait_until.map_or(look, Into::into)), if wait_until.is_some() => {
                     self.known.end_wait(Instant::now().into_std());
                 }
                 () = sleep_until(self.note_at), if !self.known.generations.is_noted() => {

@@ -55,9 +55,9 @@ pub struct KnownMembers<'a> {
     /// pod that needs one finds the members that were known.
     held: BTreeMap<GroupId, Selector>,
     /// Groups that were read first while a host was behind: what it said of them is not known. Nobody waits for that
-    /// after [`HEARD`]: a host whose agent is down, or that is behind on purpose, holds up no rule for longer.
-    partly: BTreeSet<GroupId>,
-    pub partly_until: Option<Instant>,
+    /// after [`HEARD`], the time given: a host whose agent is down, or that is behind on purpose, holds up no rule for
+    /// longer.
+    partly: BTreeMap<GroupId, Instant>,
 }
 
 impl MembersReading {
@@ -72,7 +72,7 @@ impl MembersReading {
 
 impl<'a> KnownMembers<'a> {
     pub fn new(start: &'a ExchangeStart, generations: HeardGenerations) -> Self {
-        let (hosts, groups, crowded, values, known, partly, partly_until) = Default::default();
+        let (hosts, groups, crowded, values, known, partly) = Default::default();
         let (held, is_unsure) = (by_id(start.kept.keys()), true);
         KnownMembers {
             start,
@@ -85,7 +85,6 @@ impl<'a> KnownMembers<'a> {
             known,
             held,
             partly,
-            partly_until,
         }
     }
 
@@ -94,6 +93,7 @@ impl<'a> KnownMembers<'a> {
         let groups = by_id(needed.iter());
         self.values.retain(|(group, _), _| groups.contains_key(group));
         self.known.retain(|group| groups.contains_key(group));
+        self.partly.retain(|group, _| groups.contains_key(group));
         self.groups = groups;
         self.forget_removed();
     }
@@ -227,35 +227,42 @@ impl<'a> KnownMembers<'a> {
             !self.known.contains(*group) && !self.start.kept.contains_key(&self.groups[*group])
         };
         let first: Vec<GroupId> = self.groups.keys().filter(is_first).cloned().collect();
-        if !self.generations.behind().is_empty() && !first.is_empty() {
-            self.partly.extend(first);
-            self.partly_until = Some(now + HEARD);
+        if !self.generations.behind().is_empty() {
+            self.partly.extend(first.into_iter().map(|group| (group, now + HEARD)));
         }
         self.known.extend(self.groups.keys().cloned());
         self.held.clone_from(&self.groups);
     }
 
-    /// Hosts that are behind hold up no group after `partly_until`.
+    /// When hosts that are behind hold up the next group no longer.
+    pub fn wait_until(&self) -> Option<Instant> {
+        self.partly.values().min().copied()
+    }
+
+    /// Ends the waits that are over at `now`.
     pub fn end_wait(&mut self, now: Instant) {
-        if self.partly_until.is_some_and(|until| until <= now) {
-            (self.partly, self.partly_until) = Default::default();
-        }
+        self.partly.retain(|_, until| *until > now);
     }
 
     /// All hosts have said again what they say: nothing is unknown of any group.
     fn end_partly(&mut self) {
         if self.generations.behind().is_empty() {
-            (self.partly, self.partly_until) = Default::default();
+            self.partly.clear();
         }
     }
 
     /// What is known of the groups that are `needed` now, and of those that were; `trouble`: why they are not followed.
     pub fn heard(&self, needed: &BTreeSet<Selector>, trouble: Option<&EtcdError>) -> HeardMembers {
         let groups = by_id(needed.iter().chain(self.held.values()));
-        let is_whole = |group| self.known.contains(group) && !self.partly.contains(group);
+        let is_whole = |group| self.known.contains(group) && !self.partly.contains_key(group);
         let unread = groups.iter().filter(|(group, _)| !is_whole(group));
         let unread = unread.map(|(_, selector)| selector.clone()).gather();
         let mut heard = HeardMembers { unread, ..HeardMembers::default() };
+        if let Some(why) = trouble.filter(|_| !groups.is_empty()) {
+            let subject = Object::named("members of groups");
+            let what = format!("not followed; those known before stay in force: {why}");
+            heard.problems.push(Problem::new(ProblemKind::Etcd, subject, what));
+        }
         for (group, selector) in groups.iter().filter(|(group, _)| self.known.contains(group)) {
             self.hear_group(group, selector, &mut heard);
         }
@@ -263,13 +270,8 @@ impl<'a> KnownMembers<'a> {
             of_group(selector, "more hosts announce members than there are".to_owned())
         }));
         let behind = self.generations.behind().iter().filter(|host| self.hosts.contains_key(*host));
-        let room = PROBLEMS_LIMIT.saturating_sub(heard.problems.len());
-        heard.problems.extend(behind.take(room).map(behind_problem));
-        if let Some(why) = trouble.filter(|_| !groups.is_empty()) {
-            let subject = Object::named("members of groups");
-            let what = format!("not followed; those known before stay in force: {why}");
-            heard.problems.push(Problem::new(ProblemKind::Etcd, subject, what));
-        }
+        heard.problems.extend(behind.map(behind_problem));
+        heard.problems.truncate(PROBLEMS_LIMIT);
         heard
     }
 

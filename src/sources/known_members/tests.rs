@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::etcd::EtcdSettings;
-use crate::policy::Member;
+use crate::policy::{Member, Scoped};
 use crate::sources::known_members::*;
 use crate::sources::shared::HostAddresses;
 
@@ -59,6 +59,11 @@ fn members(addresses: &[&str]) -> BTreeSet<Member> {
     let address = |text: &&str| format!("10.244.{text}").parse().unwrap();
     let member = |text| Member { addresses: vec![address(text)], ports: Vec::new() };
     addresses.iter().map(member).collect()
+}
+
+fn network(name: &str) -> Selector {
+    let [tenant, name] = ["red", name].map(|text| text.parse().unwrap());
+    Selector::Network(Scoped { tenant, name })
 }
 
 fn host(number: impl std::fmt::Display) -> (NodeName, HostAddresses) {
@@ -310,4 +315,37 @@ fn problems_are_bounded() {
     assert_eq!(problems(&scene), 1);
     scene.step(Unneeded);
     assert_eq!(problems(&scene), 0, "a host that needs no group misses nothing");
+    let mut scene = Scene::new(&start, 3, &[]);
+    let groups = (0..99).map(|group| network(&format!("n{group}")));
+    scene.known.crowded = groups.collect();
+    assert_eq!(problems(&scene), PROBLEMS_LIMIT, "of groups that too many hosts announce");
+}
+
+#[test]
+fn further_groups_make_the_first_wait_no_longer() {
+    let start = start(&[]);
+    let noted = BTreeMap::from([(name("h2"), 7)]);
+    let mut known = KnownMembers::new(&start, HeardGenerations::new(noted));
+    known.hosts = Arc::new((1..=2).map(host).collect());
+    let [every, network] = [Selector::every_pod(), network("front")];
+    let (first, both) =
+        (BTreeSet::from([every]), BTreeSet::from([Selector::every_pod(), network.clone()]));
+    let begin = Instant::now();
+    let after = |seconds| begin + Duration::from_secs(seconds);
+    for (needed, now) in [(&first, after(0)), (&both, after(10))] {
+        known.need(needed);
+        let reading = known.reading_all(vec![Some(Vec::new()); needed.len()]);
+        let nothing = reading.keys(&start.roots).iter().map(|_| None).collect();
+        known.take(reading, nothing);
+        known.complete(now);
+    }
+    for (now, unread, next) in [
+        (0, both.clone(), Some(15)),
+        (15, BTreeSet::from([network]), Some(25)),
+        (25, BTreeSet::new(), None),
+    ] {
+        known.end_wait(after(now));
+        assert_eq!(known.heard(&both, None).unread, unread, "after {now} s");
+        assert_eq!(known.wait_until(), next.map(after), "after {now} s");
+    }
 }
