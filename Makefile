@@ -88,6 +88,8 @@ count: ## lines of code, files and names of types in src
 install: ## into DESTDIR and PREFIX; run `make build` first
 	@test -x dist/humanz-agent || { echo "dist/humanz-agent is missing: run make build" >&2; exit 1; }
 	install -D -m 0755 dist/humanz-agent $(DESTDIR)$(PREFIX)/sbin/humanz-agent
+	install -d $(DESTDIR)$(PREFIX)/libexec/netavark
+	ln -sfn ../../sbin/humanz-agent $(DESTDIR)$(PREFIX)/libexec/netavark/humanz
 	install -D -m 0644 packaging/humanz-agent.8 $(DESTDIR)$(PREFIX)/share/man/man8/humanz-agent.8
 	install -D -m 0644 packaging/humanz.5 $(DESTDIR)$(PREFIX)/share/man/man5/humanz.5
 	install -D -m 0644 packaging/completion/bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/humanz-agent

@@ -38,6 +38,7 @@
 //!                                          └────────── observed ──────────┘
 //!
 //! stdin, environment ──▶ cni::Request ──▶ plugin ──▶ ipam (claim) ──▶ netlink ──▶ kernel ──▶ stdout
+//! (podman 5: stdin, arguments ──▶ cni::netavark ──▶ the same)
 //!
 //! inspect ──found──▶ checks ──problems──▶ agent ──status──▶ api, command
 //! ```

@@ -15,6 +15,7 @@ fn main() {
 fn run() -> i32 {
     let called = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&called).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let env = |name: &str| -> Option<OsString> { std::env::var_os(name) };
     let (mut stdin, mut stdout, mut stderr) = (io::stdin(), io::stdout(), io::stderr());
     match name.as_str() {
@@ -22,13 +23,24 @@ fn run() -> i32 {
         "humanz-agent" => {
             os::resolver::prepare();
             command::report_panics();
-            command::main(std::env::args_os().skip(1))
+            command::main(arguments.into_iter())
+        }
+        "loopback" => {
+            plugin::install_panic_hook();
+            let streams = Streams { stdin: &mut stdin, stdout: &mut stdout, stderr: &mut stderr };
+            plugin::loopback::run(&name, &env, streams)
+        }
+        _ if plugin::netavark::is_call(&arguments) => {
+            plugin::netavark::install_panic_hook();
+            let streams = Streams { stdin: &mut stdin, stdout: &mut stdout, stderr: &mut stderr };
+            plugin::netavark::run(&name, &arguments, streams, &|env, streams| {
+                plugin::run(&name, env, streams)
+            })
         }
         _ => {
             plugin::install_panic_hook();
-            let run = if name == "loopback" { plugin::loopback::run } else { plugin::run };
             let streams = Streams { stdin: &mut stdin, stdout: &mut stdout, stderr: &mut stderr };
-            run(&name, &env, streams)
+            plugin::run(&name, &env, streams)
         }
     }
 }

@@ -304,6 +304,7 @@ fn everything_is_installed_below_the_folder_asked_for() {
     let program = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     for path in [
         program,
+        "/usr/libexec/netavark/humanz",
         "/usr/share/man/man5/humanz.5",
         "/usr/share/man/man8/humanz-agent.8",
         "/usr/share/doc/humanz/copyright",

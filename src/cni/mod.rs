@@ -15,6 +15,7 @@ pub mod env;
 pub mod error;
 mod json;
 pub mod name;
+pub mod netavark;
 mod port_mappings;
 #[cfg(test)]
 mod properties;

@@ -9,6 +9,7 @@ use ipnetwork::IpNetwork;
 use serde_json::json;
 
 use crate::agent::applier::Applier;
+use crate::agent::reconcile::plugin::DRIVER;
 use crate::agent::{cni_conf, lock, reconcile};
 use crate::checks::host_checks;
 use crate::command::call::{Call, Outcome};
@@ -27,7 +28,7 @@ const SUBNET: &str = "10.244.1.0/24";
 /// Permissions of the configuration: that of the agent.
 const MODE: u32 = 0o600;
 
-/// The first podman without CNI.
+/// The first podman without CNI: it has netavark.
 const WITHOUT_CNI: u32 = 5;
 
 /// give the container runtimes of one machine a network without any agent
@@ -70,6 +71,10 @@ pub fn run(call: &mut Call<'_>, options: &Init) -> Result<Outcome, Exit> {
     let text = configuration(&settings, &host.subnets, mtu);
     let mut applier = Applier::new(options.dry_run);
     reconcile::plugin::install(&settings, &mut applier);
+    let podman = has("podman").then(podman_version).flatten();
+    if podman.is_some_and(|version| version >= WITHOUT_CNI) {
+        reconcile::plugin::install_for_netavark(&settings, &mut applier);
+    }
     write(&settings.cni.config, &text, &mut applier);
     let mut problems = applier.failures().to_vec();
     if problems.is_empty() && !options.dry_run {
@@ -77,7 +82,7 @@ pub fn run(call: &mut Call<'_>, options: &Init) -> Result<Outcome, Exit> {
     }
     let changes = if options.dry_run { applier.lines() } else { applier.changes() };
     let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
-    let next = next(&settings.cni.name);
+    let next = next(&settings.cni.name, podman);
     let mut lines = match changes.is_empty() {
         true => vec!["everything is in place".to_owned()],
         false => changes.clone(),
@@ -158,12 +163,7 @@ fn unseen(settings: &Settings) -> Vec<Problem> {
 }
 
 /// What to type, for each runtime that this machine has.
-fn next(network: &str) -> Vec<String> {
-    let has = |program: &str| {
-        ["/usr/local/bin", "/usr/bin", "/usr/sbin"]
-            .iter()
-            .any(|dir| Path::new(dir).join(program).exists())
-    };
+fn next(network: &str, podman: Option<u32>) -> Vec<String> {
     let mut lines = Vec::new();
     if has("containerd") || has("crio") {
         lines.push("containerd and CRI-O: new pods have the network".to_owned());
@@ -172,12 +172,17 @@ fn next(network: &str) -> Vec<String> {
         lines.push(format!("nerdctl: nerdctl run --network {network} IMAGE"));
     }
     if has("podman") {
-        lines.push(of_podman(network, podman_version()));
+        lines.push(of_podman(network, podman));
     }
     if lines.is_empty() {
         lines.push("there is no containerd, CRI-O, nerdctl or podman here yet".to_owned());
     }
     lines
+}
+
+fn has(program: &str) -> bool {
+    let folders = ["/usr/local/bin", "/usr/bin", "/usr/sbin"];
+    folders.iter().any(|folder| Path::new(folder).join(program).exists())
 }
 
 fn podman_version() -> Option<u32> {
@@ -189,7 +194,7 @@ fn podman_version() -> Option<u32> {
 fn of_podman(network: &str, version: Option<u32>) -> String {
     match version {
         Some(version) if version >= WITHOUT_CNI => format!(
-            "podman {version} has no CNI any more, netavark alone: its containers cannot have this network"
+            "podman {version}: podman network create --driver {DRIVER} {network} (once), podman run --network {network} IMAGE"
         ),
         _ => format!(
             "podman: with network_backend = \"cni\" below [network] in /etc/containers/containers.conf: \
@@ -203,12 +208,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn podman_without_cni_is_not_promised_a_network() {
+    fn podman_without_cni_gets_a_network_of_netavark() {
         for version in [Some(4), Some(3), None] {
             assert!(of_podman("pods", version).contains("podman run --network pods"));
         }
         for version in [5, 6] {
-            assert!(of_podman("pods", Some(version)).contains("cannot have this network"));
+            let line = of_podman("pods", Some(version));
+            assert!(line.contains("network create --driver humanz pods"), "{line}");
         }
     }
 }

@@ -7,6 +7,7 @@
 //! chained     the same after another plugin: the requested settings on its interface
 //! check       observe ─▶ plan::pod::differences: there must be none
 //! del, gc     remove what bears our mark, and go on after a failure
+//! netavark    podman 5 has no CNI: its call becomes one of CNI, the reply one of netavark's
 //! panic       a bug of humanz: an error object all the same
 //! ```
 //!
@@ -31,6 +32,7 @@ mod invocation;
 mod log;
 pub mod loopback;
 mod masquerade;
+pub mod netavark;
 mod netns;
 mod network;
 mod panic;
@@ -45,11 +47,15 @@ mod vlans;
 mod wait_oper_up;
 
 pub use invocation::Streams;
-pub use panic::install_hook as install_panic_hook;
 
 use std::ffi::OsString;
 
 use crate::cni::request::{Request, Role};
+
+/// Answers a panic of any thread as runtimes read it.
+pub fn install_panic_hook() {
+    panic::install_hook(failure::answer);
+}
 
 /// Serves one call of the pod network's plugin, called by `name`; gives the exit code.
 ///

@@ -1,7 +1,7 @@
 //! A panic during a call: answered, logged and counted like any failure, and the process ends. What
 //! an ADD had begun is left to the DEL that follows, as after SIGKILL.
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::Mutex;
 use std::time::{Instant, SystemTime};
 
@@ -9,7 +9,6 @@ use crate::cni::error::{CniError, RefusedRequest};
 use crate::cni::version::Version;
 use crate::os::process;
 use crate::plugin::call_log::CallLog;
-use crate::plugin::failure::answer;
 
 /// The call that is being served.
 static CALL: Mutex<Option<(Version, CallLog)>> = Mutex::new(None);
@@ -21,8 +20,8 @@ pub fn set_call(version: Version, log: &CallLog) {
     }
 }
 
-/// Answers a panic of any thread, and ends the process.
-pub fn install_hook() {
+/// Answers a panic of any thread with `answer`, and ends the process.
+pub fn install_hook(answer: fn(&mut dyn Write, &RefusedRequest)) {
     let started = Instant::now();
     process::exit_on_panic(move |text| {
         let call = CALL.try_lock().ok().and_then(|mut call| call.take());
@@ -47,6 +46,7 @@ mod tests {
 
     use super::*;
     use crate::cni::request::Role;
+    use crate::plugin::failure;
     use crate::plugin::invocation::{self, Streams};
 
     /// Set to the folder of the log in the process that the test below starts.
@@ -56,7 +56,7 @@ mod tests {
     #[ignore = "started by the next test"]
     fn a_call_that_panics() {
         let Some(folder) = std::env::var_os(FOLDER) else { return };
-        install_hook();
+        install_hook(failure::answer);
         let folder = folder.into_string().unwrap();
         let conf = json!({
             "cniVersion": "0.4.0", "name": "n", "subnet": "10.1.2.0/24",

@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile;
-use crate::agent::reconcile::plugin::COPY;
+use crate::agent::reconcile::plugin::{COPY, netavark_links};
 use crate::agent::{encryption_key, history, sysctl_record};
 use crate::inspect::{last_policies, last_settings, port_profiles};
 use crate::ipam::{Store, calls};
@@ -51,7 +51,13 @@ pub fn plugin(settings: &Settings, applier: &mut Applier) {
     for path in files_in(directory, applier).iter().filter(|path| leads_to_copy(path)) {
         file("link", path, applier);
     }
-    file("plugin", &directory.join(COPY), applier);
+    let copy = directory.join(COPY);
+    let leads_there = |path: &&PathBuf| fs::read_link(path).is_ok_and(|target| target == copy);
+    for path in netavark_links().iter().filter(leads_there) {
+        file("link", path, applier);
+        path.parent().into_iter().for_each(|folder| empty(folder, applier));
+    }
+    file("plugin", &copy, applier);
 }
 
 /// The pods' addresses of every network.

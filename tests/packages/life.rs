@@ -50,6 +50,8 @@ fn an_installation_starts_nothing_and_keeps_what_the_operator_wrote() {
     assert_eq!(machine.host.run("systemctl is-enabled humanz-agent").stdout, "disabled\n");
     assert_eq!(machine.shows("ActiveState"), "inactive");
     assert_eq!(machine.ok("dpkg --verify humanz"), "");
+    // Where podman 5 looks for it.
+    assert!(machine.ok("/usr/libexec/netavark/humanz info").contains("api_version"));
     machine.ok("logrotate --debug /etc/logrotate.d/humanz");
     configure(&machine);
     let mine = machine.host.read("/etc/humanz/agent.env");

@@ -7,6 +7,7 @@ use humanz_test_support as support;
 
 mod configurations;
 mod loopback;
+mod netavark;
 mod roles;
 mod variables;
 

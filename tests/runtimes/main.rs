@@ -9,6 +9,7 @@ mod client;
 mod containerd;
 mod cri;
 mod podman;
+mod podman5;
 mod scene;
 use humanz_test_support as support;
 

@@ -17,6 +17,24 @@ pub const COPY: &str = "humanz-agent";
 /// The plugin that containerd runs for the loopback interface.
 const LOOPBACK: &str = "loopback";
 
+/// Where podman looks for plugins of netavark, in this order, unless its `netavark_plugin_dirs` says otherwise.
+///
+/// Source: containers.conf(5).
+const NETAVARK: [&str; 4] = [
+    "/usr/local/libexec/netavark",
+    "/usr/libexec/netavark",
+    "/usr/local/lib/netavark",
+    "/usr/lib/netavark",
+];
+
+/// The name of the driver for podman. Packages put a link of this name to their executable in place.
+pub const DRIVER: &str = "humanz";
+
+/// Where a link for netavark may be.
+pub fn netavark_links() -> [PathBuf; 4] {
+    NETAVARK.map(|folder| Path::new(folder).join(DRIVER))
+}
+
 /// The files that are kept: the copy, and its names.
 pub fn files(settings: &Settings) -> [PathBuf; 3] {
     let plugin = &settings.cni.plugin;
@@ -42,6 +60,18 @@ pub fn install(settings: &Settings, applier: &mut Applier) -> bool {
         link(&loopback, applier);
     }
     applier.failures().len() == before
+}
+
+/// Lets podman's netavark find the plugin, unless it does already.
+pub fn install_for_netavark(settings: &Settings, applier: &mut Applier) {
+    let links = netavark_links();
+    if links.iter().any(|link| link.exists()) {
+        return;
+    }
+    let ([copy, ..], [link, ..]) = (files(settings), links);
+    let line =
+        Line::added(Object::PluginLink(link.clone())).with(format!(" -> {}", copy.display()));
+    applier.apply(&line, || files::replace_link(&copy, &link));
 }
 
 fn link(path: &Path, applier: &mut Applier) {

@@ -1,6 +1,7 @@
 //! The network configuration on stdin, including the parts that a pod's owner controls.
 
-use humanz::cni::env::{Environment, Netns, Operation};
+use humanz::cni::env::{Environment, Netns, Operation, Verb};
+use humanz::cni::netavark::{self, ContainerCall, HostNetwork};
 use humanz::cni::request::Role;
 use humanz::cni::version::SUPPORTED;
 use humanz::cni::{Attachment, CniResult, NetConf, Request, Version};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 
 /// Any bytes as the configuration of every command.
 pub fn config(data: &[u8]) {
+    netavark(data);
     let attachment = || Attachment {
         container_id: "c1".parse().expect("a container id"),
         ifname: "eth0".parse().expect("a name"),
@@ -33,6 +35,30 @@ pub fn config(data: &[u8]) {
                 assert!(answer["code"].as_u64().is_some_and(|code| code > 0), "{answer}");
                 let about_the_frame = [1, 4, 5, 6, 7].contains(&refused.error.code);
                 assert!(!detaches || about_the_frame, "DEL is refused: {answer}");
+            }
+        }
+    }
+}
+
+/// Any bytes as what netavark writes, and as the configuration that it is about.
+fn netavark(data: &[u8]) {
+    let known = r#"{"name":"n","type":"humanz","subnet":"10.244.1.0/24"}"#;
+    let text = String::from_utf8_lossy(data);
+    for text in [known, text.as_ref()] {
+        let Ok(Some(network)) = HostNetwork::read("x".as_ref(), text, "humanz") else { continue };
+        for verb in [Verb::Add, Verb::Del] {
+            let Ok(call) = ContainerCall::parse(data, verb, "/run/netns/a") else { continue };
+            let Ok(Some(environment)) = Environment::parse(|name| call.variable(name)) else {
+                continue;
+            };
+            let request = Request::parse(Role::Network, environment, &call.stdin(&network));
+            request.iter().for_each(used);
+        }
+        if let Ok(document) = netavark::document(data) {
+            assert!(netavark::translated(&document).is_object());
+            match netavark::created(document, &network) {
+                Ok(made) => assert_eq!(made["ipam_options"]["driver"], "none"),
+                Err(error) => assert!([2, 7].contains(&error.code), "{error}"),
             }
         }
     }
