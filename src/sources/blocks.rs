@@ -161,9 +161,7 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
                         self.session.change(&change.key, created, watch.revision);
                     }
                 }
-                changed = self.inputs.changed() => {
-                    changed.map_err(|_| EtcdError::Refused("the agent has ended".to_owned()))?;
-                }
+                Ok(()) = self.inputs.changed() => {}
                 () = sleep(AGAIN), if !is_done => {}
                 _ = keep.tick() => drop(self.keep()),
             }

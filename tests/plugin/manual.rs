@@ -8,7 +8,9 @@ use crate::support::plugin_host::PluginHost;
 #[test]
 fn the_examples_of_the_manual_are_networks() {
     let examples = examples("humanz.5");
-    let [shown] = &examples[..] else { panic!("{examples:?}") };
+    // What podman is called with has a test of its own (tests/runtimes/podman5.rs).
+    let [podman, shown] = &examples[..] else { panic!("{examples:?}") };
+    assert!(podman.starts_with("# podman network create --driver humanz "), "{podman}");
     let networks: Vec<Network> = shown.split("\n\n").map(Network::parse).collect();
     let names: Vec<&str> = networks.iter().map(|network| network.name.as_str()).collect();
     assert_eq!(names, ["pods", "theirs"]);
