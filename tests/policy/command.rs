@@ -165,3 +165,17 @@ NetworkPolicy shop/db (tier policy)
     let (text, code) = policy(folder.path(), "show none -f cluster.json");
     assert!(code == 2 && text.contains("there is no policy none"), "{code} {text}");
 }
+
+#[test]
+fn diff_does_not_say_that_nothing_changes_where_it_compares_nothing() {
+    let folder = folder();
+    for (words, why) in [
+        ("diff -f policy.yaml", "nothing to compare with: --new FILE"),
+        ("diff -f cluster.json -f policy.yaml", "nothing to compare with: --new FILE"),
+        ("diff --new policy.yaml", "no pods to compare for: -f FILE"),
+        ("diff -f policy.yaml --new policy.yaml --json", "no pods to compare for: -f FILE"),
+    ] {
+        let (text, code) = policy(folder.path(), words);
+        assert!(text.contains(why) && code == 2, "{words}: {code} {text}");
+    }
+}

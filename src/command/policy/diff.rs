@@ -58,11 +58,21 @@ struct ChangedConnection {
 /// # Errors
 /// A file that is not understood, or more pods and ports than can be tried.
 pub fn run(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
+    if options.new.is_empty() {
+        let why = "nothing to compare with: --new FILE has the changed objects, -f FILE those of the cluster";
+        return Err(Exit::new(exit::SETTINGS, why));
+    }
     let old = files::read(&options.file)?;
     let changed = files::read(&options.new)?;
     let new = replaced(old.clone(), changed.clone());
     let before = documents::read(&old, options.free_groups).isolated();
     let after = documents::read(&new, options.free_groups).isolated();
+    let has_pods = !after.endpoints.pods.is_empty();
+    if !has_pods && !options.live {
+        let why = "no pods to compare for: -f FILE with the pods of the cluster (kubectl get pods -A -o json), or --live \
+                   for the connections of this host";
+        return Err(Exit::new(exit::SETTINGS, why));
+    }
     let changes = changes(&before, &after)?;
     let affected = match options.live {
         true => Some(Live::look(call)?.affected(&changed, &before, &after)?),
@@ -74,7 +84,7 @@ pub fn run(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
         let now = if change.allowed { "+ allowed, was denied" } else { "- denied, was allowed" };
         text += &format!("{now}: {source} -> {destination} {service}: {rule}\n");
     }
-    if changes.is_empty() {
+    if changes.is_empty() && has_pods {
         text += "no connection between these pods changes\n";
     }
     text.extend(affected.iter().map(Affected::text));
