@@ -36,7 +36,7 @@ function pairs(m, slow) {
 // Hosts that this one reaches through a tunnel, and what that is.
 function tunnelled() {
   const peers = (status && status.peers) || [];
-  const tunnel = (peer) => peer.paths.find((path) => path !== null && path !== "direct");
+  const tunnel = (peer) => (peer.paths || []).find((path) => path !== null && path !== "direct");
   return new Map(peers.filter(tunnel).map((peer) => [peer.name, tunnel(peer)]));
 }
 

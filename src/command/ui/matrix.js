@@ -4,8 +4,8 @@
 const GRID = 40;
 
 function label(fault) {
-  if (fault.bytes !== null) return "≥" + fault.bytes;
-  return fault.family === null ? "silent" : "no " + fault.family;
+  if (fault.bytes) return "≥" + fault.bytes;
+  return fault.family ? "no " + fault.family : "silent";
 }
 
 function millis(seconds) {
@@ -21,7 +21,7 @@ function cell(row, to, slow) {
   if (row.host === to) return ["", "self", ""];
   const fault = row.faults.find((fault) => fault.host === to);
   const took = Object.hasOwn(row.seconds, to) ? row.seconds[to] : undefined;
-  if (fault) return [label(fault), fault.bytes !== null ? "odd" : "lost", fault.what];
+  if (fault) return [label(fault), fault.bytes ? "odd" : "lost", fault.what];
   if (took === undefined) return ["–", "unknown", row.more_faults ? "not reported" : "not asked yet"];
   return [millis(took), took > slow ? "odd" : "well", (took * 1000).toFixed(3) + " ms"];
 }

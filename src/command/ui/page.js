@@ -86,7 +86,7 @@ function matrix(s) {
     const bad = lost(peer);
     return peer.subnets.map((subnet, at) => {
       const way = (peer.via || [])[at];
-      const kind = bad.includes(subnet) ? "none" : peer.paths[at] === "direct" ? "direct" : "tunnel";
+      const kind = bad.includes(subnet) ? "none" : ["tunnel", "encrypted"].includes((peer.paths || [])[at]) ? "tunnel" : "direct";
       const square = make("span", null, "square " + kind + (peer.alive ? "" : " silent"));
       const details = [way || "no way", ...(peer.fault ? [peer.fault] : []), ...(peer.alive ? [] : ["its agent is silent"])];
       square.title = peer.name + " " + subnet + ": " + details.join("; ");
