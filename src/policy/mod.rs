@@ -4,6 +4,7 @@
 //! the first match decides. Everything that a pod, a peer or a port can be is a value of this room.
 
 pub mod ask;
+pub mod change;
 pub mod compile;
 pub mod described;
 pub mod drops;

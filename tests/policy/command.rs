@@ -170,9 +170,10 @@ NetworkPolicy shop/db (tier policy)
 fn diff_does_not_say_that_nothing_changes_where_it_compares_nothing() {
     let folder = folder();
     for (words, why) in [
-        ("diff -f policy.yaml", "nothing to compare with: --new FILE"),
-        ("diff -f cluster.json -f policy.yaml", "nothing to compare with: --new FILE"),
-        ("diff --new policy.yaml", "no pods to compare for: -f FILE"),
+        ("diff", "which objects changed? -f FILE"),
+        ("diff -f policy.yaml", "without this host's policies: -f FILE"),
+        ("diff -f cluster.json -f policy.yaml", "without this host's policies: -f FILE"),
+        ("diff --new policy.yaml", "without this host's policies: -f FILE"),
         ("diff -f policy.yaml --new policy.yaml --json", "no pods to compare for: -f FILE"),
     ] {
         let (text, code) = policy(folder.path(), words);

@@ -12,7 +12,7 @@ use crate::{add, only_from};
 pub const FROM_ETCD: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("POLICY", "on")];
 
 /// An object of humanz in the tenant `default`.
-fn own(kind: &str, name: &str, spec: Value) -> Value {
+pub fn own(kind: &str, name: &str, spec: Value) -> Value {
     json!({"apiVersion": "humanz.io/v1", "kind": kind,
         "metadata": {"tenant": "default", "name": name}, "spec": spec})
 }
@@ -29,12 +29,12 @@ pub fn apply(host: &Node, objects: &[Value]) {
 }
 
 /// A pod in `group`, if there is one.
-fn pod(host: &Node, name: &str, group: Option<&str>) -> Pod {
+pub fn pod(host: &Node, name: &str, group: Option<&str>) -> Pod {
     let word = group.map(|group| format!(";humanz.io/group={group}")).unwrap_or_default();
     add(host, name, &format!("{name}{word}"))
 }
 
-fn pings(from: &Pod, to: IpAddr) -> bool {
+pub fn pings(from: &Pod, to: IpAddr) -> bool {
     from.run(&format!("ping -n -c 1 -W 1 {to}")).stdout.contains(" 0% packet loss")
 }
 

@@ -134,7 +134,7 @@ fn policies_of_files_are_tried_in_place_of_those_that_hold() {
     host.write("/etc/new.json", &pod.to_string());
     let refused = asked.run("shop/web", "shop/db:5000", new);
     assert_eq!(refused.status.code(), Some(2), "{refused}");
-    assert!(refused.stderr.contains("take objects of kind Pod out of -f"), "{refused}");
+    assert!(refused.stderr.contains("-f: take \"Pod\" \"x\" of \"v1\" out"), "{refused}");
     agent.stop();
     let off = [STANDALONE, &[("POLICY", "off")]].concat();
     let off = Asked { host, settings: &off }.run("shop/web", "shop/db:5000", "");

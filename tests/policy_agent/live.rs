@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::etcd::{FROM_ETCD, apply, own, pings, pod};
 use crate::support::wait::patience;
-use crate::support::{Agent, Node, Place, Pod, soon};
+use crate::support::{Agent, Cluster, Node, Place, Pod, soon};
 use crate::{STANDALONE, add, alone, only_from, serve, write_policies};
 
 /// A connection over TCP, and its end in the server.
@@ -171,6 +172,137 @@ fn what_depends_on_pods_of_other_hosts_is_said_to_be_unknown_unless_files_have_t
     // Pods that change are not what it judges, and another user is refused.
     let refused = diff(host, pod("web").as_array().unwrap(), "");
     assert_eq!(refused.status.code(), Some(2), "{refused}");
-    assert!(refused.stderr.contains("take objects of kind Pod out"), "{refused}");
+    assert!(refused.stderr.contains("take \"Pod\" \"far\" of \"v1\" out"), "{refused}");
     agent.stop();
+}
+
+fn text(host: &Node, new: &[Value], settings: &[(&str, &str)]) -> crate::support::Ended {
+    host.write("/etc/new.json", &json!(new).to_string());
+    Agent::run(host, "policy diff -f /etc/new.json", settings)
+}
+
+fn lines<'a>(shown: &'a crate::support::Ended, sign: &str) -> Vec<&'a str> {
+    shown.stdout.lines().filter(|line| line.starts_with(sign)).collect()
+}
+
+#[test]
+fn changed_objects_alone_are_compared_with_what_holds_on_the_host() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    let agent = serve(host, &[]);
+    let none = text(host, &[only_from("db", &["web"])], STANDALONE);
+    assert!(none.stderr.contains("has no pods that policies know"), "{none}");
+    let [db, web, mon] = ["db", "web", "mon"].map(|name| add(host, name, name));
+    let mut session = Session::open(&web, "shop/web", &db, 5432, db.v4());
+    assert!(session.is_alive());
+
+    let same = text(host, &[only_from("db", &["web"])], STANDALONE);
+    assert!(same.succeeded() && same.stdout.starts_with("no connection from or to"), "{same}");
+    let shown = text(host, &[only_from("db", &["mon"])], STANDALONE);
+    assert_eq!(shown.status.code(), Some(1), "{shown}");
+    let all = "icmp type 8, tcp on other ports, udp on other ports";
+    let rule = "NetworkPolicy shop/db ingress default";
+    assert_eq!(
+        lines(&shown, "-"),
+        [format!("- denied, was allowed: shop/web -> shop/db {all}: {rule}")],
+        "{shown}"
+    );
+    assert_eq!(
+        lines(&shown, "+"),
+        [format!("+ allowed, was denied: shop/mon -> shop/db {all}: {rule}")],
+        "{shown}"
+    );
+    assert!(lines(&shown, "?").iter().all(|line| line.contains("ingress rule 0 matches")));
+    let cut = format!("  shop/web {}:{} -> shop/db", web.v4(), session.name.1);
+    assert!(shown.stdout.contains(&cut), "{shown}");
+    // The same by --new, and as the kernel judges it then.
+    let by_new = Agent::run(host, "policy diff --new /etc/new.json", STANDALONE);
+    assert_eq!(by_new.stdout, shown.stdout);
+    write_policies(host, &[only_from("db", &["mon"])]);
+    soon("the change holds", || !session.is_alive());
+    assert!(Session::open(&mon, "shop/mon", &db, 5433, db.v4()).is_alive());
+
+    // What is no policy, or cannot be understood.
+    for (object, why) in [
+        (json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}), "take \"Pod\""),
+        (json!({"apiVersion": "x/v1", "kind": "Moon"}), "take \"Moon\""),
+        (json!({"hello": 7}), "take \"\""),
+    ] {
+        let refused = text(host, &[object], STANDALONE);
+        assert_eq!(refused.status.code(), Some(2), "{refused}");
+        assert!(refused.stderr.contains(why), "{refused}");
+    }
+    let empty = text(host, &[], STANDALONE);
+    assert!(empty.status.code() == Some(2) && empty.stderr.contains("no objects in it"), "{empty}");
+    let mut bad = only_from("db", &["mon"]);
+    bad["spec"]["ingress"][0]["from"] = json!(7);
+    let closes = text(host, &[bad], STANDALONE);
+    assert_eq!(closes.status.code(), Some(1), "{closes}");
+    assert!(lines(&closes, "!")[0].contains("NetworkPolicy shop/db: spec.ingress"), "{closes}");
+    assert!(lines(&closes, "-")[0].contains("shop/mon -> shop/db"), "{closes}");
+    agent.stop();
+    // Without an agent, what held last; without policies, what to give instead.
+    let last = text(host, &[only_from("db", &["web"])], STANDALONE);
+    assert_eq!(last.status.code(), Some(1), "{last}");
+    assert!(last.stderr.contains("this is what held last"), "{last}");
+    let off = text(host, &[], &[STANDALONE, &[("POLICY", "off")]].concat());
+    assert_eq!(off.status.code(), Some(2), "{off}");
+    host.write("/etc/new.json", &json!([only_from("db", &["web"])]).to_string());
+    let off = [STANDALONE, &[("POLICY", "off")]].concat();
+    let off = Agent::run(host, "policy diff -f /etc/new.json", &off);
+    assert!(off.stderr.contains("policies are off") && off.stderr.contains("--new FILE"), "{off}");
+}
+
+#[test]
+fn changed_groups_of_etcd_are_compared_without_the_others() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let deny = |protocol: &str| {
+        let rule = json!({"direction": "in", "action": "deny", "protocol": protocol});
+        own("GroupPolicy", "no-ping", json!({"rules": [rule]}))
+    };
+    let group = |policies: &[&str]| own("Group", "web", json!({"policies": policies}));
+    apply(host, &[deny("icmp"), group(&["no-ping"]), own("Group", "free", json!({}))]);
+    let agents = cluster.start_agents(FROM_ETCD);
+    let [web, free] = ["web", "free"].map(|name| pod(host, name, Some(name)));
+    soon("the rule", || !pings(&free, web.v4()) && pings(&web, free.v4()));
+
+    let shown = text(host, &[deny("tcp")], FROM_ETCD);
+    assert_eq!(shown.status.code(), Some(1), "{shown}");
+    let from_pod = |line: &&str| line.contains("shop/free -> shop/web ");
+    let of_pod = |sign: &str| lines(&shown, sign).into_iter().filter(from_pod).collect::<Vec<_>>();
+    let rule = "policy default/no-ping ingress rule 0";
+    assert_eq!(
+        (of_pod("+"), of_pod("-")),
+        (
+            vec![&*format!(
+                "+ allowed, was denied: shop/free -> shop/web icmp of other types, icmp type 8, \
+                 icmpv6 of other types: {rule}"
+            )],
+            vec![&*format!(
+                "- denied, was allowed: shop/free -> shop/web tcp on other ports: {rule}"
+            )],
+        ),
+        "{shown}"
+    );
+    // A group with the policy that it has, one without, one more, and one that nobody knows.
+    assert!(text(host, &[group(&["no-ping"])], FROM_ETCD).succeeded());
+    let without = text(host, &[group(&[])], FROM_ETCD);
+    assert!(
+        lines(&without, "+").iter().any(|it| it.contains("shop/free -> shop/web icmp")),
+        "{without}"
+    );
+    let more = text(host, &[own("Group", "free", json!({"policies": ["no-ping"]}))], FROM_ETCD);
+    assert!(lines(&more, "-").iter().any(|it| it.contains("shop/web -> shop/free icmp")), "{more}");
+    let late = text(host, &[own("GroupPolicy", "late", json!({"rules": []}))], FROM_ETCD);
+    assert_eq!(late.status.code(), Some(1), "{late}");
+    assert!(lines(&late, "?")[0].contains("GroupPolicy default/late"), "{late}");
+    let unknown = text(host, &[group(&["late"])], FROM_ETCD);
+    assert_eq!(unknown.status.code(), Some(2), "{unknown}");
+    assert!(unknown.stderr.contains("policy export prints those in etcd"), "{unknown}");
+    // As it was said, so it is.
+    apply(host, &[deny("tcp")]);
+    soon("the change holds", || pings(&free, web.v4()));
+    agents.iter().for_each(Agent::stop);
 }

@@ -1,35 +1,49 @@
 //! `policy diff`: which connections between pods change verdict.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::objects::files;
+use crate::command::policy::diff_here;
+use crate::command::policy::here::HostPolicies;
 use crate::command::policy::live::{Affected, Live};
+use crate::net::Family;
 use crate::net::gather::Gather;
-use crate::net::{Family, Protocol};
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::{
-    Endpoint, Endpoints, Judgement, PolicyPeer, Reason, Rules, Selector, Service, Transport, Tuple,
-    evaluate,
+    Endpoint, Endpoints, Judgement, NamedPort, Reason, Rule, Transport, Tuple, change, evaluate,
 };
 use crate::settings::exit::{self, Exit};
 
-/// list the pairs of pods between which a change of policies allows or denies something; pods of one
-/// namespace that no policy tells apart are shown as one. Tries every port that a rule has, and one that
-/// none has
+/// list the pairs of pods between which changed policies allow or deny something. With one file (-f or --new):
+/// against what holds on this host, for its pods and whatever their rules tell apart elsewhere, and the connections
+/// here that the change would cut. With -f CLUSTER --new CHANGED: for the pods in these files. Pods of one namespace
+/// that no policy tells apart are shown as one. Tries every port that a rule has, and one that none has
 #[derive(FromArgs, ArgsInfo, Debug)]
-#[argh(subcommand, name = "diff")]
+#[argh(
+    subcommand,
+    name = "diff",
+    example = "{command_name} -f new.yaml",
+    example = "{command_name} -f cluster.json --new new.yaml",
+    error_code(0, "nothing would change"),
+    error_code(1, "something would change, or may, or something in the file is not understood"),
+    error_code(
+        2,
+        "there is nothing to compare: a file is not understood, policies are off, there are no pods"
+    ),
+    error_code(69, "this user may not use the agent's socket")
+)]
 pub struct Diff {
-    /// a file with the objects of the cluster, again for more; -: standard input
+    /// a file with changed objects, again for more; -: standard input. With --new the objects of the cluster
     #[argh(option, short = 'f')]
     file: Vec<String>,
     /// a file with changed objects: one of the same kind and name is replaced, another added
     #[argh(option)]
     new: Vec<String>,
-    /// name the connections that run on this host and would be cut, by what its agent and the kernel know
+    /// with -f and --new: also the connections that run on this host and would be cut
     #[argh(switch)]
     live: bool,
     /// let pods choose their group where their namespace has no rule
@@ -56,12 +70,21 @@ struct ChangedConnection {
 /// Answers.
 ///
 /// # Errors
-/// A file that is not understood, or more pods and ports than can be tried.
+/// A file that is not understood, nothing to compare with, or more pods and ports than can be tried.
 pub fn run(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
-    if options.new.is_empty() {
-        let why = "nothing to compare with: --new FILE has the changed objects, -f FILE those of the cluster";
-        return Err(Exit::new(exit::SETTINGS, why));
+    match (&*options.file, &*options.new) {
+        ([], []) => {
+            let why = "which objects changed? -f FILE compares them with what holds on this host; -f FILE with the \
+                       objects of the cluster and --new FILE compare files";
+            Err(Exit::new(exit::SETTINGS, why))
+        }
+        (changed, []) => diff_here::run(call, (changed, "-f"), options.json),
+        ([], changed) => diff_here::run(call, (changed, "--new"), options.json),
+        _ => of_files(call, options),
     }
+}
+
+fn of_files(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
     let old = files::read(&options.file)?;
     let changed = files::read(&options.new)?;
     let new = replaced(old.clone(), changed.clone());
@@ -75,7 +98,7 @@ pub fn run(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
     }
     let changes = changes(&before, &after)?;
     let affected = match options.live {
-        true => Some(Live::look(call)?.affected(&changed, &before, &after)?),
+        true => Some(affected(call, &changed, &after)?),
         false => None,
     };
     let mut text = files::faults(&after.problems);
@@ -103,6 +126,14 @@ pub fn run(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
     call.answer(options.json, fine, json, &text)
 }
 
+/// What the changed objects do to connections of this host, where files have pods of other hosts.
+fn affected(call: &mut Call<'_>, changed: &[Value], after: &Documents) -> Result<Affected, Exit> {
+    let host = HostPolicies::look(call)?;
+    let rules = host.changed((changed, "--new"))?.rules;
+    let (pods, members) = (host.view.endpoints(), host.members_then(&rules, &after.endpoints));
+    Ok(Live::look(&host)?.affected(&host.change(&rules, &members, &pods)))
+}
+
 /// `objects` with those of `new` in place of the ones with their kind and name.
 fn replaced(objects: Vec<Value>, new: Vec<Value>) -> Vec<Value> {
     let key = |object: &Value| {
@@ -116,12 +147,17 @@ fn replaced(objects: Vec<Value>, new: Vec<Value>) -> Vec<Value> {
 }
 
 fn changes(before: &Documents, after: &Documents) -> Result<Vec<ChangedConnection>, Exit> {
-    let alike = alike(&after.endpoints, [&before.rules, &after.rules]);
+    let rules: Vec<&Rule> = before.rules.iter().chain(after.rules.iter()).collect();
+    let alike: Vec<(&Endpoint, String)> = change::alike(&after.endpoints.pods, &rules)
+        .iter()
+        .map(|kind| (kind.first, kind.name()))
+        .collect();
     let endpoints = Endpoints {
         pods: alike.iter().map(|(pod, _)| (*pod).clone()).collect(),
         nodes: after.endpoints.nodes.clone(),
     };
-    let transports = transports(&before.rules, &after.rules, &endpoints);
+    let ports: Vec<&NamedPort> = endpoints.pods.iter().flat_map(|pod| &pod.ports).collect();
+    let transports = change::services(&rules, &ports);
     if alike.len() * alike.len() * transports.len() > LIMIT {
         let why = format!("{} kinds of pods, {} ports", alike.len(), transports.len());
         return Err(Exit::new(exit::SETTINGS, format!("{why}: too many to try; take fewer pods")));
@@ -150,76 +186,6 @@ fn changes(before: &Documents, after: &Documents) -> Result<Vec<ChangedConnectio
     Ok(changes)
 }
 
-/// One pod of each kind, with the name of all of its kind. Pods of one namespace are of one kind if no
-/// selector, network or named port of `rules` tells them apart.
-fn alike<'a>(endpoints: &'a Endpoints, rules: [&Rules; 2]) -> Vec<(&'a Endpoint, String)> {
-    let rules = || rules.into_iter().flat_map(|rules| rules.iter());
-    let subjects: BTreeSet<&Selector> = rules().map(|rule| &rule.subject).gather();
-    let peers: BTreeSet<&PolicyPeer> =
-        rules().flat_map(|rule| rule.peers.iter().flatten()).gather();
-    let mut kinds: BTreeMap<_, Vec<&Endpoint>> = BTreeMap::new();
-    for pod in &endpoints.pods {
-        let is_peer = |peer: &&PolicyPeer| match peer {
-            PolicyPeer::Selected(selector) => selector.matches_pod(pod),
-            PolicyPeer::Network { .. } => {
-                pod.addresses.iter().any(|address| peer.contains(*address))
-            }
-        };
-        let subject = subjects.iter().map(|selector| selector.matches_pod(pod));
-        let kind: Vec<bool> = subject.chain(peers.iter().map(is_peer)).collect();
-        kinds.entry((pod.namespace.name(), &pod.ports, kind)).or_default().push(pod);
-    }
-    let named = |pods: Vec<&'a Endpoint>| match pods.as_slice() {
-        [] => None,
-        [pod] => Some((*pod, pod.to_string())),
-        [pod, rest @ ..] => Some((*pod, format!("{pod} (and {} like it)", rest.len()))),
-    };
-    kinds.into_values().filter_map(named).collect()
-}
-
-/// What to try: the ends of each range, named ports of the pods, and what no rule has.
-fn transports(before: &Rules, after: &Rules, endpoints: &Endpoints) -> Vec<(String, Transport)> {
-    let mut transports = BTreeSet::from([
-        Transport::Icmp { kind: 8, code: 0 },
-        Transport::Port(Protocol::Tcp, u16::MAX),
-        Transport::Port(Protocol::Udp, u16::MAX),
-    ]);
-    let services =
-        before.iter().chain(after.iter()).flat_map(|rule| rule.services.iter().flatten());
-    for service in services.gather::<BTreeSet<&Service>>() {
-        match service {
-            Service::Ports(protocol, range) => {
-                transports.insert(Transport::Port(*protocol, range.first()));
-                transports.insert(Transport::Port(*protocol, range.last()));
-            }
-            Service::Named(_, name) => {
-                let ports = endpoints.pods.iter().flat_map(|pod| &pod.ports);
-                let ports = ports.filter(|port| port.name == *name);
-                transports.extend(ports.map(|port| Transport::Port(port.protocol, port.port)));
-            }
-            Service::Protocol(number) => match Protocol::of_number(*number) {
-                Some(protocol) => {
-                    transports.insert(Transport::Port(protocol, u16::MAX));
-                }
-                None => {
-                    transports.insert(Transport::Other(*number));
-                }
-            },
-            Service::Icmp { kind, code, .. } => {
-                let code = code.unwrap_or_default();
-                transports.insert(Transport::Icmp { kind: *kind, code });
-            }
-        }
-    }
-    let name = |transport: &Transport| match transport {
-        Transport::Port(protocol, u16::MAX) => format!("{protocol} on other ports"),
-        Transport::Port(protocol, port) => format!("{protocol}/{port}"),
-        Transport::Icmp { kind, .. } => format!("icmp type {kind}"),
-        Transport::Other(number) => format!("protocol {number}"),
-    };
-    transports.into_iter().map(|transport| (name(&transport), transport)).collect()
-}
-
 /// A connection of a family that both have, IPv4 if there is a choice.
 fn tuple(source: &Endpoint, destination: &Endpoint, transport: Transport) -> Option<Tuple> {
     Family::BOTH.into_iter().find_map(|family| {
@@ -227,11 +193,7 @@ fn tuple(source: &Endpoint, destination: &Endpoint, transport: Transport) -> Opt
             pod.addresses.iter().copied().find(|address| Family::of(*address) == family)
         };
         let (source, destination) = (of(source)?, of(destination)?);
-        let transport = match (transport, family) {
-            (Transport::Icmp { kind: 8, code }, Family::V6) => Transport::Icmp { kind: 128, code },
-            _ => transport,
-        };
-        Some(Tuple { source, destination, transport })
+        Some(Tuple { source, destination, transport: change::in_family(transport, family)? })
     })
 }
 

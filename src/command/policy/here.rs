@@ -3,30 +3,20 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
 use serde_json::Value;
 
 use crate::command::call::{Call, complain};
 use crate::command::policy::found;
 use crate::inspect::{Host, HostList};
 use crate::net::gather::Gather;
+use crate::net::node_name::NodeName;
+use crate::policy::change::{self, Replaced};
 use crate::policy::partial::Knowledge;
-use crate::policy::read::documents::Documents;
-use crate::policy::rule::{Origin, Tier};
+use crate::policy::running::RuleChange;
 use crate::policy::view::View;
-use crate::policy::{Endpoint, Members, PolicySnapshot, Rule, Rules, members};
+use crate::policy::{Endpoint, Endpoints, Members, PolicySnapshot, Rules, members};
 use crate::settings::exit::{self, Exit};
-
-/// Kinds that say which policies there are, and not what pods are like.
-const POLICIES: [&str; 6] = [
-    "NetworkPolicy",
-    "ClusterNetworkPolicy",
-    "AdminNetworkPolicy",
-    "BaselineAdminNetworkPolicy",
-    GROUP,
-    GROUP_POLICY,
-];
-const GROUP: &str = "Group";
-const GROUP_POLICY: &str = "GroupPolicy";
 
 /// What is known of policies on this host.
 pub struct HostPolicies {
@@ -72,60 +62,58 @@ impl HostPolicies {
     /// one that `new` was given with.
     ///
     /// # Errors
-    /// `new` changes more than policies, or groups of which the files do not have all.
-    pub fn changed(
-        &self,
-        (new, option): (&[Value], &str),
-        before: &Documents,
-        after: &Documents,
-    ) -> Result<Rules, Exit> {
-        let kinds: BTreeSet<&str> =
-            new.iter().filter_map(|object| object["kind"].as_str()).gather();
-        let refused = |why: String| Exit::new(exit::SETTINGS, why);
-        if let Some(kind) = kinds.iter().find(|kind| !POLICIES.contains(kind)) {
-            let why = "this host's pods are judged as they are now";
-            return Err(refused(format!("{why}: take objects of kind {kind} out of {option}")));
-        }
-        let changes_groups = kinds.contains(GROUP) || kinds.contains(GROUP_POLICY);
-        let files: BTreeSet<Origin> = before.rules.iter().map(|rule| rule.origin.object()).gather();
-        let is_missing = |rule: &&Rule| {
-            rule.tier == Tier::Group && changes_groups && !files.contains(&rule.origin.object())
-        };
-        if let Some(rule) = self.known.rules.iter().find(is_missing) {
-            let why = "groups are read together with their policies, and -f lacks";
-            let hint = "humanz-agent policy export prints those in etcd";
-            return Err(refused(format!("{why} {}: {hint}", rule.origin)));
-        }
-        let is_changed = |rule: &&Rule| match rule.tier {
-            Tier::Group => changes_groups,
-            _ => new.iter().any(|object| is_of(&rule.origin, object)),
-        };
-        let kept = self.known.rules.iter().filter(|rule| !is_changed(rule));
-        let added = after.rules.iter().filter(is_changed);
-        Ok(Rules::new(kept.chain(added).cloned().collect()))
+    /// `new` changes more than policies, or a group whose policies are not known.
+    pub fn changed(&self, (new, option): (&[Value], &str)) -> Result<Replaced, Exit> {
+        let refused = |why: String| Exit::new(exit::SETTINGS, format!("{option}: {why}"));
+        change::replaced(&self.known.rules, new).map_err(refused)
     }
 
-    /// With what the files say of selectors that no rule had: what they find on other hosts is not known
-    /// where the files have no pods.
-    pub fn members_then(&self, rules: &Rules, after: &Documents) -> Members {
+    /// `None`: no pod has `address`; else the other host whose pod may have it, where that is known.
+    pub fn pod_host(&self, address: IpAddr) -> Option<Option<&NodeName>> {
+        match self.host.peer(address) {
+            Some((name, _, Some(_))) => Some(Some(name)),
+            Some((_, _, None)) => None,
+            None => {
+                let pools = self.pools();
+                (pools.is_empty() || pools.iter().any(|it| it.contains(address))).then_some(None)
+            }
+        }
+    }
+
+    /// Where pods have their addresses; empty: that is not known.
+    pub fn pools(&self) -> Vec<IpNetwork> {
+        let settings = self.host.settings.pool_networks();
+        if settings.is_empty() {
+            return Vec::new();
+        }
+        let networks = self.known.networks.pools().map(|(pool, _)| pool);
+        settings.iter().copied().chain(networks).gather::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// With what `endpoints` of files say of selectors that no rule had: what they find on other hosts is not known
+    /// where there are none.
+    pub fn members_then(&self, rules: &Rules, endpoints: &Endpoints) -> Members {
         // Of a selector that is not among them, this host did not ask what it finds elsewhere.
         let mut members = self.known.members.clone();
-        if after.endpoints.pods.is_empty() {
+        if endpoints.pods.is_empty() {
             return members;
         }
         let mut wanted = members::peers(rules.iter());
         wanted.retain(|selector| !members.contains_key(selector));
-        members.extend(members::find(&wanted, &after.endpoints));
+        members.extend(members::find(&wanted, endpoints));
         members
     }
-}
 
-fn is_of(origin: &Origin, object: &Value) -> bool {
-    let metadata = &object["metadata"];
-    object["kind"] == origin.source.name()
-        && metadata["name"] == origin.name.as_str()
-        && origin
-            .namespace
-            .as_ref()
-            .is_none_or(|own| metadata["namespace"].as_str().unwrap_or("default") == own.as_str())
+    /// From the rules that hold to `rules`, with what is known of pods then.
+    pub fn change<'a>(
+        &'a self,
+        rules: &'a Rules,
+        members: &'a Members,
+        pods: &'a [Endpoint],
+    ) -> RuleChange<'a> {
+        RuleChange {
+            before: self.knowledge(&self.known.rules, &self.known.members, pods),
+            after: self.knowledge(rules, members, pods),
+        }
+    }
 }

@@ -6,11 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use crate::command::call::Call;
 use crate::command::policy::here::HostPolicies;
 use crate::net::Family;
 use crate::netlink::connections::{self, Connection};
-use crate::policy::read::documents::Documents;
 use crate::policy::running::{ConnectionOutcome, RuleChange};
 use crate::policy::{Direction, Rule, Tuple};
 use crate::settings::exit::Exit;
@@ -18,9 +16,9 @@ use crate::settings::exit::Exit;
 /// Lines of text for each list; JSON has all.
 const LINES: usize = 50;
 
-/// The host, with the connections that run.
-pub struct Live {
-    host: HostPolicies,
+/// The connections that run on a host.
+pub struct Live<'a> {
+    host: &'a HostPolicies,
     connections: Vec<Connection>,
 }
 
@@ -44,13 +42,12 @@ struct AffectedConnection {
     rule: String,
 }
 
-impl Live {
-    /// Looks at this host.
+impl<'a> Live<'a> {
+    /// Lists the connections of `host`.
     ///
     /// # Errors
-    /// Policies are off, or this user may not ask agent and kernel.
-    pub fn look(call: &mut Call<'_>) -> Result<Live, Exit> {
-        let host = HostPolicies::look(call)?;
+    /// This user may not ask the kernel.
+    pub fn look(host: &'a HostPolicies) -> Result<Live<'a>, Exit> {
         let mut all = Vec::new();
         for family in Family::BOTH {
             all.extend(connections::of_family(family, |_| true).context("list connections")?);
@@ -58,24 +55,8 @@ impl Live {
         Ok(Live { host, connections: all })
     }
 
-    /// What the objects `new` do to connections that run. `before` and `after` are those of files without
-    /// and with them: they tell of groups, and of pods of other hosts.
-    ///
-    /// # Errors
-    /// They change more than policies, or groups of which the files do not have all.
-    pub fn affected(
-        &self,
-        new: &[Value],
-        before: &Documents,
-        after: &Documents,
-    ) -> Result<Affected, Exit> {
-        let rules = self.host.changed((new, "--new"), before, after)?;
-        let pods = self.host.view.endpoints();
-        let then = self.host.members_then(&rules, after);
-        let change = RuleChange {
-            before: self.host.knowledge(&self.host.known.rules, &self.host.known.members, &pods),
-            after: self.host.knowledge(&rules, &then, &pods),
-        };
+    /// What `change` does to them.
+    pub fn affected(&self, change: &RuleChange<'_>) -> Affected {
         let mut affected = Affected::default();
         for connection in &self.connections {
             let Some(outcome) = change.outcome(connection) else { continue };
@@ -90,7 +71,7 @@ impl Live {
                 }
             }
         }
-        Ok(affected)
+        affected
     }
 
     fn named(

@@ -11,8 +11,8 @@ use crate::command::objects::files;
 use crate::command::policy::here::HostPolicies;
 use crate::command::policy::test::{Test, addresses, destination, tuples};
 use crate::net::node_name::NodeName;
+use crate::policy::change::Replaced;
 use crate::policy::partial::{Knowledge, PartialDecision};
-use crate::policy::read::documents;
 use crate::policy::view::{QuarantineReason, Quarantined};
 use crate::policy::{Decision, Direction, Reason, Rule, Tuple};
 use crate::settings::exit::Exit;
@@ -36,8 +36,7 @@ enum LiveEnd<'a> {
 pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
     let host = HostPolicies::look(call)?;
     let objects = files::read(&options.file)?;
-    let documents = documents::read(&objects, options.free_groups);
-    let rules = host.changed((&objects, "-f"), &documents, &documents)?;
+    let Replaced { rules, problems, .. } = host.changed((&objects, "-f"))?;
     let pods = host.view.endpoints();
     let quarantined = host.view.quarantined();
     let knowledge = host.knowledge(&rules, &host.known.members, &pods);
@@ -52,7 +51,7 @@ pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
         judged.iter().flat_map(|(_, ends)| ends).map(LiveEnd::allowed).collect();
     let allowed = all_allow(&all);
 
-    let mut text = files::faults(&documents.problems);
+    let mut text = files::faults(&problems);
     for (tuple, ends) in &judged {
         text += &judge.lines(tuple, ends);
     }
@@ -64,7 +63,7 @@ pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
     let json = json!({
         "allowed": allowed,
         "connections": judged.iter().map(|(tuple, ends)| object(tuple, ends)).collect::<Vec<_>>(),
-        "problems": documents.problems,
+        "problems": problems,
     });
     call.answer(options.json, allowed == Some(true), json, &text)
 }
@@ -124,18 +123,9 @@ impl<'a> LiveJudge<'a> {
 
     /// Pods of other hosts have addresses of the pools; where those are not known, any.
     fn elsewhere(&self, address: IpAddr) -> LiveEnd<'a> {
-        match self.host.host.peer(address) {
-            Some((name, _, Some(_))) => return LiveEnd::Elsewhere(Some(name)),
-            Some((_, _, None)) => return LiveEnd::NoPod,
-            None => {}
-        }
-        let settings = self.host.host.settings.pool_networks();
-        let networks = self.host.known.networks.pools().map(|(pool, _)| pool);
-        let mut pools = settings.iter().copied().chain(networks);
-        let is_known = settings.iter().next().is_some();
-        match is_known && !pools.any(|pool| pool.contains(address)) {
-            true => LiveEnd::NoPod,
-            false => LiveEnd::Elsewhere(None),
+        match self.host.pod_host(address) {
+            Some(host) => LiveEnd::Elsewhere(host),
+            None => LiveEnd::NoPod,
         }
     }
 

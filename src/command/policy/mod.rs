@@ -1,6 +1,7 @@
 //! `policy`: what policies decide, which hold, and those in etcd.
 
 mod diff;
+mod diff_here;
 pub mod found;
 mod from_contiv;
 mod here;
@@ -26,6 +27,7 @@ use crate::settings::exit::Exit;
     example = "kubectl get pods,namespaces,nodes,networkpolicies -A -o json > cluster.json",
     example = "{command_name} test -f cluster.json --from shop/web --to shop/db:5432",
     example = "{command_name} test -f cluster.json -f new.yaml --from shop/web --to 192.0.2.7",
+    example = "{command_name} diff -f new.yaml",
     example = "{command_name} diff -f cluster.json --new new.yaml",
     example = "{command_name} apply -f policies.yaml --dry-run",
     example = "{command_name} export > policies.json",

@@ -31,7 +31,7 @@ use crate::policy::read::{Parsed, policy};
 use crate::policy::rule::Rules;
 
 /// The `apiVersion` of humanz's own objects.
-const OWN: &str = "humanz.io/v1";
+pub const OWN: &str = "humanz.io/v1";
 
 /// What files say, together.
 #[derive(Clone, Debug, Default)]

@@ -1,0 +1,252 @@
+//! Pure. The connections of a host's pods whose verdict a change of rules changes, as far as the host can say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::net::Family;
+use crate::net::gather::Gather;
+use crate::policy::change::other_ends::{OtherEnd, Surroundings};
+use crate::policy::change::services::{PodKind, alike, in_family, services};
+use crate::policy::endpoint::{Endpoint, NamedPort};
+use crate::policy::members::{self, Members};
+use crate::policy::partial::{Knowledge, PartialDecision};
+use crate::policy::rule::{Direction, Origin, Rule, Rules};
+use crate::policy::running::RuleChange;
+use crate::policy::tuple::{Transport, Tuple};
+
+/// Conditions of rules that are looked at, at most: seconds.
+const LIMIT: usize = 300_000_000;
+
+/// A connection whose verdict changes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChangedVerdict {
+    pub source: String,
+    pub destination: String,
+    pub service: String,
+    /// After the change; `None`: it depends on whether the rule matches, which this host does not know.
+    pub allowed: Option<bool>,
+    /// The rule that denies, before or after.
+    pub rule: String,
+    /// The other end may be a pod of another host, which judges that end.
+    pub judged_elsewhere: bool,
+}
+
+/// There is more to try than in reasonable time can be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{pods} kinds of pods, {ends} kinds of other ends, {services} ports: too many to try; change fewer policies at once"
+)]
+pub struct TooMany {
+    pods: usize,
+    ends: usize,
+    services: usize,
+}
+
+/// What changes for the pods of `change`.
+///
+/// # Errors
+/// [`TooMany`].
+pub fn compare(
+    change: &RuleChange<'_>,
+    around: &Surroundings<'_>,
+) -> Result<BTreeSet<ChangedVerdict>, TooMany> {
+    let changed = changed_rules(change.before.rules, change.after.rules);
+    let is_concerned = |pod: &Endpoint| changed.iter().any(|it| it.subject.matches_pod(pod));
+    let all: Vec<&Rule> = change.before.rules.iter().chain(change.after.rules.iter()).collect();
+    let kinds = alike(change.after.pods, &all);
+    let concerned: Vec<&PodKind<'_>> = kinds.iter().filter(|it| is_concerned(it.first)).collect();
+    let is_relevant =
+        |rule: &&&Rule| concerned.iter().any(|pod| rule.subject.matches_pod(pod.first));
+    let relevant: Vec<&Rule> = all.iter().filter(is_relevant).copied().collect();
+    let comparison = VerdictComparison {
+        change,
+        narrow: [change.before.rules, change.after.rules].map(|rules| {
+            Rules::new(rules.iter().filter(|rule| is_relevant(&rule)).cloned().collect())
+        }),
+        outside: no_pods(change),
+        services: services(&relevant, &named_ports(change)),
+    };
+    let others = around.other_ends(&relevant);
+    let (pods, ends, services) =
+        (concerned.len(), kinds.len() + others.len(), comparison.services.len());
+    let conditions = [pods, ends, services, relevant.iter().map(|rule| conditions(rule)).sum()];
+    if conditions.into_iter().fold(1, usize::saturating_mul) > LIMIT {
+        return Err(TooMany { pods, ends, services });
+    }
+    let mut found = BTreeSet::new();
+    for pod in &concerned {
+        for direction in Direction::BOTH {
+            if changed
+                .iter()
+                .any(|it| it.direction == direction && it.subject.matches_pod(pod.first))
+            {
+                kinds.iter().for_each(|kind| comparison.with_pod(pod, kind, direction, &mut found));
+                others
+                    .iter()
+                    .for_each(|end| comparison.with_other(pod, end, direction, &mut found));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn conditions(rule: &Rule) -> usize {
+    1 + rule.peers.iter().flatten().count() + rule.services.iter().flatten().count()
+}
+
+/// Those of the objects that differ.
+fn changed_rules<'a>(before: &'a Rules, after: &'a Rules) -> Vec<&'a Rule> {
+    let mut objects: BTreeMap<Origin, [Vec<&Rule>; 2]> = BTreeMap::new();
+    for (at, rules) in [before, after].into_iter().enumerate() {
+        for rule in rules.iter() {
+            objects.entry(rule.origin.object()).or_default()[at].push(rule);
+        }
+    }
+    let differs = |[before, after]: &[Vec<&'a Rule>; 2]| before != after;
+    objects.into_values().filter(differs).flatten().flatten().collect()
+}
+
+/// What is no pod is none that a new rule finds.
+fn no_pods(change: &RuleChange<'_>) -> Members {
+    let mut members = change.after.members.clone();
+    for selector in members::peers(change.after.rules.iter()) {
+        members.entry(selector).or_default();
+    }
+    members
+}
+
+fn named_ports<'a>(change: &RuleChange<'a>) -> Vec<&'a NamedPort> {
+    let own = change.after.pods.iter().flat_map(|pod| &pod.ports);
+    let found = change.after.members.values().flat_map(|found| &**found);
+    own.chain(found.flat_map(|member| &member.ports)).gather::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// What stays the same for every connection.
+struct VerdictComparison<'a> {
+    change: &'a RuleChange<'a>,
+    /// Before and after, those that concern the pods for which anything changes.
+    narrow: [Rules; 2],
+    /// For what is no pod.
+    outside: Members,
+    services: Vec<(String, Transport)>,
+}
+
+/// One connection to judge.
+struct Tried<'a> {
+    tuple: Tuple,
+    direction: Direction,
+    /// Its ends that are pods of this host.
+    pods: &'a [Endpoint],
+    is_both: bool,
+    /// The other end may be a pod.
+    may_be_pod: bool,
+}
+
+impl VerdictComparison<'_> {
+    fn with_pod(
+        &self,
+        pod: &PodKind<'_>,
+        other: &PodKind<'_>,
+        direction: Direction,
+        found: &mut BTreeSet<ChangedVerdict>,
+    ) {
+        let is_same = std::ptr::eq(pod.first, other.first);
+        let Some(second) = (if is_same { other.second } else { Some(other.first) }) else { return };
+        let pods = [pod.first.clone(), second.clone()];
+        let names = (pod.name(), other.name());
+        self.try_all((&pods, &second.addresses, true), direction, names, true, found);
+    }
+
+    fn with_other(
+        &self,
+        pod: &PodKind<'_>,
+        other: &OtherEnd,
+        direction: Direction,
+        found: &mut BTreeSet<ChangedVerdict>,
+    ) {
+        let pods = [pod.first.clone()];
+        let names = (pod.name(), other.name.clone());
+        self.try_all((&pods, &other.addresses, false), direction, names, other.may_be_pod, found);
+    }
+
+    fn try_all(
+        &self,
+        (pods, peers, is_both): (&[Endpoint], &[IpAddr], bool),
+        direction: Direction,
+        (own, other): (String, String),
+        may_be_pod: bool,
+        found: &mut BTreeSet<ChangedVerdict>,
+    ) {
+        for family in Family::BOTH {
+            let of = |all: &[IpAddr]| all.iter().copied().find(|it| Family::of(*it) == family);
+            let Some((here, there)) = of(&pods[0].addresses).zip(of(peers)) else { continue };
+            let ((source, from), (destination, to)) = match direction {
+                Direction::Egress => ((here, &own), (there, &other)),
+                Direction::Ingress => ((there, &other), (here, &own)),
+            };
+            for (service, transport) in &self.services {
+                let Some(transport) = in_family(*transport, family) else { continue };
+                let tuple = Tuple { source, destination, transport };
+                let tried = Tried { tuple, direction, pods, is_both, may_be_pod };
+                let Some((allowed, rule)) = self.changed(&tried) else { continue };
+                found.insert(ChangedVerdict {
+                    source: from.clone(),
+                    destination: to.clone(),
+                    service: service.clone(),
+                    allowed,
+                    rule,
+                    judged_elsewhere: may_be_pod && !is_both,
+                });
+            }
+        }
+    }
+
+    /// What is said of the connection after the change, if that is not what was said before.
+    fn changed(&self, tried: &Tried<'_>) -> Option<(Option<bool>, String)> {
+        let near = [0, 1]
+            .map(|at| self.known(at, tried, &self.narrow[at]).end(&tried.tuple, tried.direction));
+        if near[0] == near[1] {
+            return None;
+        }
+        let rules = [self.change.before.rules, self.change.after.rules];
+        let far = match tried.direction {
+            Direction::Ingress => Direction::Egress,
+            Direction::Egress => Direction::Ingress,
+        };
+        let [before, after] = [0, 1].map(|at| {
+            let far =
+                tried.is_both.then(|| self.known(at, tried, rules[at]).end(&tried.tuple, far));
+            verdict([Some(&near[at]), far.as_ref()].into_iter().flatten())
+        });
+        match (before, after) {
+            ((Some(false), _), (Some(false), _)) | ((Some(true), _), (Some(true), _)) => None,
+            ((_, denied), (Some(true), _)) => Some((Some(true), denied)),
+            (_, after) => Some(after),
+        }
+    }
+
+    fn known<'b>(&'b self, at: usize, tried: &'b Tried<'_>, rules: &'b Rules) -> Knowledge<'b> {
+        let whole = if at == 0 { self.change.before } else { self.change.after };
+        let members = if tried.may_be_pod { whole.members } else { &self.outside };
+        Knowledge { rules, members, pods: tried.pods, ..whole }
+    }
+}
+
+/// What the ends say together, and the rule that denies or that it depends on.
+fn verdict<'a>(
+    ends: impl Iterator<Item = &'a PartialDecision<'a>> + Clone,
+) -> (Option<bool>, String) {
+    let denying = ends.clone().find_map(|end| match end {
+        PartialDecision::Known(decision) => decision.denying_rule(),
+        PartialDecision::DependsOn(_) => None,
+    });
+    let doubtful = ends.into_iter().find_map(|end| match end {
+        PartialDecision::DependsOn(rule) => Some(*rule),
+        PartialDecision::Known(_) => None,
+    });
+    match (denying, doubtful) {
+        (Some(rule), _) => (Some(false), rule.to_string()),
+        (None, Some(rule)) => (None, rule.to_string()),
+        (None, None) => (Some(true), String::new()),
+    }
+}
