@@ -1,7 +1,10 @@
 //! Carries out the changes of one reconcile, and records them and what failed.
 
 use std::fmt::{self, Display};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 
+use crate::inspect::pods::store_problem;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::files::FileError;
 use crate::plan::{Describe, Line};
@@ -20,6 +23,18 @@ pub struct Hint {
 impl Display for Hint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.why)
+    }
+}
+
+/// Context of an error of the IPAM store: what could not be inspected for it is an effect.
+#[derive(Debug)]
+pub struct StoreUnusable {
+    pub ipam_dir: PathBuf,
+}
+
+impl Display for StoreUnusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("use the IPAM store")
     }
 }
 
@@ -157,14 +172,32 @@ impl Applier {
         self.failures.push(problem);
     }
 
+    /// The IPAM store cannot be used: one problem, whatever needs it.
+    pub fn store_failed(&mut self, ipam_dir: &Path, error: &anyhow::Error) {
+        let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+        let is_denied = causes.any(|cause| cause.kind() == ErrorKind::PermissionDenied);
+        if !self.is_store_unusable() {
+            self.failed(store_problem(ipam_dir, format_args!("{error:#}"), is_denied));
+        }
+    }
+
+    /// What fails for this has its problem.
+    pub fn is_store_unusable(&self) -> bool {
+        let of_store = |kind| matches!(kind, ProblemKind::IpamStore | ProblemKind::StoresUnread);
+        self.failures.iter().any(|problem| of_store(problem.kind))
+    }
+
     /// `subject` could not be inspected, and nothing of it was changed.
     pub fn inspect_failed(&mut self, subject: Object, error: impl Display) {
         let what = format!("inspect {subject}: {error}");
         self.failed(Problem::new(ProblemKind::InspectFailed, subject, what).with_fix(RETRIED));
     }
 
-    /// As [`Applier::inspect_failed`], with the fix that `error` knows.
+    /// As [`Applier::inspect_failed`], with the fix that `error` knows, or what it is an effect of.
     pub fn inspection_failed(&mut self, subject: Object, error: &anyhow::Error) {
+        if let Some(StoreUnusable { ipam_dir }) = error.downcast_ref() {
+            return self.store_failed(ipam_dir, error);
+        }
         let what = format!("inspect {subject}: {error:#}");
         let problem = Problem::new(ProblemKind::InspectFailed, subject, what);
         self.failed(problem.with_fix(fix_of(error)));

@@ -3,27 +3,61 @@
 use serde_json::{Value, json};
 
 use crate::command::json::object;
-use crate::command::top::{counters, host_end};
-use crate::inspect::pods::{Life, entries, links, networks};
+use crate::command::top::{InterfaceCounters, counters, host_end};
+use crate::inspect::pods::{Life, PodAttachment, links, networks};
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
-/// `pods`: each as `ipam ls --json` has it, with `sent_bytes` and `received_bytes` (`null`: there is no such interface);
-/// `faults`: what is wrong with the stores.
+/// What the stores of this host have, and the kernel besides.
+pub struct LocalPods {
+    pub pods: Vec<LocalPod>,
+    /// What is wrong with the stores.
+    pub faults: Vec<String>,
+}
+
+/// One interface of a pod.
+pub struct LocalPod {
+    pub attachment: PodAttachment,
+    pub life: Life,
+    /// At the host's end; `None`: there is no such interface.
+    passed: Option<InterfaceCounters>,
+}
+
+/// Looks.
 ///
 /// # Errors
 /// The stores or the counters cannot be read.
-pub fn find(settings: &Settings) -> Result<Value, Exit> {
+pub fn find(settings: &Settings) -> Result<LocalPods, Exit> {
     let networks = networks(settings, None)?;
     let (links, counters) = (links()?, counters()?);
-    let pods = entries(&networks).map(|(network, entry)| {
-        let mut pod = object(entry, &network.name, Life::of(entry, &network.name, &links));
-        let passed = counters.get(&host_end(&network.name, entry));
-        pod["sent_bytes"] = json!(passed.map(|it| it.received_bytes));
-        pod["received_bytes"] = json!(passed.map(|it| it.sent_bytes));
+    let (mut pods, mut faults) = (Vec::new(), Vec::new());
+    for network in networks {
+        faults.extend(network.contents.faults);
+        pods.extend(network.contents.entries.into_iter().map(|entry| {
+            let life = Life::of(&entry, &network.name, &links);
+            let passed = counters.get(&host_end(&network.name, &entry)).copied();
+            let attachment = PodAttachment { network: network.name.clone(), entry };
+            LocalPod { attachment, life, passed }
+        }));
+    }
+    Ok(LocalPods { pods, faults })
+}
+
+impl LocalPods {
+    /// `pods`: each as `ipam ls --json` has it, with `sent_bytes` and `received_bytes` (`null`: there is no such
+    /// interface); `faults`.
+    pub fn json(&self) -> Value {
+        let pods: Vec<Value> = self.pods.iter().map(LocalPod::json).collect();
+        json!({ "pods": pods, "faults": self.faults })
+    }
+}
+
+impl LocalPod {
+    fn json(&self) -> Value {
+        let PodAttachment { network, entry } = &self.attachment;
+        let mut pod = object(entry, network, self.life);
+        pod["sent_bytes"] = json!(self.passed.map(|it| it.received_bytes));
+        pod["received_bytes"] = json!(self.passed.map(|it| it.sent_bytes));
         pod
-    });
-    let pods: Vec<Value> = pods.collect();
-    let faults = networks.iter().flat_map(|network| &network.contents.faults);
-    Ok(json!({ "pods": pods, "faults": faults.collect::<Vec<_>>() }))
+    }
 }

@@ -72,6 +72,7 @@ pub fn run(call: &mut Call<'_>, options: &TopPods) -> Result<Outcome, Exit> {
     std::thread::sleep(Duration::from_secs(options.seconds.into()));
     let (after, elapsed) = (counters()?, begun.elapsed());
     let (pods, unread) = pods::attachments(&settings);
+    let unread: Vec<String> = unread.into_iter().map(|exit| exit.why).collect();
     let mut traffic: Vec<PodTraffic<'_>> = pods
         .iter()
         .filter_map(|pod| {

@@ -55,7 +55,7 @@ pub struct Host {
     networks: OnceCell<ServedNetworks>,
     links: OnceCell<BTreeMap<u32, Link>>,
     addresses: OnceCell<Vec<Address>>,
-    attachments: OnceCell<(Vec<PodAttachment>, Vec<String>)>,
+    attachments: OnceCell<(Vec<PodAttachment>, Vec<Exit>)>,
     agent: OnceCell<Result<Value, String>>,
 }
 
@@ -187,11 +187,11 @@ impl Host {
     }
 
     /// Why some stores could not be read: [`Host::attachments`] lacks what is in these.
-    pub fn unread_stores(&self) -> &[String] {
+    pub fn unread_stores(&self) -> &[Exit] {
         &self.stores().1
     }
 
-    fn stores(&self) -> &(Vec<PodAttachment>, Vec<String>) {
+    fn stores(&self) -> &(Vec<PodAttachment>, Vec<Exit>) {
         self.attachments.get_or_init(|| pods::attachments(&self.settings))
     }
 

@@ -1,6 +1,7 @@
 //! The pods of this host: what the stores of all its networks have, and what of it is there.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs::{self, DirEntry};
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -13,8 +14,8 @@ use crate::cni::config::RangeConf;
 use crate::ipam::import::Sources;
 use crate::ipam::{RangeSet, Store, StoreContents, StoreEntry, StoreError};
 use crate::lease::records::HostPod;
-use crate::net::IfName;
 use crate::net::gather::Gather;
+use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::{identity, netns};
 use crate::plan::pod::LinkIdentity;
@@ -123,11 +124,11 @@ pub fn networks(settings: &Settings, of: Option<&str>) -> Result<Vec<StoreNetwor
 
 /// Every attachment of every network, and why some stores could not be read. Nothing is locked or
 /// changed.
-pub fn attachments(settings: &Settings) -> (Vec<PodAttachment>, Vec<String>) {
+pub fn attachments(settings: &Settings) -> (Vec<PodAttachment>, Vec<Exit>) {
     let (mut all, mut unread) = (Vec::new(), Vec::new());
     let names = names(&settings.cni.ipam_dir);
     for name in names.unwrap_or_else(|exit| {
-        unread.push(exit.why);
+        unread.push(exit);
         Vec::new()
     }) {
         match network(settings, name) {
@@ -137,7 +138,7 @@ pub fn attachments(settings: &Settings) -> (Vec<PodAttachment>, Vec<String>) {
                     .into_iter()
                     .map(|entry| PodAttachment { network: name.clone(), entry }),
             ),
-            Err(exit) => unread.push(exit.why),
+            Err(exit) => unread.push(exit),
         }
     }
     (all, unread)
@@ -157,6 +158,20 @@ pub fn refused(error: StoreError) -> Exit {
         }
         _ => anyhow::Error::from(error).into(),
     }
+}
+
+/// A store that cannot be used: no pod starts. Or nobody knows, where this user may not read it.
+pub fn store_problem(ipam_dir: &Path, why: impl Display, is_denied: bool) -> Problem {
+    let subject = Object::File("store", ipam_dir.to_owned());
+    if is_denied {
+        let what = format!("addresses and links of pods were not compared: {why}");
+        return Problem::new(ProblemKind::StoresUnread, subject, what).with_fix("run this as root");
+    }
+    let fix = format!(
+        "make IPAM_DIR ({}) a directory that root can read and write, on a disk without errors",
+        ipam_dir.display()
+    );
+    Problem::new(ProblemKind::IpamStore, subject, why.to_string()).with_fix(fix)
 }
 
 /// Every attachment, with its network.

@@ -76,6 +76,7 @@ kinds! {
     InvalidSetting: Error, "invalid-setting";
     SettingsFile: Warning, "settings";
     ReadDenied: Error, "read-denied";
+    IpamStore: Error, "ipam-store";
     InspectFailed: Error, "inspect-failed";
     // The machine.
     InterfaceDown: Error, "interface-down";

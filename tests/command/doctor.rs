@@ -6,7 +6,7 @@ use crate::support::certificates::{CLIENT, Certificates, Wanted};
 use crate::support::cluster::{Alone, Cluster};
 use crate::support::disk::EXECUTABLE;
 use crate::support::node::command;
-use crate::support::{Agent, Node, Place, Pod, eventually, soon};
+use crate::support::{Agent, Node, Place, Pod, eventually, local, soon};
 use crate::{object, run};
 
 const STANDALONE: &[(&str, &str)] =
@@ -164,32 +164,35 @@ fn in_a_pod_the_configuration_of_the_runtime_is_the_nodes() {
     assert!(!said.contains("/host/etc"), "{said}");
 }
 
-/// The system's words for an error are no advice.
+/// One cause is one problem, with its time and its fix; the system's words for an error are no advice.
 #[test]
-fn a_plain_file_in_place_of_the_ipam_directory_has_a_fix() {
-    let alone = Alone::new();
-    let host = &alone.host;
-    let agent = Agent::start(host, STANDALONE);
-    agent.wait_ready();
-    host.shell("rm -rf /run/humanz/ipam; touch /run/humanz/ipam").ok();
-    let check = |command: &str, list: &Value| {
-        let of_store = |problem: &&Value| {
-            let what = problem["what"].as_str().unwrap();
-            what.contains("Not a directory") || what.contains("/run/humanz/ipam")
-        };
-        let found: Vec<&Value> = list.as_array().unwrap().iter().filter(of_store).collect();
-        assert!(!found.is_empty(), "{command}: {list:#}");
-        for problem in found {
-            let fix = problem["fix"].as_str().unwrap_or_else(|| panic!("{command}: {problem:#}"));
-            assert!(!fix.contains("os error"), "{command}: {problem:#}");
-            assert!(fix.contains("directory"), "{command}: {problem:#}");
+fn a_plain_file_in_place_of_the_ipam_directory_is_one_problem() {
+    for policies in ["off", "on"] {
+        let alone = Alone::new();
+        let host = &alone.host;
+        host.shell("mkdir /etc/humanz && touch /etc/humanz/policy.yaml").ok();
+        let more = [("POLICY", policies), ("POLICY_FILE", "/etc/humanz/policy.yaml")];
+        let settings = [STANDALONE, &more, &[("RESYNC_INTERVAL", "1s")]].concat();
+        let agent = Agent::start(host, &settings);
+        agent.wait_ready();
+        host.shell("rm -rf /run/humanz/ipam; touch /run/humanz/ipam").ok();
+        local::status_when(host, "a problem", |status| local::has_problem(status, "ipam-store"));
+        // As the agent has it, and those that look themselves.
+        let doctor = found(host, "", &settings).1;
+        let status = object(&run(host, "status --json", &settings));
+        for found in [&doctor, &status, &local::status(host)] {
+            let problems = found["problems"].as_array().unwrap().iter();
+            let of_store = |problem: &&Value| problem.to_string().contains("/run/humanz/ipam");
+            let [problem] = problems.filter(of_store).collect::<Vec<_>>()[..] else {
+                panic!("one cause: {found:#}")
+            };
+            assert_eq!(problem["kind"], "ipam-store", "{found:#}");
+            assert!(problem["since"].is_string(), "{found:#}");
+            assert!(problem["fix"].as_str().unwrap().contains("a directory that"), "{found:#}");
         }
-    };
-    check("doctor", &found(host, "", STANDALONE).1["problems"]);
-    let status = object(&run(host, "status --json", STANDALONE));
-    check("status", &status["problems"]);
-    for fault in status["faults"].as_array().unwrap() {
-        assert!(fault["cure"].is_string(), "{fault:#}");
+        host.run("rm /run/humanz/ipam").ok();
+        local::status_when(host, "no problem", |now| !local::has_problem(now, "ipam-store"));
+        agent.stop();
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::Context;
 use nix::errno::Errno;
 
 use crate::agent::applier::{Applier, Hint};
-use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
+use crate::agent::reconcile::{Reconcile, store_unusable};
 use crate::inspect::pods;
 use crate::ipam::StoreEntry;
 use crate::net::gather::Gather;
@@ -62,7 +62,7 @@ fn leave_new(run: &Reconcile<'_>, ports: &mut Vec<SetPortUp>) -> anyhow::Result<
     let network = &run.settings.cni.name;
     let store = pods::store(run.settings, network).map_err(|exit| anyhow::anyhow!(exit.why))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let entries = store.contents().with_context(|| ipam_dir_hint(run.settings))?.entries;
+    let entries = store.contents().with_context(|| store_unusable(run.settings))?.entries;
     let old = entries.iter().filter(|entry| {
         Duration::from_secs(entry.time_secs).saturating_add(ATTACHING) < now || entry.time_secs == 0
     });

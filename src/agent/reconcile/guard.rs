@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use anyhow::Context;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Reconcile, ipam_dir_hint, sysctls};
+use crate::agent::reconcile::{Reconcile, store_unusable, sysctls};
 use crate::inspect::guards::{FoundGuards, Unread};
 use crate::inspect::{Kernel, pods};
 use crate::net::gather::Gather;
@@ -160,7 +160,7 @@ fn repair(
     let (settings, network) = (run.settings, run.settings.cni.name.as_str());
     let store = pods::store(settings, network).map_err(|exit| anyhow::anyhow!(exit.why))?;
     let found = match FoundGuards::observe(rtnl, nft, bridge, &store) {
-        Err(Unread::Store(error)) => return Err(error).with_context(|| ipam_dir_hint(settings)),
+        Err(Unread::Store(error)) => return Err(error).with_context(|| store_unusable(settings)),
         found => found?,
     };
     let links = &found.links;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
+use crate::agent::reconcile::{Reconcile, store_unusable};
 use crate::agent::trigger::Scope;
 use crate::inspect::{Kernel, host_ports};
 use crate::ipam::{PortClaim, PortClaims};
@@ -29,7 +29,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// would wait for it.
 pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Vec<Problem> {
     let Some(claims) = claims(run.settings, applier) else { return Vec::new() };
-    let held = claims.read().held().with_context(|| ipam_dir_hint(run.settings));
+    let held = claims.read().held().with_context(|| store_unusable(run.settings));
     let reserved = run.settings.reserved_ports();
     let pending = held.and_then(|held| {
         let held = allowed(held, &reserved);

@@ -22,6 +22,7 @@ mod port_queues;
 pub mod profiles;
 pub mod routes;
 pub mod shaper;
+pub mod store;
 pub mod sysctls;
 pub mod tunnel;
 pub mod tunnel_filter;
@@ -30,7 +31,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::applier::Hint;
+use crate::agent::applier::StoreUnusable;
 use crate::agent::own_writes::OwnWrites;
 use crate::agent::trigger::Scope;
 use crate::inspect::Kernel;
@@ -84,12 +85,6 @@ impl Reconcile<'_> {
 }
 
 /// Context of an error of the IPAM store.
-pub fn ipam_dir_hint(settings: &Settings) -> Hint {
-    let dir = settings.cni.ipam_dir.display();
-    Hint {
-        why: "read the IPAM store".to_owned(),
-        fix: format!(
-            "make IPAM_DIR ({dir}) a directory that root can read and write, on a disk without errors"
-        ),
-    }
+pub fn store_unusable(settings: &Settings) -> StoreUnusable {
+    StoreUnusable { ipam_dir: settings.cni.ipam_dir.clone() }
 }

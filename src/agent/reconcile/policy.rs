@@ -11,7 +11,7 @@ use anyhow::Context;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::policy::known_table::KnownTable;
-use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
+use crate::agent::reconcile::{Reconcile, store_unusable};
 use crate::agent::trigger::Scope;
 use crate::inspect::{Kernel, pods};
 use crate::ipam::ReadEntries;
@@ -134,7 +134,7 @@ fn read_pods(run: &Reconcile<'_>, cache: &mut CachedPolicy) -> anyhow::Result<()
         return Ok(());
     }
     let contents =
-        store.contents_after(&mut cache.entries).with_context(|| ipam_dir_hint(run.settings))?;
+        store.contents_after(&mut cache.entries).with_context(|| store_unusable(run.settings))?;
     let pods =
         Pods::of(network, &contents.entries, cache.pods.as_ref().unwrap_or(&Pods::default()));
     if cache.released.is_none() {
@@ -251,10 +251,13 @@ fn write_index(file: &Path, index: Option<&Index>, applier: &mut Applier) -> boo
         Some(text) => files::replace(file, &text, 0o600),
         None => files::remove(file),
     };
-    let failed = written.map_err(|error| {
-        applier.inspect_failed(Object::File("index of policies", file.to_owned()), error)
-    });
-    failed.is_ok()
+    if let Err(error) = &written
+        && !applier.is_store_unusable()
+    {
+        let index = Object::File("index of policies", file.to_owned());
+        applier.inspect_failed(index, error);
+    }
+    written.is_ok()
 }
 
 /// Removes the table.

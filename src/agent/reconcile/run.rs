@@ -51,6 +51,7 @@ pub fn run(
         own.set_pools(run.pools().collect());
         own.policies.store(run.settings.policy.is_some(), Ordering::Relaxed);
     }
+    reconcile::store::check(run, applier);
     if !close_gates(run, known, applier) {
         return None;
     }

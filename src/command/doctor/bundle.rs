@@ -180,7 +180,8 @@ fn sysctls(context: &DoctorContext<'_>) -> String {
 fn pods(context: &DoctorContext<'_>) -> String {
     let line = |pod: &PodAttachment| format!("{pod:?}\n");
     let mut text: String = context.host.attachments().iter().map(line).collect();
-    let unknown = context.host.unread_stores().iter().chain(&context.host.peers_unknown);
+    let unknown = context.host.unread_stores().iter().map(|exit| &exit.why);
+    let unknown = unknown.chain(&context.host.peers_unknown);
     text.extend(unknown.map(|line| {
         format!(
             "# {line}

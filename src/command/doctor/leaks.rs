@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::command::doctor::context::DoctorContext;
-use crate::inspect::pods::PodAttachment;
+use crate::inspect::pods::{PodAttachment, store_problem};
 use crate::inspect::pool_use::{addresses as in_use, scarce};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
 use crate::os::netns;
 use crate::plan::pod::{LinkIdentity, is_of_network};
+use crate::settings::exit;
 
 /// So many are written out.
 const SHOWN: usize = 5;
@@ -32,15 +33,9 @@ fn identity(attachment: &PodAttachment) -> LinkIdentity<'_> {
 
 /// Stores of which nobody knows what is in them.
 fn unread(context: &DoctorContext<'_>) -> Option<Problem> {
-    let unread = &context.host.unread_stores();
-    let what = format!("addresses and links of pods were not compared: {}", unread.first()?);
+    let why = context.host.unread_stores().first()?;
     let dir = &context.settings().cni.ipam_dir;
-    let fix = format!(
-        "run this as root; if it is root: make IPAM_DIR ({}) a directory on a disk without errors",
-        dir.display()
-    );
-    let subject = Object::File("store", dir.clone());
-    Some(Problem::new(ProblemKind::StoresUnread, subject, what).with_fix(fix))
+    Some(store_problem(dir, &why.why, why.code == exit::UNAVAILABLE))
 }
 
 /// Addresses of pods whose namespace is gone.

@@ -188,7 +188,8 @@ fn whole(text: &str, host: &Host) -> Result<(), Exit> {
     match host.unread_stores() {
         [] => Ok(()),
         unread => {
-            let why = format!("{text}: the pods of this host are not known: {}", unread.join("; "));
+            let why: Vec<&str> = unread.iter().map(|exit| exit.why.as_str()).collect();
+            let why = format!("{text}: the pods of this host are not known: {}", why.join("; "));
             Err(Exit::new(exit::UNAVAILABLE, why))
         }
     }

@@ -122,7 +122,7 @@ fn judged(
 /// This host has its pods whether its agent runs or not.
 fn own(settings: &Settings, cluster: &ClusterView, remarks: &mut Vec<String>) -> HostAnswer {
     let (found, unread) = attachments(settings);
-    remarks.extend(unread);
+    remarks.extend(unread.into_iter().map(|exit| exit.why));
     let everywhere = everywhere();
     let pods = found.iter().filter_map(|pod| PodAttachment::reported(pod, &everywhere));
     let mut pods: Vec<_> = pods.collect();

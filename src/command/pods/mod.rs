@@ -4,10 +4,9 @@ mod all;
 mod judged;
 
 use argh::{ArgsInfo, FromArgs};
-use serde_json::Value;
 
 use crate::command::call::{Call, Outcome};
-use crate::command::host_pods;
+use crate::command::host_pods::{self, LocalPod, LocalPods};
 use crate::command::table::{Cell, Style, Table, printable};
 use crate::settings::exit::Exit;
 
@@ -47,37 +46,27 @@ pub fn run(call: &mut Call<'_>, options: &PodsOptions) -> Result<Outcome, Exit> 
     }
     let settings = call.load_to_look()?.settings;
     let found = host_pods::find(&settings)?;
-    let fine = found["faults"].as_array().is_none_or(Vec::is_empty);
     let text = text(&found, call.style);
-    call.answer(options.json, fine, found, &text)
+    call.answer(options.json, found.faults.is_empty(), found.json(), &text)
 }
 
-fn text(found: &Value, style: Style) -> String {
-    let list = |key: &str| found[key].as_array().cloned().unwrap_or_default();
-    let mut pods = list("pods");
-    let name = |pod: &Value| {
-        let name = pod["pod"].as_str().or(pod["container"].as_str());
-        name.unwrap_or_default().to_owned()
-    };
-    pods.sort_by_key(name);
+fn text(found: &LocalPods, style: Style) -> String {
+    let mut pods: Vec<&LocalPod> = found.pods.iter().collect();
+    pods.sort_by_key(|pod| pod.attachment.name());
     let mut table = Table::new(&["POD", "ADDRESSES", "NETWORK", "STATE"]);
-    for pod in &pods {
-        let addresses = pod["addresses"].as_array().into_iter().flatten();
-        let addresses: Vec<&str> = addresses.filter_map(Value::as_str).collect();
-        let word = |key: &str| Cell::new(pod[key].as_str().unwrap_or_default());
+    for LocalPod { attachment, life, .. } in pods {
+        let addresses = attachment.entry.addresses.iter().map(ToString::to_string);
         table.row([
-            Cell::new(name(pod)),
-            Cell::new(addresses.join(",")),
-            word("network"),
-            word("state"),
+            Cell::new(attachment.name()),
+            Cell::new(addresses.collect::<Vec<_>>().join(",")),
+            Cell::new(&attachment.network),
+            Cell::new(life.word()),
         ]);
     }
     let mut text = match table.is_empty() {
         true => "no pod of humanz is attached here\n".to_owned(),
         false => table.render(style),
     };
-    let faults = list("faults");
-    let faults = faults.iter().filter_map(Value::as_str);
-    text.extend(faults.map(|fault| format!("! {}\n", printable(fault))));
+    text.extend(found.faults.iter().map(|fault| format!("! {}\n", printable(fault))));
     text
 }

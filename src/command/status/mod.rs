@@ -133,11 +133,14 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
     let subnets: Vec<ipnetwork::IpNetwork> = subnets.filter_map(|text| text.parse().ok()).collect();
     let store = || Object::File("store", settings.cni.ipam_dir.clone());
     let networks = pods::networks(settings, None).unwrap_or_else(|exit| {
-        let dir = settings.cni.ipam_dir.display();
-        let problem = Problem::new(ProblemKind::StoresUnread, store(), exit.why);
-        problems.push(problem.with_fix(format!(
-            "make IPAM_DIR ({dir}) a directory that root can read and write, on a disk without errors"
-        )));
+        let is_known = problems.iter().any(|problem| problem.kind == ProblemKind::IpamStore);
+        if !is_known {
+            problems.push(pods::store_problem(
+                &settings.cni.ipam_dir,
+                &exit.why,
+                exit.code == exit::UNAVAILABLE,
+            ));
+        }
         Vec::new()
     });
     let mut list = Vec::new();

@@ -68,7 +68,9 @@ pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
             Ok(_alone) => explain::value(&of_explain, words).map_err(|exit| exit.why),
             Err(_) => Err("something else is being explained: ask again".to_owned()),
         }),
-        pods: Arc::new(move || host_pods::find(&settings).map_err(|exit| exit.why)),
+        pods: Arc::new(move || {
+            host_pods::find(&settings).map(|it| it.json()).map_err(|exit| exit.why)
+        }),
     };
     serve(&place, sources, || call.line(&url).map(drop)).map(|never| match never {})
 }
