@@ -32,7 +32,7 @@ pub fn find(settings: &Settings) -> Result<LocalPods, Exit> {
     let (links, counters) = (links()?, counters()?);
     let (mut pods, mut faults) = (Vec::new(), Vec::new());
     for network in networks {
-        faults.extend(network.contents.faults);
+        faults.extend(network.contents.faults.into_iter().map(|fault| fault.what));
         pods.extend(network.contents.entries.into_iter().map(|entry| {
             let life = Life::of(&entry, &network.name, &links);
             let passed = counters.get(&host_end(&network.name, &entry)).copied();

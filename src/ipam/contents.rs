@@ -20,8 +20,17 @@ pub struct StoreContents {
     pub entries: Vec<StoreEntry>,
     /// Addresses that have a file.
     pub taken: BTreeSet<IpAddr>,
-    /// Files that are not entries, and why.
-    pub faults: Vec<String>,
+    /// Files that are not entries.
+    pub faults: Vec<StoreFault>,
+}
+
+/// A file that is not an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreFault {
+    /// Which file, and why not.
+    pub what: String,
+    /// When it was written.
+    pub since: Option<SystemTime>,
 }
 
 /// Files that were read, as far as a later change is certain to be seen in their versions.
@@ -73,7 +82,9 @@ impl Store {
                 Ok(entry) if !known.insert(attachment(entry)) => {}
                 Ok(entry) => contents.entries.push(entry.clone()),
                 Err(why) => {
-                    contents.faults.push(format!("{} is not an entry: {why}", path.display()))
+                    let what = format!("{} is not an entry: {why}", path.display());
+                    let since = fs::metadata(&path).and_then(|file| file.modified()).ok();
+                    contents.faults.push(StoreFault { what, since });
                 }
             }
             if let Some(version) = version {

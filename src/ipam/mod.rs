@@ -35,7 +35,7 @@ pub mod store;
 
 pub use claims::{ClaimsView, LockedClaims, PortClaim, PortClaims};
 pub use closed::Closed;
-pub use contents::{ReadEntries, StoreContents};
+pub use contents::{ReadEntries, StoreContents, StoreFault};
 pub use entry::{Owner, RequestedPorts, StoreEntry};
 pub use error::StoreError;
 

@@ -87,6 +87,11 @@ fn addresses_are_listed_with_their_pods() {
         listed.stdout.contains("! /run/humanz/ipam/humanz/10.244.1.200 is not an entry"),
         "{listed}"
     );
+    let status = object(&run(host, "status --json", SETTINGS));
+    let of_entry = |problem: &&Value| problem["kind"] == "quarantine";
+    let problem = status["problems"].as_array().unwrap().iter().find(of_entry);
+    let problem = problem.unwrap_or_else(|| panic!("{status:#}"));
+    assert!(problem["since"].is_string() && problem["fix"].is_string(), "{problem:#}");
 }
 
 #[test]

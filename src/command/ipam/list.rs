@@ -79,7 +79,7 @@ pub fn run(call: &mut Call<'_>, options: &ListAddresses) -> Result<Outcome, Exit
     }
     for network in &networks {
         all.extend(objects(network, &links));
-        faults.extend(network.contents.faults.iter().cloned());
+        faults.extend(network.contents.faults.iter().map(|fault| fault.what.clone()));
     }
     let mut text = if table.is_empty() {
         format!("no pod of humanz has an address here ({})\n", settings.cni.ipam_dir.display())

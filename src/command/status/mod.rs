@@ -20,6 +20,7 @@ use crate::command::table::Style;
 use crate::inspect::agent_socket;
 use crate::inspect::pods::{self, StoreNetwork};
 use crate::inspect::{Host, HostList};
+use crate::ipam::StoreFault;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::ownership;
@@ -146,9 +147,10 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
     let mut list = Vec::new();
     for network in &networks {
         let own = network.name == settings.cni.name;
-        for what in &network.contents.faults {
+        for StoreFault { what, since } in &network.contents.faults {
             let problem = Problem::new(ProblemKind::Quarantine, store(), what.as_str());
-            problems.push(problem.with_fix("the next ADD or DEL moves it into quarantine"));
+            let problem = problem.with_fix("the next ADD or DEL moves it into quarantine");
+            problems.push(Problem { since: *since, ..problem });
         }
         let entries = &network.contents.entries;
         list.push(PodNetwork {
