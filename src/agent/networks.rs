@@ -77,6 +77,12 @@ impl HostNetworks {
         self.heard = BlocksUpdate { is_read, ..update };
     }
 
+    /// etcd has said since the agent started which blocks this host has, or does not answer: what is on disk
+    /// holds then. Without blocks there is nothing to say.
+    pub fn is_confirmed(&self) -> bool {
+        self.heard.own.is_empty() || self.served.in_sync || self.heard.trouble.is_some()
+    }
+
     /// Blocks in which pods may start.
     pub fn open(&self) -> BTreeSet<IpNetwork> {
         let is_open = |block: &&IpNetwork| {

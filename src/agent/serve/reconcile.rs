@@ -116,6 +116,11 @@ impl Agent {
                 TriggerReason::START
             });
         }
+        if self.state.waits_for_blocks && self.has_confirmed_blocks() {
+            self.state.waits_for_blocks = false;
+            self.state.scope = Scope::ALL;
+            self.state.reasons.and(TriggerReason::START);
+        }
         if self.state.rotation_due.take_if(|due| *due <= now).is_some() {
             self.state.scope = self.state.scope.and(Scope::ROUTES);
             self.state.reasons.and(TriggerReason::KEYS);
@@ -176,8 +181,16 @@ impl Agent {
         }
         problems.set(ProblemSource::ContestedFiles, self.files.contended(now));
         if !state.ready && scope == Scope::ALL && applier.failures().is_empty() {
-            self.become_ready();
+            match self.has_confirmed_blocks() {
+                true => self.become_ready(),
+                false => self.state.waits_for_blocks = true,
+            }
         }
+    }
+
+    /// A block that went to another host while this one was away would have pods of both.
+    fn has_confirmed_blocks(&self) -> bool {
+        !self.policies.exchanges() || self.state.networks.is_confirmed()
     }
 
     fn become_ready(&mut self) {

@@ -67,6 +67,8 @@ pub struct AgentState {
     /// When to look how far changes of WireGuard keys are.
     pub(super) rotation_due: Option<Instant>,
     pub(super) ready: bool,
+    /// Nothing else keeps this host from being ready.
+    pub(super) waits_for_blocks: bool,
     pub(super) announcement: Announcement,
     /// The operator wants the settings to be read again.
     pub(super) reload_requested: bool,
@@ -139,6 +141,7 @@ impl AgentState {
             retry: RETRY,
             rotation_due: None,
             ready: false,
+            waits_for_blocks: false,
             announcement: Announcement::new(now),
             reload_requested: false,
             reloading: false,
