@@ -9,14 +9,14 @@ use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
 /// What the stores of this host have, and the kernel besides.
-pub struct LocalPods {
-    pub pods: Vec<LocalPod>,
+pub struct ListedPods {
+    pub pods: Vec<ListedPod>,
     /// What is wrong with the stores.
     pub faults: Vec<String>,
 }
 
 /// One interface of a pod.
-pub struct LocalPod {
+pub struct ListedPod {
     pub attachment: PodAttachment,
     pub life: Life,
     /// At the host's end; `None`: there is no such interface.
@@ -27,7 +27,7 @@ pub struct LocalPod {
 ///
 /// # Errors
 /// The stores or the counters cannot be read.
-pub fn find(settings: &Settings) -> Result<LocalPods, Exit> {
+pub fn find(settings: &Settings) -> Result<ListedPods, Exit> {
     let networks = networks(settings, None)?;
     let (links, counters) = (links()?, counters()?);
     let (mut pods, mut faults) = (Vec::new(), Vec::new());
@@ -37,22 +37,22 @@ pub fn find(settings: &Settings) -> Result<LocalPods, Exit> {
             let life = Life::of(&entry, &network.name, &links);
             let passed = counters.get(&host_end(&network.name, &entry)).copied();
             let attachment = PodAttachment { network: network.name.clone(), entry };
-            LocalPod { attachment, life, passed }
+            ListedPod { attachment, life, passed }
         }));
     }
-    Ok(LocalPods { pods, faults })
+    Ok(ListedPods { pods, faults })
 }
 
-impl LocalPods {
+impl ListedPods {
     /// `pods`: each as `ipam ls --json` has it, with `sent_bytes` and `received_bytes` (`null`: there is no such
     /// interface); `faults`.
     pub fn json(&self) -> Value {
-        let pods: Vec<Value> = self.pods.iter().map(LocalPod::json).collect();
+        let pods: Vec<Value> = self.pods.iter().map(ListedPod::json).collect();
         json!({ "pods": pods, "faults": self.faults })
     }
 }
 
-impl LocalPod {
+impl ListedPod {
     fn json(&self) -> Value {
         let PodAttachment { network, entry } = &self.attachment;
         let mut pod = object(entry, network, self.life);

@@ -6,7 +6,7 @@ mod judged;
 use argh::{ArgsInfo, FromArgs};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::host_pods::{self, LocalPod, LocalPods};
+use crate::command::host_pods::{self, ListedPod, ListedPods};
 use crate::command::table::{Cell, Style, Table, printable};
 use crate::settings::exit::Exit;
 
@@ -50,11 +50,11 @@ pub fn run(call: &mut Call<'_>, options: &PodsOptions) -> Result<Outcome, Exit> 
     call.answer(options.json, found.faults.is_empty(), found.json(), &text)
 }
 
-fn text(found: &LocalPods, style: Style) -> String {
-    let mut pods: Vec<&LocalPod> = found.pods.iter().collect();
+fn text(found: &ListedPods, style: Style) -> String {
+    let mut pods: Vec<&ListedPod> = found.pods.iter().collect();
     pods.sort_by_key(|pod| pod.attachment.name());
     let mut table = Table::new(&["POD", "ADDRESSES", "NETWORK", "STATE"]);
-    for LocalPod { attachment, life, .. } in pods {
+    for ListedPod { attachment, life, .. } in pods {
         let addresses = attachment.entry.addresses.iter().map(ToString::to_string);
         table.row([
             Cell::new(attachment.name()),
