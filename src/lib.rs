@@ -17,6 +17,7 @@
 //! | [`settings`] | variables, file, flags, defaults, exit codes | environment, one file |
 //! | [`checks`] | what is wrong and where packets are lost → problems | nothing |
 //! | [`plan`] | (wanted, found) → changes: bridge, routes, tunnels, firewall, host ports, pod | nothing |
+//! | [`controller`] | keeps networks of the Kubernetes API in etcd, and the status of custom resources | etcd, the API, its socket |
 //! | [`sources`] | policies, pods and members of groups as the Kubernetes API and etcd have them | their connections |
 //! | [`flows`] | who connects to what: connections and denied packets, counted in bounded room | its sockets |
 //! | [`policy`] | rules of every source, what they decide for a connection and why, and the table that enforces them | nothing |
@@ -66,6 +67,7 @@ pub mod api;
 pub mod checks;
 pub mod cni;
 pub mod command;
+pub mod controller;
 pub mod etcd;
 pub mod flows;
 pub mod inspect;

@@ -183,7 +183,7 @@ pub struct FirewallStatus {
 pub struct PolicyStatus {
     /// `POLICY=on` or `POLICY=kubernetes`.
     pub on: bool,
-    /// `etcd` or `kubernetes`: where groups, networks and rules of namespaces are.
+    /// `etcd` or `kubernetes`: where groups and rules of namespaces are. Networks are in etcd.
     pub objects: Option<String>,
     /// Some source has said which policies there are; before that nothing is enforced anew.
     pub known: bool,

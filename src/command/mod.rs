@@ -9,6 +9,7 @@ pub mod arguments;
 pub mod call;
 pub mod config;
 pub mod connectivity;
+pub mod controller;
 pub mod doctor;
 mod drops;
 pub mod encryption;
@@ -101,6 +102,8 @@ pub enum Subcommand {
     Connectivity(connectivity::ConnectivityCommand),
     /// Whether other hosts answer.
     Probe(probe::Probe),
+    /// Networks of Kubernetes.
+    Controller(controller::ControllerOptions),
     /// A page to look at.
     Ui(ui::Ui),
     /// One machine without an agent.
@@ -193,6 +196,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Subcommand::Ipam(options) => ipam::run(call, &options),
         Subcommand::Nodes(options) => nodes::run(call, &options),
         Subcommand::Ui(options) => ui::run(call, &options),
+        Subcommand::Controller(options) => controller::run(call, &options),
         Subcommand::Config(options) => config::run(call, &options),
     }
 }

@@ -17,6 +17,9 @@ pub enum ApiError {
     /// The API has no such resource.
     #[error("{0}")]
     Missing(String),
+    /// The object has changed since it was read.
+    #[error("{0}")]
+    Conflict(String),
     /// The answer exceeds the size limit.
     #[error("{0}")]
     TooLarge(String),

@@ -151,7 +151,7 @@ impl Api {
         timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(what))?
     }
 
-    /// What `parse` makes of what the API says of itself at `path`; `None` if there is nothing.
+    /// What `parse` makes of what is at `path`, an object or what the API says of itself; `None` if there is nothing.
     pub async fn discover<T>(
         &self,
         path: &str,
@@ -189,8 +189,23 @@ impl Api {
     pub async fn patch_status(&self, name: &NodeName, patch: String) -> Result<(), ApiError> {
         let what = format!("set the conditions of node {name}");
         let path = format!("/api/v1/nodes/{name}/status");
-        let answer = self.send(&what, Method::PATCH, &path, Some(patch));
-        timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(&what))?.map(drop)
+        self.patch(&what, &path, ("strategic-merge-patch", patch)).await
+    }
+
+    /// Changes the custom resource at `path`, or its `/status`, by a JSON merge patch (RFC 7396); one that has a
+    /// `resourceVersion` is refused if the object has another one by now.
+    pub async fn merge(&self, path: &str, patch: String) -> Result<(), ApiError> {
+        self.patch(&format!("change {path}"), path, ("merge-patch", patch)).await
+    }
+
+    async fn patch(
+        &self,
+        what: &str,
+        path: &str,
+        patch: (&'static str, String),
+    ) -> Result<(), ApiError> {
+        let answer = self.send(what, Method::PATCH, path, Some(patch));
+        timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(what))?.map(drop)
     }
 
     /// The body of a successful answer.
@@ -199,7 +214,7 @@ impl Api {
         what: &str,
         method: Method,
         path: &str,
-        patch: Option<String>,
+        patch: Option<(&'static str, String)>,
     ) -> Result<Body, ApiError> {
         let uri = format!("{}{path}", self.access.server.prefix);
         let mut request =
@@ -210,10 +225,10 @@ impl Api {
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
-        if patch.is_some() {
-            request = request.header(CONTENT_TYPE, "application/strategic-merge-patch+json");
+        if let Some((kind, _)) = &patch {
+            request = request.header(CONTENT_TYPE, format!("application/{kind}+json"));
         }
-        let body = patch.map_or_else(Body::empty, Body::new);
+        let body = patch.map_or_else(Body::empty, |(_, text)| Body::new(text));
         let request = request.body(body).map_err(|error| self.failed(what, &error.to_string()))?;
         let mut channel = self.channel.clone();
         let broken = |error: tonic::transport::Error| self.failed(what, &broken(&chain(&error)));
@@ -245,13 +260,16 @@ impl Api {
         let code = status.as_u16();
         let advice = match code {
             401 => "; is the token (or client certificate) this cluster's, and not expired?",
-            403 => "; give its account the role in packaging/daemonset-kubernetes.yaml",
+            403 => {
+                "; give its account the role in packaging/daemonset-kubernetes.yaml (of the controller: controller.yaml)"
+            }
             _ => "",
         };
         let said = if said.is_empty() { String::new() } else { format!(": {said}") };
         let why = format!("{what}: {}: status {status}{said}{advice}", self.endpoint());
         match code {
             404 => ApiError::Missing(why),
+            409 => ApiError::Conflict(why),
             410 => ApiError::Expired(why),
             _ => ApiError::Failed(why),
         }

@@ -26,6 +26,8 @@ mod settings;
 mod watch;
 pub mod yaml;
 
+pub use answer::ApiError;
+pub use client::Api;
 pub use follow::{FollowedObjects, Heard, follow};
 pub use nodes::Nodes;
 pub use query::Query;

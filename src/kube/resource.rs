@@ -21,6 +21,8 @@ pub enum Resource {
     GroupPolicies,
     NamespaceRules,
     NetProfiles,
+    /// The controller alone reads them: hosts have networks from etcd.
+    Networks,
 }
 
 /// Name of an object, and its namespace if it has one.
@@ -45,6 +47,16 @@ pub enum ObjectEvent {
 const NAME_LIMIT: usize = 253;
 
 impl Resource {
+    /// Those of the group `humanz.io`.
+    pub const OWN: [Resource; 5] = [
+        Resource::Networks,
+        Resource::Groups,
+        Resource::GroupPolicies,
+        Resource::NamespaceRules,
+        Resource::NetProfiles,
+    ];
+
+    /// Those that hosts follow.
     pub const ALL: [Resource; 11] = [
         Resource::Namespaces,
         Resource::Nodes,
@@ -61,13 +73,7 @@ impl Resource {
 
     /// It is humanz's own, of the group `humanz.io`.
     pub fn is_own(self) -> bool {
-        matches!(
-            self,
-            Resource::Groups
-                | Resource::GroupPolicies
-                | Resource::NamespaceRules
-                | Resource::NetProfiles
-        )
+        Resource::OWN.contains(&self)
     }
 
     /// `kind` of its objects. Source: the API reference, and sigs.k8s.io/network-policy-api.
@@ -84,6 +90,7 @@ impl Resource {
             Resource::GroupPolicies => "GroupPolicy",
             Resource::NamespaceRules => "NamespaceRule",
             Resource::NetProfiles => "NetProfile",
+            Resource::Networks => "Network",
         }
     }
 
@@ -139,6 +146,7 @@ impl Resource {
             Resource::GroupPolicies => "/apis/humanz.io/v1alpha1/grouppolicies",
             Resource::NamespaceRules => "/apis/humanz.io/v1alpha1/namespacerules",
             Resource::NetProfiles => "/apis/humanz.io/v1alpha1/netprofiles",
+            Resource::Networks => "/apis/humanz.io/v1alpha1/networks",
         }
     }
 

@@ -109,6 +109,7 @@ impl Profiles {
         for (user, profile) in &other.users {
             self.users.entry(user.clone()).or_insert_with(|| profile.clone());
         }
+        self.unread.extend(other.unread.iter().cloned());
         self
     }
 

@@ -12,6 +12,7 @@ use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::policy::members::{self, Members};
 use crate::policy::network::NetworkOverlap;
 use crate::policy::read::cluster::Cluster;
+use crate::policy::read::documents::missing_profiles;
 use crate::policy::rule::{Origin, PolicyPeer, PolicyVerdict, Rules};
 use crate::policy::selector::Selector;
 use crate::policy::snapshot::{PolicySnapshot, Provider, SourceUpdate};
@@ -249,8 +250,12 @@ impl Policies {
 
     /// What is wrong with their objects, and what holds up a change of them.
     pub fn problems(&self) -> impl Iterator<Item = Problem> {
-        let said = self.problems.values().flatten().cloned();
+        let said: Vec<Problem> = self.problems.values().flatten().cloned().collect();
+        // Where profiles are in another source than what has them, that source does not miss them.
+        let merged = self.merged.iter().flat_map(|known| missing_profiles(&known.profiles));
+        let missing: Vec<Problem> = merged.filter(|missing| !said.contains(missing)).collect();
         let refused = self.merged.iter().flat_map(|known| known.refused());
+        let said = said.into_iter().chain(missing);
         said.chain(self.held_up()).chain(self.inside_settings()).chain(refused.take(REFUSED_LIMIT))
     }
 

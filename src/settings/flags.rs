@@ -142,7 +142,7 @@ settings! {
     "POD_ROUTING" pod_routing "host" "how pods of this host reach each other: host (routed, through its forward hook) or bridge" in ROUTINGS
     "ALLOWED_ADDRESSES" allowed_addresses "" "further subnets that pods may send from (VRRP, nested networks), and groups that they may send to, with commas"
     "POLICY" policy "off" "enforce policies between pods: off, on, or kubernetes (with SUBNET_SOURCE=etcd: those of the Kubernetes API, beside those in etcd)" in POLICIES
-    "POLICY_OBJECTS" policy_objects "etcd" "with POLICY=kubernetes: where groups, their policies, profiles, networks and rules of namespaces are: etcd, or kubernetes (custom resources); with SUBNET_SOURCE=kubernetes always there" in OBJECTS
+    "POLICY_OBJECTS" policy_objects "etcd" "with POLICY=kubernetes: where groups, their policies, profiles, networks and rules of namespaces are made: etcd, or kubernetes (custom resources); with SUBNET_SOURCE=kubernetes always there" in OBJECTS
     "POLICY_FILE" policy_file "" "with POLICY=on: file of policies, groups, namespaces and pods (YAML or JSON), read again when it changes"
     "POLICY_ON_AGENT_DOWN" policy_on_agent_down "quarantine" "a pod that starts while the agent is away: quarantine (no network until the agent is back), fail (the runtime tries again) or open (no policies until then)" in AGENT_DOWN
     "POLICY_MARK" policy_mark "0xffff0000" "with POLICY=on: the bits of a connection's mark that policies use, at least 16 beside each other"

@@ -1,6 +1,7 @@
 //! Pure. Changes of the policies in etcd, each as one transaction.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 use serde_json::{Map, Value};
@@ -27,6 +28,8 @@ const BYTES: usize = 1_400_000;
 pub struct Change {
     pub put: BTreeMap<StoredName, Value>,
     pub remove: Vec<StoredName>,
+    /// Custom resources that are in force in place of objects here: what refers to them is looked up there.
+    pub custom: Option<Arc<BTreeMap<StoredName, Value>>>,
 }
 
 /// What a change does to an object.
@@ -86,7 +89,7 @@ impl Change {
                 }
             }
         }
-        if faults.is_empty() { Ok(Change { put, remove: Vec::new() }) } else { Err(faults) }
+        if faults.is_empty() { Ok(Change { put, ..Change::default() }) } else { Err(faults) }
     }
 
     /// The transaction for this, with `stored` below `range` at `revision` now, and `pools` of the settings.
@@ -100,7 +103,7 @@ impl Change {
         revision: i64,
         pools: &[IpNetwork],
     ) -> Result<Planned, Vec<String>> {
-        let (before, _) = stored.objects(range);
+        let before = self.in_force(stored.objects(range).0);
         let mut after = before.clone();
         after.extend(self.put.clone());
         let mut faults = Vec::new();
@@ -110,8 +113,9 @@ impl Change {
             }
         }
         faults.extend(new_faults(&before, &after, pools));
-        if after.len() > OBJECTS_LIMIT {
-            faults.push(format!("{} objects: {OBJECTS_LIMIT} is the limit", after.len()));
+        let count = after.len() - self.custom.as_ref().map_or(0, |custom| custom.len());
+        if count > OBJECTS_LIMIT {
+            faults.push(format!("{count} objects: {OBJECTS_LIMIT} is the limit"));
         }
         let effects = self.effects(&before);
         let transaction = self.transaction(&effects, range, revision, &mut faults);
@@ -121,6 +125,15 @@ impl Change {
         let other_uses = other_uses(&networks(&before), &networks(&after));
         let problems = stored.read(range, ObjectSource::Etcd).problems;
         Ok(Planned { effects, transaction, problems, other_uses })
+    }
+
+    /// With custom resources in place of the objects of etcd that are not in force beside them.
+    fn in_force(&self, mut objects: BTreeMap<StoredName, Value>) -> BTreeMap<StoredName, Value> {
+        if let Some(custom) = &self.custom {
+            objects.retain(|name, _| name.kind.is_in_force(ObjectSource::Kubernetes));
+            objects.extend(custom.iter().map(|(name, object)| (name.clone(), object.clone())));
+        }
+        objects
     }
 
     fn effects(&self, before: &BTreeMap<StoredName, Value>) -> Vec<(StoredName, Effect)> {

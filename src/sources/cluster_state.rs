@@ -241,7 +241,11 @@ impl ClusterState {
         }
         let own = match self.ruling {
             ObjectSource::Etcd => Documents::default(),
-            ObjectSource::Kubernetes => without_networks(documents::read(self.own(), false)),
+            ObjectSource::Kubernetes => {
+                let read = documents::read(self.own(), false);
+                // Where there is etcd it has the networks.
+                if self.scope == PodScope::All { without_networks(read) } else { read }
+            }
         };
         let rules = self.policies().flat_map(|policy| &policy.rules).chain(own.rules.iter());
         let read = Arc::new(ReadObjects { rules: Rules::new(rules.cloned().collect()), own });

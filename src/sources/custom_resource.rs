@@ -48,7 +48,8 @@ pub fn without_networks(mut read: Documents) -> Documents {
     for (namespace, network) in named.collect::<Vec<_>>() {
         let what =
             format!("network {network} has no addresses: pods of the namespace stay in quarantine");
-        let fix = "leave network out of it: networks of tenants are objects in etcd (POLICY_OBJECTS=etcd)";
+        let fix =
+            "leave network out of it: hosts share networks of tenants by etcd (SUBNET_SOURCE=etcd)";
         let subject = Object::named(format!("NamespaceRule {namespace}"));
         read.problems.push(Problem::new(ProblemKind::Policy, subject, what).with_fix(fix));
         read.cluster.close(namespace);

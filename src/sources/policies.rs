@@ -72,11 +72,15 @@ pub fn read_policies(start: &PoliciesStart) -> Result<(StoredPolicies, i64), Str
     event_loop::once(async || {
         let etcd = Etcd::new(start.etcd.clone(), start.roots.clone());
         let range = start.roots.policies_range();
-        read(&etcd, &range).await.map_err(|error| error.to_string())
+        read_stored(&etcd, &range).await.map_err(|error| error.to_string())
     })
 }
 
-async fn read(etcd: &Etcd, range: &str) -> Result<(StoredPolicies, i64), EtcdError> {
+/// The same, by a connection that there is.
+///
+/// # Errors
+/// As [`read_policies`].
+pub async fn read_stored(etcd: &Etcd, range: &str) -> Result<(StoredPolicies, i64), EtcdError> {
     let mut stored = StoredPolicies::default();
     let take = |raw: Raw<'_>| {
         let value = WrittenValue { bytes: raw.value.to_vec(), revision: raw.modified };
@@ -114,7 +118,7 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
 
     /// Reads everything at one revision, and watches from there.
     async fn follow(&mut self, failures: &mut u32) -> Result<Infallible, EtcdError> {
-        let (stored, revision) = read(self.etcd, &self.range).await?;
+        let (stored, revision) = read_stored(self.etcd, &self.range).await?;
         if stored.is_untouched() && self.had_some {
             return Err(EtcdError::Refused(LOST.to_owned()));
         }

@@ -39,7 +39,7 @@ pub fn users(objects: &BTreeMap<StoredName, Value>, name: &StoredName) -> BTreeS
 }
 
 /// Kind and name of each object that this one refers to.
-fn references(name: &StoredName, spec: &Value) -> Vec<(&'static str, Scoped)> {
+pub fn references(name: &StoredName, spec: &Value) -> Vec<(&'static str, Scoped)> {
     let spec = ObjectField::root(spec);
     let list = |field: &ObjectField<'_>, of: &str| -> Vec<Value> {
         let items = field.list(of).unwrap_or_default();

@@ -85,9 +85,16 @@ pub struct StoredName {
 }
 
 impl Kind {
-    /// It is humanz's own: there may be custom resources of it.
-    pub fn is_own(&self) -> bool {
-        self.versions == OWN
+    /// There may be custom resources of it.
+    pub fn has_custom_resources(&self) -> bool {
+        self.versions == OWN && self.name != "Pin"
+    }
+
+    /// What etcd has of it is in force where `ruling` has groups and so on: networks and fixed addresses always are,
+    /// because what hosts have of them is there.
+    pub fn is_in_force(&self, ruling: ObjectSource) -> bool {
+        let is_other = self.has_custom_resources() && self.name != "Network";
+        ruling == ObjectSource::Etcd || !is_other
     }
 
     /// By its name, in any case, and its plural.
@@ -280,13 +287,18 @@ impl StoredPolicies {
     pub fn read(&self, range: &str, ruling: ObjectSource) -> Documents {
         let (mut objects, mut problems) = self.objects(range);
         if ruling != ObjectSource::Etcd {
-            let own: Vec<StoredName> =
-                objects.keys().filter(|name| name.kind.is_own()).cloned().collect();
-            objects.retain(|name, _| !name.kind.is_own());
-            let first = own.first().map(ToString::to_string);
-            problems.extend(unused(own.len(), first, "etcd", ruling.name()));
+            let is_unused = |name: &&StoredName| !name.kind.is_in_force(ruling);
+            let unused_count = objects.keys().filter(is_unused).count();
+            let first = objects.keys().find(is_unused).map(ToString::to_string);
+            objects.retain(|name, _| name.kind.is_in_force(ruling));
+            problems.extend(unused(unused_count, first, "etcd", ruling.name()));
         }
         let mut read = documents::read(objects.values(), true);
+        if ruling != ObjectSource::Etcd {
+            // The other source may have them.
+            let missing: Vec<Problem> = documents::missing_profiles(&read.profiles).collect();
+            read.problems.retain(|problem| !missing.contains(problem));
+        }
         problems.append(&mut read.problems);
         problems.truncate(2 * PROBLEMS_LIMIT);
         let networks = read.networks.as_of(self.network_revisions());

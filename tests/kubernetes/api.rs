@@ -174,6 +174,11 @@ impl Api {
         });
     }
 
+    /// An object, if it is there.
+    pub fn get(&self, kind: &str, key: &str) -> Option<Value> {
+        lock(&self.server.state).get(path_of(kind), key)
+    }
+
     pub fn node(&self, name: &str) -> Value {
         lock(&self.server.state).get(NODES, name).unwrap()
     }
@@ -348,15 +353,33 @@ async fn answer(
         Mode::Well | Mode::Brief | Mode::Bookmark | Mode::Endless => {}
     }
     let query = query(&head.uri);
+    let object = lock(&server.state).object_at(head.uri.path());
+    if let Some((path, key, is_status)) = object {
+        let verb = if head.method == Method::PATCH { "patch" } else { "get" };
+        if !lock(&server.state).permits_object(verb, head.uri.path()) {
+            return reply(&mut respond, 403, forbidden(head.uri.path()));
+        }
+        let answered = match verb {
+            "get" => lock(&server.state).get(path, &key).ok_or((404, "not found")),
+            _ => {
+                assert_eq!(head.headers["content-type"], "application/merge-patch+json");
+                let patch = serde_json::from_slice(&whole(&mut body).await).unwrap();
+                let done = lock(&server.state).merge((path, &key, is_status), &patch);
+                server.changed.send_modify(|count| *count += 1);
+                done
+            }
+        };
+        return match answered {
+            Ok(object) => reply(&mut respond, 200, object.to_string()),
+            Err((code, why)) => reply(&mut respond, code, status(code, why, why).to_string()),
+        };
+    }
     if head.method == Method::PATCH {
         if !may_patch {
             return reply(&mut respond, 403, forbidden("nodes/status"));
         }
         assert_eq!(head.headers["content-type"], "application/strategic-merge-patch+json");
-        let mut text = Vec::new();
-        while let Some(Ok(bytes)) = body.data().await {
-            text.extend_from_slice(&bytes);
-        }
+        let text = whole(&mut body).await;
         let name = head.uri.path().strip_prefix("/api/v1/nodes/").unwrap().strip_suffix("/status");
         lock(&server.state).patch(name.unwrap(), &serde_json::from_slice(&text).unwrap());
         server.changed.send_modify(|count| *count += 1);
@@ -396,6 +419,14 @@ async fn answer(
         Ok(list) => reply(&mut respond, 200, list.to_string()),
         Err((code, why)) => reply(&mut respond, code, status(code, "Expired", why).to_string()),
     }
+}
+
+async fn whole(body: &mut RecvStream) -> Vec<u8> {
+    let mut text = Vec::new();
+    while let Some(Ok(bytes)) = body.data().await {
+        text.extend_from_slice(&bytes);
+    }
+    text
 }
 
 async fn follow(

@@ -88,7 +88,7 @@ fn bare(mut objects: Vec<Value>, by_helm: bool) -> Vec<Value> {
             let wanted = is_definition.then(|| json!({"helm.sh/resource-policy": "keep"}));
             assert_eq!(kept, wanted);
         }
-        if by_helm && object["kind"] == "DaemonSet" {
+        if by_helm && (object["kind"] == "DaemonSet" || object["kind"] == "Deployment") {
             let template = object["spec"]["template"]["metadata"].as_object_mut().unwrap();
             assert!(template.remove("annotations").unwrap()["checksum/settings"].is_string());
         }
@@ -161,7 +161,23 @@ fn helm_makes_the_objects_of_the_manifests() {
     assert_eq!(pod.remove("automountServiceAccountToken"), Some(json!(false)));
     pod.insert("serviceAccountName".into(), json!("humanz"));
     wanted.extend(manifest("policy-role.yaml"));
-    same(made(&json!({"settings": with_policies})), wanted);
+    same(made(&json!({"settings": with_policies})), wanted.clone());
+
+    let mut with_objects = with_policies;
+    with_objects["POLICY_OBJECTS"] = json!("kubernetes");
+    set(&mut wanted, "POLICY_OBJECTS", "kubernetes");
+    wanted.extend(["crds.yaml", "controller.yaml"].into_iter().flat_map(manifest));
+    let mut values =
+        json!({"settings": with_objects, "crds": true, "controller": {"enabled": true}});
+    same(made(&values), wanted);
+    values["controller"]["etcdUser"] = json!("of-policies");
+    values["controller"]["etcdSecret"] = json!("own");
+    let objects = made(&values);
+    let is_it = |object: &&Value| object["kind"] == "Deployment";
+    let pod = &objects.iter().find(is_it).unwrap()["spec"]["template"]["spec"];
+    let user = json!({"name": "ETCD_USER", "value": "of-policies"});
+    assert!(pod["containers"][0]["env"].as_array().unwrap().contains(&user), "{pod:#}");
+    assert_eq!(pod["volumes"][1]["secret"]["secretName"], "own");
 
     let more = json!({"crds": true, "monitoring": {"podMonitor": true, "prometheusRule": true}});
     let files = ["daemonset-kubernetes.yaml", "crds.yaml", "monitoring/podmonitor.yaml"];
@@ -298,6 +314,9 @@ fn a_mistyped_value_is_refused() {
         (json!({"monitoring": {"podmonitor": true}}), "podmonitor"),
         (json!({"monitoring": {"podMonitor": "true"}}), "monitoring.podMonitor"),
         (json!({"crds": "yes"}), "crds"),
+        (json!({"controller": {"enabled": true}}), "controller.enabled needs"),
+        (json!({"controller": {"etcdUser": "x\"}, {\"name\": \"y"}}), "controller.etcdUser"),
+        (json!({"controller": {"etcdSecret": "x}"}}), "controller.etcdSecret"),
     ] {
         let refused = rendered("kube-system", &values).expect_err(&values.to_string());
         assert!(refused.contains(why), "{values}: {refused}");
@@ -330,6 +349,7 @@ fn the_chart_has_its_files_alone_and_passes_lint() {
     let wanted = [
         ".helmignore",
         "Chart.yaml",
+        "controller.yaml",
         "crds.yaml",
         "daemonset-kubernetes.yaml",
         "daemonset.yaml",

@@ -16,6 +16,7 @@ mod chart;
 mod cnp;
 #[path = "../policy/conformance.rs"]
 mod conformance;
+mod controller;
 mod enforced;
 mod exchange;
 mod hostile;

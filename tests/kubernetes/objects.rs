@@ -21,11 +21,11 @@ use crate::{KUBECONFIG, Scene};
 
 pub const KINDS: [&str; 4] = ["Group", "GroupPolicy", "NamespaceRule", "NetProfile"];
 
-fn custom(kind: &str, name: &str, spec: Value) -> Value {
+pub fn custom(kind: &str, name: &str, spec: Value) -> Value {
     json!({"apiVersion": "humanz.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec})
 }
 
-fn serve_all(scene: &Scene) {
+pub fn serve_all(scene: &Scene) {
     KINDS.iter().for_each(|kind| scene.api.serve_custom(kind, true));
 }
 
@@ -290,11 +290,11 @@ fn pods_are_in_the_groups_of_custom_resources_without_any_etcd() {
     assert_eq!(found["policies"]["objects"], "kubernetes");
     let refused = Agent::run(scene.host(1), "group ls", &crate::with(on));
     assert_eq!(refused.status.code(), Some(2), "{refused}");
-    assert!(refused.stderr.contains("kubectl get groups.humanz.io"), "{refused}");
+    assert!(refused.stderr.contains("kubectl get networks.humanz.io,groups"), "{refused}");
     agents.iter().for_each(Agent::stop);
 }
 
-const OF_API: &[(&str, &str)] =
+pub const OF_API: &[(&str, &str)] =
     &[("POLICY", "kubernetes"), ("KUBECONFIG", KUBECONFIG), ("POLICY_OBJECTS", "kubernetes")];
 
 #[test]
@@ -331,7 +331,9 @@ fn objects_of_the_api_are_in_force_and_those_of_etcd_beside_it_are_a_problem() {
     assert_eq!(found["policies"]["objects"], "kubernetes");
     let shown = Agent::run(h1, "status", OF_API).stdout;
     assert!(
-        shown.contains("groups, networks and rules of namespaces: those of kubernetes"),
+        shown.contains(
+            "groups and rules of namespaces: those of kubernetes; networks: those of etcd"
+        ),
         "{shown}"
     );
     let pods = Agent::run(h2, "endpoint ls", OF_API).stdout;
@@ -420,7 +422,7 @@ fn a_change_of_the_source_of_objects_opens_nothing() {
 }
 
 /// Does what `kubectl apply -f` of the step does; one of the definitions makes their resources known.
-fn kubectl(scene: &Scene, step: &Step) -> bool {
+pub fn kubectl(scene: &Scene, step: &Step) -> bool {
     let Some(file) = step.command.strip_prefix("kubectl apply -f ") else { return false };
     let text = match file {
         "crds.yaml" => CRDS.to_owned(),

@@ -16,6 +16,9 @@ pub struct Rule {
 const BESIDE_ETCD: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/policy-role.yaml"));
 
+const CONTROLLER: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/controller.yaml"));
+
 /// The rules of daemonset-kubernetes.yaml.
 pub fn role() -> Vec<Rule> {
     read(MANIFEST)
@@ -24,6 +27,11 @@ pub fn role() -> Vec<Rule> {
 /// Those for hosts that have their subnets from etcd.
 pub fn role_beside_etcd() -> Vec<Rule> {
     read(BESIDE_ETCD)
+}
+
+/// Those of the controller.
+pub fn role_of_controller() -> Vec<Rule> {
+    read(CONTROLLER)
 }
 
 fn read(manifest: &str) -> Vec<Rule> {
@@ -62,6 +70,18 @@ impl Rule {
         };
         let has = |words: &[String], word: &str| words.iter().any(|one| one == word);
         has(&self.groups, group) && has(&self.resources, resource) && has(&self.verbs, verb)
+    }
+
+    /// `verb` on the object of that path: `/apis/GROUP/VERSION/RESOURCE/NAME`, or its `/status`.
+    pub fn permits_object(&self, verb: &str, path: &str) -> bool {
+        let parts: Vec<&str> = path.split('/').collect();
+        let (group, resource) = match parts.as_slice() {
+            ["", "apis", group, _, resource, _] => (*group, (*resource).to_owned()),
+            ["", "apis", group, _, resource, _, inner] => (*group, format!("{resource}/{inner}")),
+            _ => return false,
+        };
+        let has = |words: &[String], word: &str| words.iter().any(|one| one == word);
+        has(&self.groups, group) && has(&self.resources, &resource) && has(&self.verbs, verb)
     }
 
     /// Every pair of resource and verb.

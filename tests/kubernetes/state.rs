@@ -15,7 +15,7 @@ pub const V1BETA1: &str = "/apis/policy.networking.k8s.io/v1beta1/clusternetwork
 pub const V1: &str = "/apis/policy.networking.k8s.io/v1/clusternetworkpolicies";
 
 /// Path, kind, and whether a CustomResourceDefinition brings it.
-const RESOURCES: [(&str, &str, bool); 13] = [
+const RESOURCES: [(&str, &str, bool); 14] = [
     (NODES, "Node", false),
     ("/api/v1/namespaces", "Namespace", false),
     ("/api/v1/pods", "Pod", false),
@@ -37,6 +37,7 @@ const RESOURCES: [(&str, &str, bool); 13] = [
     ("/apis/humanz.io/v1alpha1/grouppolicies", "GroupPolicy", true),
     ("/apis/humanz.io/v1alpha1/namespacerules", "NamespaceRule", true),
     ("/apis/humanz.io/v1alpha1/netprofiles", "NetProfile", true),
+    ("/apis/humanz.io/v1alpha1/networks", "Network", true),
 ];
 
 /// A change of an object.
@@ -70,6 +71,42 @@ fn is_selected(query: &BTreeMap<String, String>, object: &Value) -> bool {
     let (field, value) = selector.split_once('=').unwrap();
     let found = field.split('.').fold(object, |object, name| &object[name]);
     found.as_str().unwrap_or_default() == value
+}
+
+fn finalizers(object: &Value) -> &[Value] {
+    object["metadata"]["finalizers"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// What a server keeps of a custom resource whatever is applied: status, marks of deletion; and its generation, which
+/// a change of `spec` raises.
+fn as_server(object: &mut Value, before: &Value) {
+    let metadata = &before["metadata"];
+    let generation = metadata["generation"].as_i64().unwrap_or_default();
+    let is_new = object["spec"] != before["spec"];
+    object["metadata"]["generation"] = json!(generation + i64::from(is_new));
+    if !metadata["deletionTimestamp"].is_null() {
+        object["metadata"]["deletionTimestamp"] = metadata["deletionTimestamp"].clone();
+    }
+    if object["metadata"].get("finalizers").is_none() && !metadata["finalizers"].is_null() {
+        object["metadata"]["finalizers"] = metadata["finalizers"].clone();
+    }
+    match before.get("status") {
+        Some(status) => object["status"] = status.clone(),
+        None => drop(object.as_object_mut().unwrap().remove("status")),
+    }
+}
+
+fn merge(into: &mut Value, patch: &Value) {
+    let Some(fields) = patch.as_object() else { return *into = patch.clone() };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    for (name, value) in fields {
+        match value.is_null() {
+            true => drop(into.as_object_mut().unwrap().remove(name)),
+            false => merge(&mut into[name], value),
+        }
+    }
 }
 
 /// How it behaves.
@@ -155,19 +192,38 @@ impl State {
         self.rules.as_ref().is_none_or(|rules| rules.iter().any(|rule| rule.permits(verb, path)))
     }
 
+    pub fn permits_object(&self, verb: &str, path: &str) -> bool {
+        let permits = |rule: &Rule| rule.permits_object(verb, path);
+        self.rules.as_ref().is_none_or(|rules| rules.iter().any(permits))
+    }
+
     pub fn get(&self, path: &'static str, key: &str) -> Option<Value> {
         self.objects.get(path)?.get(key).cloned()
     }
 
     pub fn put(&mut self, mut object: Value) {
         let path = path_of(object["kind"].as_str().unwrap());
+        if path.contains("humanz.io") {
+            let before = self.get(path, &key_of(&object)).unwrap_or_default();
+            as_server(&mut object, &before);
+        }
+        self.store(path, object);
+    }
+
+    fn store(&mut self, path: &'static str, mut object: Value) {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let before = self.objects.entry(path).or_default().insert(key_of(&object), object.clone());
         self.events.push(Event { version: self.version, path, before, after: Some(object) });
     }
 
+    /// One with finalizers stays until the last of them is taken away.
     pub fn delete(&mut self, path: &'static str, key: &str) {
+        let mut object = self.get(path, key).unwrap();
+        if !finalizers(&object).is_empty() {
+            object["metadata"]["deletionTimestamp"] = json!("2026-11-26T09:00:00Z");
+            return self.store(path, object);
+        }
         self.version += 1;
         let mut before = self.objects.get_mut(path).unwrap().remove(key).unwrap();
         before["metadata"]["resourceVersion"] = json!(self.version.to_string());
@@ -257,6 +313,45 @@ impl State {
             conditions.push(new.clone());
         }
         self.put(node);
+    }
+
+    /// Resource and key of the path of a custom resource, and whether it is that of its status.
+    pub fn object_at(&self, path: &str) -> Option<(&'static str, String, bool)> {
+        let (whole, is_status) = match path.strip_suffix("/status") {
+            Some(whole) => (whole, true),
+            None => (path, false),
+        };
+        let (resource, name) = whole.rsplit_once('/')?;
+        Some((self.serves(resource)?, name.to_owned(), is_status))
+    }
+
+    /// A merge patch (RFC 7396) of a custom resource with the subresource `status`: code and message of a refusal.
+    pub fn merge(
+        &mut self,
+        (path, key, is_status): (&'static str, &str, bool),
+        patch: &Value,
+    ) -> Result<Value, (u16, &'static str)> {
+        let before = self.get(path, key).ok_or((404, "not found"))?;
+        let version = &patch["metadata"]["resourceVersion"];
+        if !version.is_null() && *version != before["metadata"]["resourceVersion"] {
+            return Err((409, "the object has been modified"));
+        }
+        let mut after = before.clone();
+        match is_status {
+            true => merge(&mut after["status"], &patch["status"]),
+            false => {
+                merge(&mut after, patch);
+                as_server(&mut after, &before);
+            }
+        }
+        if after == before {
+            return Ok(before);
+        }
+        self.store(path, after.clone());
+        if after["metadata"]["deletionTimestamp"].is_string() && finalizers(&after).is_empty() {
+            self.delete(path, key);
+        }
+        Ok(after)
     }
 
     pub fn bookmark(&self, path: &str) -> Value {

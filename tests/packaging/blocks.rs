@@ -53,6 +53,10 @@ const RUN_BY: [(&str, &[(&str, &str)]); 9] = [
         &[
             ("tests/policy_agent/tenant_guide.rs", "the_guide_of_tenants_does_what_it_shows"),
             ("tests/kubernetes/objects.rs", "the_guide_to_custom_resources_does_what_it_shows"),
+            (
+                "tests/kubernetes/controller.rs",
+                "the_guide_to_networks_of_the_api_does_what_it_shows",
+            ),
         ],
     ),
     (

@@ -61,6 +61,7 @@ fn the_guide_of_tenants_does_what_it_shows() {
     let shown = "network of the pod: network blue/back is not allowed for pods of this namespace";
     assert!(refused.code == 7 && refused.to_string().contains(shown), "{refused}");
     guide.leave_to("tests/kubernetes/objects.rs", &["As custom resources"]);
+    guide.leave_to("tests/kubernetes/controller.rs", &["Networks as custom resources"]);
     guide.follow("Take it away", host, |step| kubectl.run(step, host));
     guide.finish();
     agent.stop();

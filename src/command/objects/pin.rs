@@ -145,7 +145,7 @@ fn scoped(text: &str) -> Result<Scoped, String> {
 }
 
 fn list(call: &mut Call<'_>, options: &ListObjects) -> Result<Outcome, Exit> {
-    let (there, problems) = stored::read(call)?;
+    let (there, problems) = stored::read_for(call, KIND.stored_kind()?)?;
     let found = FoundPins::read(call, &there)?;
     let mut table = Table::new(&["POD", "ADDRESSES", "NETWORK", "HOST", "STATE"]);
     let mut all = Vec::new();

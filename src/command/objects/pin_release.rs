@@ -41,7 +41,7 @@ pub struct PinRelease {
 pub fn run(call: &mut Call<'_>, options: &PinRelease) -> Result<Outcome, Exit> {
     let failed = |why: String| Exit::new(exit::FAILURE, why);
     let name = KIND.name(&options.name)?;
-    let (there, _) = stored::read(call)?;
+    let (there, _) = stored::read_for(call, KIND.stored_kind()?)?;
     let found = FoundPins::read(call, &there)?;
     let namespace = name.scope.ok_or_else(|| failed(options.name.clone()))?;
     let pod = PodName { namespace, name: name.name };

@@ -12,7 +12,7 @@ use crate::net::gather::Gather;
 use crate::policy::ObjectSource;
 use crate::settings::exit::{self, Exit};
 use crate::sources::{
-    Change, Effect, Planned, PoliciesStart, StoredName, StoredPolicies, read_policies,
+    Change, Effect, Kind, Planned, PoliciesStart, StoredName, StoredPolicies, read_policies,
 };
 
 /// How often others may change objects meanwhile.
@@ -23,8 +23,18 @@ const TRIES: u32 = 10;
 /// # Errors
 /// etcd does not answer, or those of the Kubernetes API are in force.
 pub fn read(call: &mut Call<'_>) -> Result<(StoredObjects, Vec<Problem>), Exit> {
-    of_etcd(call)?;
-    read_all(call)
+    match ruling(call)? {
+        ObjectSource::Etcd => read_all(call),
+        ObjectSource::Kubernetes => Err(of_api()),
+    }
+}
+
+/// The same where those of this kind alone are looked at.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_for(call: &mut Call<'_>, kind: &Kind) -> Result<(StoredObjects, Vec<Problem>), Exit> {
+    if kind.is_in_force(ruling(call)?) { read_all(call) } else { Err(of_api()) }
 }
 
 /// The same, whether they are in force or not.
@@ -58,12 +68,12 @@ pub fn make(
     for _ in 0..TRIES {
         let (stored, revision) = read_policies(&start).map_err(unreachable)?;
         let change = change(&understood(&stored, &range).0).map_err(|why| refused(vec![why]))?;
-        if change.put.keys().any(|name| name.kind.is_own()) {
-            of_etcd(call)?;
+        let is_custom = change.put.keys().any(|name| name.kind.has_custom_resources());
+        if is_custom && ruling(call)? == ObjectSource::Kubernetes {
+            return Err(of_api());
         }
-        let are_in_force = of_etcd(call).is_ok();
         let mut planned = change.plan(&stored, &range, revision, &pools).map_err(refused)?;
-        if are_in_force && !planned.other_uses.is_empty() {
+        if !planned.other_uses.is_empty() {
             let found = etcd::held_blocks(&start.etcd, &start.roots).map_err(unreachable)?;
             let (blocks, revision) = found;
             let range = start.roots.blocks_range();
@@ -80,16 +90,17 @@ pub fn make(
     Err(Exit::new(exit::TEMPORARY, "policies keep changing: try again"))
 }
 
-/// What is made of humanz's own objects in etcd holds.
-fn of_etcd(call: &mut Call<'_>) -> Result<(), Exit> {
+/// Where groups and so on are.
+fn ruling(call: &mut Call<'_>) -> Result<ObjectSource, Exit> {
     let policy = call.load()?.settings.policy;
-    if policy.is_none_or(|policy| policy.objects == ObjectSource::Etcd) {
-        return Ok(());
-    }
+    Ok(policy.map(|policy| policy.objects).unwrap_or_default())
+}
+
+fn of_api() -> Exit {
     let why = "groups, networks, profiles and rules of namespaces are those of the Kubernetes API here \
-               (POLICY_OBJECTS): kubectl get groups.humanz.io,grouppolicies.humanz.io,\
+               (POLICY_OBJECTS): kubectl get networks.humanz.io,groups.humanz.io,grouppolicies.humanz.io,\
                netprofiles.humanz.io,namespacerules.humanz.io";
-    Err(Exit::new(exit::SETTINGS, why))
+    Exit::new(exit::SETTINGS, why)
 }
 
 fn start(call: &mut Call<'_>) -> Result<PoliciesStart, Exit> {

@@ -98,7 +98,7 @@ impl ObjectKind {
     }
 
     pub fn list(&self, call: &mut Call<'_>, options: &ListObjects) -> Result<Outcome, Exit> {
-        let (there, problems) = stored::read(call)?;
+        let (there, problems) = stored::read_for(call, self.stored_kind()?)?;
         let own: StoredObjects =
             there.into_iter().filter(|(name, _)| name.kind.name == self.kind).gather();
         let heads = ["NAME"].into_iter().chain(self.columns.iter().map(|(head, _)| *head));
@@ -118,7 +118,7 @@ impl ObjectKind {
 
     pub fn show(&self, call: &mut Call<'_>, options: &ShowObject) -> Result<Outcome, Exit> {
         let name = self.name(&options.name)?;
-        let (there, _) = stored::read(call)?;
+        let (there, _) = stored::read_for(call, name.kind)?;
         let missing = |why| Exit::new(exit::FAILURE, why);
         let object = edit::found(&there, &name).map_err(missing)?;
         let users: Vec<String> = users(&there, &name).iter().map(ToString::to_string).collect();
@@ -135,8 +135,13 @@ impl ObjectKind {
     /// Not a name of this kind.
     pub fn name(&self, text: &str) -> Result<StoredName, Exit> {
         let unknown = |why: String| Exit::new(exit::SETTINGS, why);
-        let kind = Kind::find(self.kind).ok_or_else(|| unknown(self.kind.to_owned()))?;
-        StoredName::parse(kind, text).map_err(unknown)
+        StoredName::parse(self.stored_kind()?, text).map_err(unknown)
+    }
+
+    /// # Errors
+    /// Not a kind: a fault of its table.
+    pub fn stored_kind(&self) -> Result<&'static Kind, Exit> {
+        Kind::find(self.kind).ok_or_else(|| Exit::new(exit::SETTINGS, self.kind))
     }
 }
 

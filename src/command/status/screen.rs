@@ -214,11 +214,20 @@ fn policies(status: &Status) -> String {
         )],
     };
     lines.extend(policies.sources.iter().map(source));
-    let has_api = policies.sources.iter().any(|source| source.source == "kubernetes");
-    let objects = policies.objects.iter().filter(|_| has_api);
-    lines.extend(
-        objects.map(|of| format!("groups, networks and rules of namespaces: those of {of}")),
-    );
+    let has = |name: &str| policies.sources.iter().any(|source| source.source == name);
+    let objects = policies.objects.as_deref().filter(|_| has("kubernetes"));
+    lines.extend(objects.map(|of| {
+        match (of, has("etcd")) {
+            ("kubernetes", true) => {
+                "groups and rules of namespaces: those of kubernetes; networks: those of etcd"
+                    .to_owned()
+            }
+            ("kubernetes", false) => {
+                "groups and rules of namespaces: those of kubernetes".to_owned()
+            }
+            (of, _) => format!("groups, networks and rules of namespaces: those of {of}"),
+        }
+    }));
     lines.join("\n")
 }
 

@@ -231,11 +231,7 @@ impl DocumentsReader {
     }
 
     fn note_missing_profiles(&mut self) {
-        let problems = self.profiles.missing().map(|(user, profile)| {
-            let what = format!("profile: NetProfile {profile} does not exist");
-            Problem::new(ProblemKind::Policy, Object::named(user.to_string()), what)
-        });
-        self.parsed.problems.extend(problems);
+        self.parsed.problems.extend(missing_profiles(&self.profiles));
     }
 
     /// Networks that share addresses keep what they have; no host takes a block of them.
@@ -259,6 +255,14 @@ impl DocumentsReader {
             _ => self.parsed.problems.push(problem),
         }
     }
+}
+
+/// What has a profile that is not there.
+pub fn missing_profiles(profiles: &Profiles) -> impl Iterator<Item = Problem> {
+    profiles.missing().map(|(user, profile)| {
+        let what = format!("profile: NetProfile {profile} does not exist");
+        Problem::new(ProblemKind::Policy, Object::named(user.to_string()), what)
+    })
 }
 
 /// The addresses of pods that are in the network of the settings, which no object says.
