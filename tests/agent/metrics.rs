@@ -208,7 +208,8 @@ fn alerts_and_dashboard_use_existing_metrics() {
     for file in ["alerts.yml", "dashboard.json"] {
         let asked = asked(&shipped(file));
         assert!(asked.len() > 10, "{file}: {asked:?}");
-        for name in asked {
+        // Those of encryption are on the pages of hosts that encrypt: `tests/encryption` looks for them.
+        for name in asked.iter().filter(|name| !name.starts_with("humanz_encryption_")) {
             assert!(exposed.contains(name.as_str()), "{file}: {name} is on no page:\n{page}");
         }
     }

@@ -105,6 +105,14 @@ fn pods_and_hosts_reach_pods_and_nothing_of_it_is_clear_text() {
     assert!(peer["encryption"]["handshake_seconds"].as_f64().unwrap() < 180.0, "{peer}");
     let metrics = local::get(all.host(1), "/metrics").1;
     assert!(metrics.contains("humanz_encryption_peers{handshake=\"recent\"} 2"), "{metrics}");
+    // As in the dashboard.
+    for name in [
+        "bytes_total{direction=\"sent\"}",
+        "dropped_packets_total{reason=\"leaving\"}",
+        "key_age_seconds",
+    ] {
+        assert!(metrics.contains(&format!("\nhumanz_encryption_{name} ")), "{name}: {metrics}");
+    }
 }
 
 /// Somebody's firewall lets everything through but the port of the encryption.

@@ -61,7 +61,10 @@ pub struct Pinger {
     started: Instant,
 }
 
-/// Packets of a [`Pinger`]. The one in flight at the stop does not count.
+/// How long the answer to the last packet is waited for.
+const LAST_ANSWER: Duration = Duration::from_secs(3);
+
+/// Packets of a [`Pinger`]. Those in flight at the stop do not count: on a slow machine these are several.
 #[derive(Debug)]
 pub struct Report {
     pub name: String,
@@ -91,6 +94,11 @@ impl Pinger {
     }
 
     pub fn report(self) -> Report {
+        let asked = sequence_numbers(&self.ping.log()).last().copied().unwrap_or(0);
+        let end = Instant::now() + LAST_ANSWER;
+        while answered(&self.ping.log()).last() < Some(&asked) && Instant::now() < end {
+            std::thread::sleep(INTERVAL);
+        }
         self.ping.signal(Signal::SIGINT);
         self.ping.wait(SOON);
         let took = self.started.elapsed();
@@ -100,7 +108,10 @@ impl Pinger {
             if log.contains("packets transmitted") { Ok(log) } else { Err(log) }
         });
         let answered = answered(&log);
-        let sent = sequence_numbers(&log).last().copied().unwrap_or(0);
+        let sent = match answered.last() {
+            Some(&last) if last >= asked => last,
+            _ => sequence_numbers(&log).last().copied().unwrap_or(0),
+        };
         let lost = (1..=sent).filter(|number| !answered.contains(number)).collect();
         Report { name: self.name, sent, lost, took }
     }
