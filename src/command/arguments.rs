@@ -112,14 +112,17 @@ fn descend<'a>(words: &[&str], info: &'a CommandInfoWithArgs) -> (String, &'a Co
     (path, level)
 }
 
-/// The one of `known` that is most like `word`: it begins so, or has the same letters but for a third.
+/// The one of `known` that is most like `word`: it begins so, or has the same letters but for a third. Of several the
+/// one with the same first letter: `lst` is meant for `ls`, not for `set`.
 pub fn nearest<'a>(word: &str, known: &'a [String]) -> Option<&'a str> {
-    let begins = |known: &&String| word.len() > 2 && known.starts_with(word);
+    let begins = |known: &&String| word.len() > 1 && known.starts_with(word);
     if let Some(known) = known.iter().find(begins) {
         return Some(known);
     }
-    let near = known.iter().min_by_key(|known| letters_apart(word, known))?;
-    (letters_apart(word, near) <= 1.max(near.len() / 3)).then_some(near)
+    let first = |known: &str| known.chars().next() != word.chars().next();
+    let near = known.iter().min_by_key(|known| (letters_apart(word, known), first(known)))?;
+    let (apart, longer) = (letters_apart(word, near), near.len().max(word.len()));
+    (apart <= 1.max(near.len() / 3) && 2 * apart < longer).then_some(near)
 }
 
 /// How many letters must be replaced, added or left out, whatever their order.
@@ -212,6 +215,10 @@ mod tests {
                 "unknown option --etcd-hots; did you mean --etcd-host?",
             ),
             ("config --jsno", "--jsno", "unknown option --jsno of config; did you mean --json?"),
+            ("group lst", "lst", "unknown subcommand \"lst\" of group; did you mean ls?"),
+            ("pin sow", "sow", "unknown subcommand \"sow\" of pin; did you mean show?"),
+            ("ip", "ip", "unknown subcommand \"ip\"; did you mean ipam?"),
+            ("ls", "ls", "unknown subcommand \"ls\" (see humanz-agent --help)"),
             ("zebra", "zebra", "unknown subcommand \"zebra\" (see humanz-agent --help)"),
             ("config x", "x", "unexpected argument \"x\" of config"),
         ] {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use argh::{CommandInfoWithArgs, FlagInfo};
 
 use crate::command::arguments::flag;
-use crate::command::table::wrapped;
+use crate::command::wrap::wrapped;
 use crate::settings::flags::VARIABLES;
 
 /// What a terminal has at least.

@@ -37,6 +37,7 @@ pub mod top;
 pub mod ui;
 pub mod uninstall;
 pub mod watch;
+mod wrap;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use crate::command::wrap::{Breaks, continued, letters, longest_piece, wrapped};
+
 /// How text looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
@@ -116,13 +118,6 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// Lines of `width` columns at most, unless a word is longer.
-pub fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let options = textwrap::Options::new(width.max(1)).break_words(false);
-    let options = options.word_splitter(textwrap::WordSplitter::NoHyphenation);
-    textwrap::wrap(text, options).into_iter().map(Into::into).collect()
-}
-
 /// Names and values below each other, the values in one column; a value may have several lines.
 pub fn facts(rows: &[(&str, String)], style: Style) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -138,7 +133,7 @@ pub fn facts(rows: &[(&str, String)], style: Style) -> String {
 }
 
 /// Rows below a heading. Columns are two blanks apart, and as wide as their widest cell where there is room;
-/// where there is none, the widest columns are wrapped.
+/// where there is none, the widest columns are wrapped, and names and lists in them continued in the next line.
 #[derive(Clone, Debug)]
 pub struct Table {
     rows: Vec<Vec<Cell>>,
@@ -164,12 +159,12 @@ impl Table {
 
     /// The lines, each with its end.
     pub fn render(&self, style: Style) -> String {
-        let widths = self.widths(style.columns);
+        let (widths, breaks) = self.widths(style.columns);
         let mut text = String::new();
         for row in &self.rows {
             let cells = row.iter().zip(&widths).map(|(cell, width)| match style.columns {
                 None => vec![cell.text.clone()],
-                Some(_) => wrapped(&cell.text, *width),
+                Some(_) => continued(&cell.text, *width, breaks),
             });
             let cells: Vec<Vec<String>> = cells.collect();
             for line in 0..cells.iter().map(Vec::len).max().unwrap_or(0) {
@@ -180,23 +175,27 @@ impl Table {
         text
     }
 
-    /// The width of each column.
-    fn widths(&self, columns: Option<usize>) -> Vec<usize> {
+    /// The width of each column, and where words are broken for that.
+    fn widths(&self, columns: Option<usize>) -> (Vec<usize>, Breaks) {
         let count = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let widest = |column: usize, width: &dyn Fn(&str) -> usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
             cells.map(|cell| width(&cell.text)).max().unwrap_or(0)
         };
-        let longest_word = |text: &str| text.split(' ').map(letters).max().unwrap_or(0);
-        let mut widths: Vec<usize> = (0..count).map(|column| widest(column, &letters)).collect();
-        let least: Vec<usize> = (0..count).map(|column| widest(column, &longest_word)).collect();
+        let least = |breaks| -> Vec<usize> {
+            (0..count).map(|column| widest(column, &|text| longest_piece(text, breaks))).collect()
+        };
         let room = columns.unwrap_or(usize::MAX).saturating_sub(2 * count.saturating_sub(1));
+        let fits = |breaks: &Breaks| least(*breaks).iter().sum::<usize>() <= room;
+        let breaks = Breaks::ALL.into_iter().find(fits).unwrap_or(Breaks::Names);
+        let least = least(breaks);
+        let mut widths: Vec<usize> = (0..count).map(|column| widest(column, &letters)).collect();
         while widths.iter().sum::<usize>() > room {
             let shrinkable = (0..count).filter(|column| widths[*column] > least[*column]);
             let Some(column) = shrinkable.max_by_key(|column| widths[*column]) else { break };
             widths[column] -= 1;
         }
-        widths
+        (widths, breaks)
     }
 }
 
@@ -214,10 +213,6 @@ fn text_line(row: &[Cell], parts: &[&str], widths: &[usize], style: Style) -> St
     }
     line.push('\n');
     line
-}
-
-fn letters(text: &str) -> usize {
-    text.chars().count()
 }
 
 #[cfg(test)]
@@ -257,19 +252,48 @@ mod tests {
     fn the_widest_column_is_wrapped_where_the_terminal_is_narrow() {
         let mut table = Table::new(&["IS", "SEEN", "AT"]);
         table.row(["bad", "the route to 10.1.2.0/24 is missing", "h2"].map(Cell::new));
-        table.row(["ok", "a-word-that-is-longer-than-all", "h3"].map(Cell::new));
-        let lines = "IS   SEEN                            AT\n\
-                     bad  the route to 10.1.2.0/24 is     h2\n     \
-                          missing\n\
-                     ok   a-word-that-is-longer-than-all  h3\n";
-        assert_eq!(table.render(Style::default().columns(Some(39))), lines);
+        table.row(["ok", "awordthatislongerthanall,othersaswell", "h3"].map(Cell::new));
+        let lines = "IS   SEEN                                   AT\n\
+                     bad  the route to 10.1.2.0/24 is missing    h2\n\
+                     ok   awordthatislongerthanall,othersaswell  h3\n";
+        assert_eq!(table.render(Style::default().columns(Some(46))), lines);
+        let lines = "IS   SEEN                       AT\n\
+                     bad  the route to 10.1.2.0/24   h2\n     \
+                          is missing\n\
+                     ok   awordthatislongerthanall,  h3\n     \
+                          othersaswell\n";
+        assert_eq!(table.render(Style::default().columns(Some(34))), lines);
         let narrow = Style::default().columns(Some(10));
-        assert!(
-            table.render(narrow).contains("a-word-that-is-longer-than-all"),
-            "words stay whole"
-        );
+        let text = table.render(narrow);
+        assert!(text.contains("awordthatislongerthanall,"), "words stay whole: {text}");
         assert_eq!(facts(&[("a", "one two".to_owned())], narrow), "a  one two\n");
         assert_eq!(facts(&[("a", "one three".to_owned())], narrow), "a  one\n   three\n");
+    }
+
+    #[test]
+    fn names_and_lists_are_continued_in_the_next_line_only_where_there_is_no_room() {
+        let mut table = Table::new(&["POD", "ADDRESSES", "STATE"]);
+        table.row(["team-a/web-7d9f-x2x4z", "10.1.2.3,fd00:1:2::3", "attached"].map(Cell::new));
+        let at = |columns| table.render(Style::default().columns(Some(columns)));
+        assert!(at(54).contains("team-a/web-7d9f-x2x4z  10.1.2.3,fd00:1:2::3  attached\n"));
+        let lines = "POD                    ADDRESSES     STATE\n\
+                     team-a/web-7d9f-x2x4z  10.1.2.3,     attached\n                       \
+                                            fd00:1:2::3\n";
+        assert_eq!(at(45), lines);
+        let lines = "POD             ADDRESSES     STATE\n\
+                     team-a/         10.1.2.3,     attached\n\
+                     web-7d9f-x2x4z  fd00:1:2::3\n";
+        assert_eq!(at(38), lines);
+        let lines = "POD         ADDRESSES    STATE\n\
+                     team-a/     10.1.2.3,    attached\n\
+                     web-7d9f-   fd00:1:2::3\n\
+                     x2x4z\n";
+        assert_eq!(at(33), lines);
+        // A subnet and a command's option are never taken apart.
+        let mut table = Table::new(&["SUBNET", "FIX"]);
+        table.row(["10.244.111.0/24", "--dry-run"].map(Cell::new));
+        let line = table.render(Style::default().columns(Some(8)));
+        assert!(line.contains("10.244.111.0/24  --dry-run\n"), "{line}");
     }
 
     #[test]
