@@ -7,7 +7,7 @@ pub mod runtimes;
 mod sysctls;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ipnetwork::IpNetwork;
 
@@ -66,7 +66,8 @@ pub fn problems(needs: &Needs, found: &FoundOnHost) -> Vec<Problem> {
     let configurations = configurations::before(&name, &found.configurations);
     let runtimes = {
         let Needs { plugin, configuration, manager, .. } = needs;
-        runtimes::problems(&found.runtimes, plugin, configuration, *manager)
+        let set_place = |variable: &str, place: &Path| manager.set_place(variable, place);
+        runtimes::problems(&found.runtimes, plugin, configuration, set_place)
     };
     let conflicts = address_conflicts::inside(&needs.pools, &found.addresses, &found.routes);
     let masquerades = masquerades::of_subnets(&needs.subnets, &found.masquerades);

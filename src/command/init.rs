@@ -1,5 +1,6 @@
 //! `init`: one machine without an agent: the plugin and a configuration for its container runtimes.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,9 +13,9 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::plugin::DRIVER;
 use crate::agent::{cni_conf, lock, reconcile};
 use crate::checks::host_checks;
+use crate::command::arguments::flag;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::Tone;
-use crate::inspect::service_manager::service_manager;
 use crate::inspect::{Host, HostList, preflight, runtimes};
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::os::files;
@@ -41,7 +42,7 @@ const WITHOUT_CNI: u32 = 5;
     example = "{command_name} --cni-plugin-location /usr/lib/cni/humanz",
     note = "It puts the plugin and a configuration in place, and says what was done and what comes next. --subnet \
         has the addresses (default: 10.244.1.0/24). Running it again changes nothing; humanz-agent uninstall \
-        takes everything away.",
+        with the same options takes everything away.",
     error_code(0, "a runtime can start containers in the network"),
     error_code(
         1,
@@ -78,11 +79,11 @@ pub fn run(call: &mut Call<'_>, options: &Init) -> Result<Outcome, Exit> {
     write(&settings.cni.config, &text, &mut applier);
     let mut problems = applier.failures().to_vec();
     if problems.is_empty() && !options.dry_run {
-        problems = unseen(&settings);
+        problems = unseen(&settings, call.origin.options());
     }
     let changes = if options.dry_run { applier.lines() } else { applier.changes() };
     let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
-    let next = next(&settings.cni.name, podman);
+    let next = next(&settings.cni.name, podman, problems.is_empty());
     let mut lines = match changes.is_empty() {
         true => vec!["everything is in place".to_owned()],
         false => changes.clone(),
@@ -90,7 +91,10 @@ pub fn run(call: &mut Call<'_>, options: &Init) -> Result<Outcome, Exit> {
     lines.extend(problems.iter().map(|it| call.style.paint(Tone::Bad, &format!("! {it}"))));
     lines.push(String::new());
     lines.extend(next.iter().cloned());
-    lines.push("to take it off this host again: humanz-agent uninstall".to_owned());
+    lines.push(format!(
+        "to take it off this host again: {}",
+        typed("uninstall", call.origin.options())
+    ));
     let value = json!({
         "dry_run": options.dry_run, "changes": changes, "problems": problems, "next": next,
     });
@@ -141,11 +145,29 @@ fn write(path: &Path, text: &str, applier: &mut Applier) {
     applier.apply(&line, || files::replace(path, text.as_bytes(), MODE));
 }
 
+/// The subcommand with `options` by variable, which say where things are.
+fn typed(subcommand: &str, options: &BTreeMap<&'static str, String>) -> String {
+    let options = options.iter().map(|(variable, text)| format!(" {} {text}", flag(variable)));
+    format!("humanz-agent {subcommand}{}", options.collect::<String>())
+}
+
+/// The same again in another place, and nothing left in the one before.
+fn elsewhere(
+    options: &BTreeMap<&'static str, String>,
+    variable: &'static str,
+    place: &Path,
+) -> String {
+    let mut moved = options.clone();
+    moved.insert(variable, place.display().to_string());
+    format!("{} && {}", typed("uninstall", options), typed("init", &moved))
+}
+
 /// Runtimes that look elsewhere, and configurations that they would read before this one.
-fn unseen(settings: &Settings) -> Vec<Problem> {
+fn unseen(settings: &Settings, options: &BTreeMap<&'static str, String>) -> Vec<Problem> {
     let (plugin, config) = (&settings.cni.plugin, &settings.cni.config);
     let found = runtimes::inspect(plugin);
-    let mut problems = host_checks::runtimes::problems(&found, plugin, config, service_manager());
+    let set_place = |variable, place: &Path| elsewhere(options, variable, place);
+    let mut problems = host_checks::runtimes::problems(&found, plugin, config, set_place);
     let folder = config.parent().unwrap_or(config);
     let is_conf = |path: &PathBuf| {
         path.extension().is_some_and(|end| ["conf", "conflist", "json"].iter().any(|it| end == *it))
@@ -162,11 +184,12 @@ fn unseen(settings: &Settings) -> Vec<Problem> {
     problems
 }
 
-/// What to type, for each runtime that this machine has.
-fn next(network: &str, podman: Option<u32>) -> Vec<String> {
+/// What to type, for each runtime that this machine has. `seen`: nothing keeps runtimes from it.
+fn next(network: &str, podman: Option<u32>, seen: bool) -> Vec<String> {
     let mut lines = Vec::new();
     if has("containerd") || has("crio") {
-        lines.push("containerd and CRI-O: new pods have the network".to_owned());
+        let when = if seen { "" } else { ", once what is marked with ! is repaired" };
+        lines.push(format!("containerd and CRI-O: new pods have the network{when}"));
     }
     if has("nerdctl") {
         lines.push(format!("nerdctl: nerdctl run --network {network} IMAGE"));

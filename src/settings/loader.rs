@@ -134,6 +134,11 @@ impl SettingsLoader {
         self.defaults.insert(variable, value.to_owned());
     }
 
+    /// Text of every option that was typed, by variable.
+    pub fn options(&self) -> &BTreeMap<&'static str, String> {
+        &self.options
+    }
+
     /// Whether what the agent of this host serves with counts: a user who names a file wants that file.
     pub fn may_follow_agent(&self) -> bool {
         !self.file_is_given

@@ -68,16 +68,26 @@ fn what_is_somebody_elses_is_left_alone() {
     host.run(&format!("mv {CONF} /etc/cni/net.d/00-mine.conf")).ok();
     host.write(
         "/etc/containerd/config.toml",
-        "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = \"/usr/other\"\n",
+        "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = \"/opt/other\"\n",
     );
-    let ended = run(host, "init --json", UNSET);
+    let ended = run(host, "init --subnet 10.9.0.0/24 --json", UNSET);
     assert_eq!(ended.status.code(), Some(1), "{ended}");
     let found = object(&ended);
     let problems = found["problems"].as_array().unwrap();
     let kinds: Vec<&str> = problems.iter().map(|it| it["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["cni-plugin", "cni-configuration-order"], "{found:#}");
     assert_eq!(problems[1]["fix"], "mv /etc/cni/net.d/00-mine.conf /root");
-    run(host, "uninstall", UNSET).ok();
+    // What helps is typed as it stands there, and what it says last takes all of it away.
+    let fix = problems[0]["fix"].as_str().unwrap();
+    let (uninstall, init) = fix.split_once(" && ").unwrap();
+    host.run(problems[1]["fix"].as_str().unwrap()).ok();
+    run(host, uninstall.strip_prefix("humanz-agent ").unwrap(), UNSET).ok();
+    let said = run(host, init.strip_prefix("humanz-agent ").unwrap(), UNSET).ok();
+    assert!(host.list("/opt/cni/bin").is_empty(), "{said}");
+    assert!(host.read(CONF).unwrap().contains("\"10.9.0.0/24\""), "{said}");
+    let last = said.lines().last().unwrap().split_once("again: humanz-agent ").unwrap().1;
+    run(host, last, UNSET).ok();
+    assert_eq!((host.list("/opt/other"), host.list("/etc/cni/net.d")), (vec![], vec![]), "{said}");
 
     let agent = Agent::start(host, &[("ETCD_HOST", ""), ("SUBNET_SOURCE", "static")]);
     agent.wait_ready();

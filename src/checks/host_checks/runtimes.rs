@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use toml::Table;
 
-use crate::checks::service_manager::ServiceManager;
 use crate::net::{Object, Problem, ProblemKind};
 
 /// A container runtime, as its configuration says.
@@ -63,12 +62,13 @@ impl ContainerRuntime {
     }
 }
 
-/// What of `runtimes` does not find our `plugin` and `configuration`.
+/// What of `runtimes` does not find our `plugin` and `configuration`. `set_place`: the command that sets a variable to
+/// another place.
 pub fn problems(
     runtimes: &[ContainerRuntime],
     plugin: &Path,
     configuration: &Path,
-    manager: ServiceManager,
+    set_place: impl Fn(&'static str, &Path) -> String,
 ) -> Vec<Problem> {
     let mut problems = Vec::new();
     for runtime in runtimes {
@@ -84,7 +84,7 @@ pub fn problems(
             let wanted = dir.join(plugin.file_name().unwrap_or_default());
             let problem =
                 Problem::new(ProblemKind::CniPlugin, Object::Plugin(wanted.clone()), what);
-            problems.push(problem.with_fix(manager.set_place("CNI_PLUGIN_LOCATION", &wanted)));
+            problems.push(problem.with_fix(set_place("CNI_PLUGIN_LOCATION", &wanted)));
         }
         let dir = runtime.configuration_dir.as_deref();
         if let Some(dir) = dir.filter(|dir| configuration.parent() != Some(dir)) {
@@ -97,7 +97,7 @@ pub fn problems(
             let wanted = dir.join(configuration.file_name().unwrap_or_default());
             let subject = Object::Configuration(wanted.clone());
             let problem = Problem::new(ProblemKind::CniConfiguration, subject, what);
-            problems.push(problem.with_fix(manager.set_place("CNI_CONFIG_LOCATION", &wanted)));
+            problems.push(problem.with_fix(set_place("CNI_CONFIG_LOCATION", &wanted)));
         }
     }
     problems
@@ -106,6 +106,7 @@ pub fn problems(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checks::service_manager::ServiceManager;
 
     fn containerd(files: &[&str]) -> ContainerRuntime {
         let mut runtime = ContainerRuntime { name: "containerd", ..ContainerRuntime::default() };
@@ -152,7 +153,8 @@ mod tests {
     fn a_runtime_that_looks_elsewhere_is_a_problem_with_the_setting_to_change() {
         let (plugin, configuration) =
             (Path::new("/opt/cni/bin/humanz"), Path::new("/etc/cni/net.d/05-humanz.conflist"));
-        let systemd = ServiceManager::Systemd;
+        let systemd =
+            |variable: &str, place: &Path| ServiceManager::Systemd.set_place(variable, place);
         let mut runtime = containerd(&["[plugins.cri.cni]\nbin_dir = \"/usr/lib/cni\""]);
         let found = problems(&[runtime.clone()], plugin, configuration, systemd);
         let kinds: Vec<_> = found.iter().map(Problem::key).collect();
@@ -161,7 +163,8 @@ mod tests {
         let fix = found[0].fix.as_deref().unwrap();
         assert!(fix.contains("echo CNI_PLUGIN_LOCATION=/usr/lib/cni/humanz >>"), "{fix}");
 
-        let pod = ServiceManager::Kubernetes;
+        let pod =
+            |variable: &str, place: &Path| ServiceManager::Kubernetes.set_place(variable, place);
         let found = problems(&[runtime.clone()], plugin, configuration, pod);
         let fix = found[0].fix.as_deref().unwrap();
         let wanted = "-p '{\"data\":{\"CNI_PLUGIN_LOCATION\":\"/usr/lib/cni/humanz\"}}'";
