@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::cni::PLUGINS;
 use crate::support::node::command;
-use crate::support::{Ended, Place, facts};
+use crate::support::{Ended, Place, facts, soon};
 use crate::{Machine, NETNS};
 
 const CONF: &str = "/etc/cni/net.d/10-net.conf";
@@ -116,6 +116,8 @@ fn what_is_gone_already_is_torn_down() {
     answer(&machine, &format!("setup {NETNS}"), &started);
     // Nobody tore it down, and it starts again.
     machine.node.run("ip netns delete pod").ok();
+    // The kernel removes what was in it a moment later; until then the container may still be running there.
+    soon("the port is gone", || facts::veths(&machine.node).is_empty());
     machine.node.run("ip netns add pod").ok();
     answer(&machine, &format!("setup {NETNS}"), &started);
     assert_eq!((machine.reserved().len(), facts::veths(&machine.node).len()), (1, 1));
