@@ -322,7 +322,8 @@ impl State {
             None => (path, false),
         };
         let (resource, name) = whole.rsplit_once('/')?;
-        Some((self.serves(resource)?, name.to_owned(), is_status))
+        let resource = self.serves(resource).filter(|it| it.contains("humanz.io"))?;
+        Some((resource, name.to_owned(), is_status))
     }
 
     /// A merge patch (RFC 7396) of a custom resource with the subresource `status`: code and message of a refusal.
