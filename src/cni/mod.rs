@@ -16,6 +16,7 @@ pub mod error;
 mod json;
 pub mod name;
 pub mod netavark;
+pub mod pod_keys;
 mod port_mappings;
 #[cfg(test)]
 mod properties;

@@ -3,10 +3,8 @@
 use ipnetwork::IpNetwork;
 
 use crate::cni::json::{JsonField, address_or_cidr};
+use crate::cni::pod_keys;
 use crate::net::Mac;
-
-/// The annotation with a pod's requested addresses.
-const IP_ANNOTATION: &str = "humanz.io/ip";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestedAddresses {
@@ -27,7 +25,7 @@ impl RequestedAddresses {
 
     /// The annotation `humanz.io/ip`: addresses separated by commas.
     pub(super) fn annotated(annotations: &JsonField) -> RequestedAddresses {
-        let asked = annotations.get(IP_ANNOTATION).and_then(|asked| {
+        let asked = annotations.get(pod_keys::IP).and_then(|asked| {
             let right = "addresses separated by commas, as in 10.244.1.7,fd00::7";
             let addresses = asked.filled()?.split(',').map(str::trim).map(address_or_cidr);
             addresses.collect::<Option<Vec<_>>>().or_else(|| asked.refuse(right))

@@ -2,6 +2,7 @@
 
 use argh::{CommandInfoWithArgs, FlagInfoKind};
 
+use crate::net::nearest::nearest;
 use crate::settings::flags::VARIABLES;
 
 /// The words as argh reads them, those of netctl as humanz's: `--option=value` in two words, the settings of the agent in front
@@ -112,28 +113,6 @@ fn descend<'a>(words: &[&str], info: &'a CommandInfoWithArgs) -> (String, &'a Co
     (path, level)
 }
 
-/// The one of `known` that is most like `word`: it begins so, or has the same letters but for a third. Of several the
-/// one with the same first letter: `lst` is meant for `ls`, not for `set`.
-pub fn nearest<'a>(word: &str, known: &'a [String]) -> Option<&'a str> {
-    let begins = |known: &&String| word.len() > 1 && known.starts_with(word);
-    if let Some(known) = known.iter().find(begins) {
-        return Some(known);
-    }
-    let first = |known: &str| known.chars().next() != word.chars().next();
-    let near = known.iter().min_by_key(|known| (letters_apart(word, known), first(known)))?;
-    let (apart, longer) = (letters_apart(word, near), near.len().max(word.len()));
-    (apart <= 1.max(near.len() / 3) && 2 * apart < longer).then_some(near)
-}
-
-/// How many letters must be replaced, added or left out, whatever their order.
-fn letters_apart(a: &str, b: &str) -> usize {
-    let count = |word: &str, letter| word.chars().filter(|found| *found == letter).count();
-    let more = |a: &str, b: &str| -> usize {
-        ('!'..='~').map(|letter| count(a, letter).saturating_sub(count(b, letter))).sum()
-    };
-    more(a, b).max(more(b, a))
-}
-
 #[cfg(test)]
 mod tests {
     use argh::ArgsInfo;
@@ -227,14 +206,5 @@ mod tests {
         }
         let message = message("config", "No value provided for option '--x'.\n");
         assert!(message.contains("humanz-agent config --help"), "{message}");
-    }
-
-    #[test]
-    fn letters_are_compared_whatever_their_order() {
-        for (a, b, apart) in
-            [("", "abc", 3), ("chek", "check", 1), ("jsno", "json", 0), ("a", "b", 1)]
-        {
-            assert_eq!(letters_apart(a, b), apart, "{a} {b}");
-        }
     }
 }

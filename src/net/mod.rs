@@ -6,6 +6,7 @@ pub mod gather;
 pub mod hash;
 pub mod ifname;
 pub mod mac;
+pub mod nearest;
 pub mod node_name;
 pub mod object;
 pub mod port;

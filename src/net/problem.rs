@@ -159,6 +159,7 @@ kinds! {
     Quarantine: Warning, "quarantine";
     // Policies.
     Policy: Error, "policy";
+    UnknownPodKey: Warning, "unknown-pod-key";
 }
 
 /// One thing that is wrong.

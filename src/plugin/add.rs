@@ -6,8 +6,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use crate::cni::error::CniError;
+use crate::cni::pod_keys;
 use crate::cni::request::Add;
 use crate::cni::result::{CniResult, Interface, IpConfig};
+use crate::cni::words::Words;
 use crate::inspect::holders::Segment;
 use crate::inspect::port_profiles;
 use crate::ipam::{RangeSet, Store, StoreEntry};
@@ -31,6 +33,9 @@ use crate::plugin::{
     sysctl_allowlist, sysctls, vlans,
 };
 
+/// Annotations and labels of a pod that are logged.
+const UNKNOWN_KEYS: usize = 3;
+
 /// The pod's interface, third in every result.
 const POD_INTERFACE: usize = 2;
 
@@ -40,12 +45,22 @@ const POD_INTERFACE: usize = 2;
 /// Every code of [`crate::cni::error::code`] but those of the other verbs.
 pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     sysctl_allowlist::verify(&add.conf.tuning)?;
+    warn_of_unknown_keys(&add.words);
     let mut placed = PlacedAdd::of(add)?;
     loop {
         match attach_once(&placed, call) {
             Err(failure) => placed = placed.again(add, failure)?,
             Ok(()) => return Ok(()),
         }
+    }
+}
+
+/// A later release may know them: they are no reason to refuse the pod.
+fn warn_of_unknown_keys(words: &Words) {
+    let (annotations, labels) = (words.annotations.keys(), words.labels.keys());
+    let found = pod_keys::unknown(annotations.map(String::as_str), labels.map(String::as_str));
+    for key in found.take(UNKNOWN_KEYS) {
+        log::warn!("{key} has no effect: it is not known; {}", key.hint());
     }
 }
 

@@ -11,6 +11,7 @@ use crate::mute_agent::answering;
 use crate::start::connect;
 use crate::support::wait::patience;
 use crate::support::{Agent, Node, Place, Pod, local, pod, soon};
+use crate::tenants;
 use crate::traffic::{Flood, Server};
 use crate::{STANDALONE, add, alone, counters, only_from, serve, write_policies};
 
@@ -261,5 +262,36 @@ fn a_group_is_asked_for_by_label_or_annotation() {
     assert_eq!(server.received(web.v4()), 0);
     write_policies(host, &[own("Group", "db", json!({})), own("Group", "web", json!({}))]);
     server.wait(web.v4());
+    agent.stop();
+}
+
+/// Typed by a user as it could be: it has no effect, and that is said where people look.
+#[test]
+fn an_annotation_that_is_not_known_is_a_problem_and_no_reason_to_refuse_the_pod() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[]);
+    let agent = serve(host, &[]);
+    let fine = tenants::try_add(host, "shop/fine", json!({"io.contiv.net-group": "web"})).unwrap();
+    let mut annotations = json!({"humanz.io/labels": "app=db", "humanz.io/gruop": "db"});
+    for at in 0..1000 {
+        annotations[format!("humanz.io/x{at}")] = json!("x");
+    }
+    let db = tenants::try_add(host, "shop/db", annotations).unwrap();
+    let log = host.shell("grep 'has no effect' /var/log/humanz.log").stdout;
+    assert!(log.contains("humanz.io/gruop") && log.contains("did you mean humanz.io/group?"));
+    assert_eq!(log.lines().count(), 3, "{log}");
+    let kind = "unknown-pod-key";
+    let status = local::status_when(host, "the problem", |it| local::has_problem(it, kind));
+    let problems = status["problems"].as_array().unwrap().iter();
+    let problems: Vec<_> = problems.filter(|problem| problem["kind"] == kind).collect();
+    assert!(problems.len() == 1 && problems[0]["pod"] == "shop/db", "{problems:#?}");
+    let doctor = Agent::run(host, "doctor", STANDALONE).stdout;
+    assert!(doctor.contains("humanz.io/gruop"), "{doctor}");
+    let shown = Agent::run(host, "endpoint show shop/db", STANDALONE).stdout;
+    assert!(shown.contains("did you mean humanz.io/group?"), "{shown}");
+    db.delete();
+    soon("the end of the problem", || !local::has_problem(&local::status(host), kind));
+    fine.delete();
     agent.stop();
 }

@@ -9,6 +9,7 @@ use crate::agent::active_problems::ProblemSource;
 use crate::agent::new_pods;
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
+use crate::checks::pod_keys::pod_keys;
 use crate::inspect::{Kernel, last_policies, policy_file};
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
@@ -161,6 +162,7 @@ impl Agent {
         let Some(settings) = &self.settings.policy else {
             if self.state.policy_view.take().is_some() {
                 self.shared.problems.set(ProblemSource::QuarantinedPods, None);
+                self.shared.problems.set(ProblemSource::PodKeys, None);
             }
             return None;
         };
@@ -184,6 +186,7 @@ impl Agent {
             let problems =
                 quarantined.iter().filter(|one| one.lasts(now)).map(Quarantined::problem);
             self.shared.problems.set(ProblemSource::QuarantinedPods, problems);
+            self.shared.problems.set(ProblemSource::PodKeys, pod_keys(&view));
             self.state.policy_view = Some(Arc::new(view));
         }
         self.state.policy_view.clone()

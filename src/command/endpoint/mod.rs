@@ -154,6 +154,7 @@ fn rows(one: &ShownEndpoint) -> Vec<(&'static str, String)> {
         ("egress rate", one.egress_rate()),
         ("ingress rate", one.ingress_rate()),
         ("quarantine", one.quarantine.clone().unwrap_or_default()),
+        ("not known", one.unknown_keys.join("\n")),
     ];
     rows.into_iter().filter(|(_, text)| !text.is_empty()).collect()
 }

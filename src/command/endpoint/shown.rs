@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::cni::pod_keys;
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
+use crate::policy::ask::LocalPod;
 use crate::policy::view::{Quarantined, View};
 use crate::policy::{Endpoint, NetProfile, PolicySnapshot, Scoped, Selector};
 
@@ -32,6 +34,9 @@ pub struct ShownEndpoint {
     ingress_rate: Option<u64>,
     /// Why only its own node reaches it.
     pub quarantine: Option<String>,
+    /// Annotations and labels of it that look like humanz's, and have no effect.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown_keys: Vec<String>,
 }
 
 /// A pod of another host, as far as the selectors in use find it.
@@ -61,6 +66,7 @@ pub fn endpoints(view: &View, host_of: impl Fn(IpAddr) -> Option<NodeName>) -> V
             addresses: pod.addresses.clone(),
             host: Some(view.host.clone()),
             quarantine: quarantined.get(&pod.addresses[..]).map(|one| one.reason.to_string()),
+            unknown_keys: unknown_keys(pod),
             ..described_as(known, group, network)
         }
     });
@@ -73,6 +79,12 @@ pub fn endpoints(view: &View, host_of: impl Fn(IpAddr) -> Option<NodeName>) -> V
         ShownEndpoint { host, addresses, ..described_as(known, found.group, network) }
     }));
     all
+}
+
+fn unknown_keys(pod: &LocalPod) -> Vec<String> {
+    let (annotations, labels) = (pod.annotations.keys(), pod.labels.keys());
+    let found = pod_keys::unknown(annotations.map(String::as_str), labels.map(String::as_str));
+    found.map(|key| format!("{key}: {}", key.hint())).collect()
 }
 
 fn described_as(
@@ -94,6 +106,7 @@ fn described_as(
         egress_rate: egress.map(|limit| limit.rate_bits),
         ingress_rate: ingress.map(|limit| limit.rate_bits),
         quarantine: None,
+        unknown_keys: Vec::new(),
     }
 }
 

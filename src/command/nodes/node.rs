@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::command::arguments;
 use crate::inspect::cluster::ClusterView;
 use crate::lease::Snapshot;
 use crate::lease::records::NodeName;
 use crate::net::gather::Gather;
+use crate::net::nearest::nearest;
 use crate::settings::exit::{self, Exit};
 
 /// What is known of the life of a host.
@@ -96,7 +96,7 @@ pub fn name(text: &str) -> Result<NodeName, Exit> {
 /// There is no such host.
 pub fn unknown(found: &Snapshot, host: &NodeName) -> Exit {
     let known: Vec<String> = names(found).into_iter().map(ToString::to_string).collect();
-    let near = arguments::nearest(host.as_str(), &known);
+    let near = nearest(host.as_str(), &known);
     let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
     let why = format!("no host {host} is known{near} (humanz-agent nodes ls lists all)");
     Exit::new(exit::FAILURE, why)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::cni::pod_keys::NETWORKS;
 use crate::cni::words::MAX_BYTES;
 use crate::net::IfName;
 use crate::policy::name::Scoped;
@@ -10,9 +11,6 @@ use crate::policy::read::fields::quoted;
 use crate::policy::read::membership::{
     Claims, Refusal, allowed_network, asks_for_network, network,
 };
-
-/// The annotation: `front,back@eth1`.
-const NETWORKS: &str = "humanz.io/networks";
 
 /// Interfaces of a pod.
 const MOST: usize = 8;
@@ -26,7 +24,7 @@ pub struct AskedInterface {
     pub network: Option<Scoped>,
 }
 
-/// The interfaces of a pod, at least one. The first has the default route; a further one without a name is `net1`,
+/// The interfaces of a pod, at least one; its annotation says `front,back@eth1`. The first has the default route; a further one without a name is `net1`,
 /// `net2`, … by its place.
 ///
 /// # Errors

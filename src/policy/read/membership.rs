@@ -7,16 +7,12 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::cni::pod_keys::{GROUP, NETWORK, TENANT};
 use crate::policy::labels::Labels;
 use crate::policy::name::{ObjectName, Scoped};
 use crate::policy::network::Networks;
 use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::read::groups::scoped;
-
-/// The words of a pod, each with its alias.
-const TENANT: [&str; 2] = ["humanz.io/tenant", "io.contiv.tenant"];
-const GROUP: [&str; 2] = ["humanz.io/group", "io.contiv.net-group"];
-const NETWORK: [&str; 2] = ["humanz.io/network", "io.contiv.network"];
 
 /// What a pod, its namespace and this host say.
 #[derive(Clone, Copy, Debug)]

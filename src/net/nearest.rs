@@ -1,0 +1,53 @@
+//! Pure. What was probably meant by a word that is not known.
+
+/// The one of `known` that is most like `word`: it begins so, or has the same letters but for a third. Of several the
+/// one with the same first letter: `lst` is meant for `ls`, not for `set`.
+pub fn nearest<'a, S: AsRef<str>>(word: &str, known: &'a [S]) -> Option<&'a str> {
+    let known = || known.iter().map(AsRef::as_ref);
+    if let Some(known) = known().find(|known| word.len() > 1 && known.starts_with(word)) {
+        return Some(known);
+    }
+    let first = |known: &str| known.chars().next() != word.chars().next();
+    let near = known().min_by_key(|known| (letters_apart(word, known), first(known)))?;
+    let (apart, longer) = (letters_apart(word, near), near.len().max(word.len()));
+    (apart <= 1.max(near.len() / 3) && 2 * apart < longer).then_some(near)
+}
+
+/// How many letters must be replaced, added or left out, whatever their order.
+fn letters_apart(a: &str, b: &str) -> usize {
+    let count = |word: &str, letter| word.chars().filter(|found| *found == letter).count();
+    let more = |a: &str, b: &str| -> usize {
+        ('!'..='~').map(|letter| count(a, letter).saturating_sub(count(b, letter))).sum()
+    };
+    more(a, b).max(more(b, a))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_compared_whatever_their_order() {
+        for (a, b, apart) in
+            [("", "abc", 3), ("chek", "check", 1), ("jsno", "json", 0), ("a", "b", 1)]
+        {
+            assert_eq!(letters_apart(a, b), apart, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_word_is_found_or_none() {
+        let known = ["group", "network", "networks", "ip"];
+        for (word, near) in [
+            ("gruop", Some("group")),
+            ("net", Some("network")),
+            ("networks", Some("networks")),
+            ("i", None),
+            ("netwrk", Some("network")),
+            ("labels", None),
+        ] {
+            assert_eq!(nearest(word, &known), near, "{word}");
+        }
+        assert_eq!(nearest("x", &[""; 0]), None);
+    }
+}
