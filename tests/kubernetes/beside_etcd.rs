@@ -186,6 +186,28 @@ fn what_holds_stays_while_the_api_or_etcd_or_both_are_away_and_over_a_restart() 
     agents.iter().for_each(Agent::stop);
 }
 
+/// READY waits for blocks that nobody has confirmed, but not where no pod can start in them.
+#[test]
+fn a_host_with_blocks_is_ready_while_nothing_is_known_of_policies() {
+    let scene = shop(1);
+    let host = scene.host(1);
+    let network = own("Network", "front", json!({"subnets": ["10.32.0.0/16"]}));
+    let rule = json!({"apiVersion": "humanz.io/v1", "kind": "NamespaceRule",
+        "metadata": {"name": "shop"}, "spec": {"network": "front"}});
+    apply(host, &[network, rule]);
+    let mut agents = scene.cluster.start_agents(ON);
+    let db = add(&scene, 1, "db", false);
+    assert!(db.v4().to_string().starts_with("10.32."), "{}", db.result);
+    agents.remove(0).kill();
+    assert!(host.list("/var/lib/humanz").contains(&"blocks.json".to_owned()));
+    host.run("rm -f /var/lib/humanz/policy.json").ok();
+    scene.api.stop();
+    let again = Agent::start(host, ON);
+    again.wait_ready();
+    assert!(connect(host, "late").is_err(), "nobody knows its network");
+    again.stop();
+}
+
 #[test]
 fn groups_of_etcd_hold_beside_policies_of_the_api() {
     let scene = shop(2);

@@ -188,9 +188,11 @@ impl Agent {
         }
     }
 
-    /// A block that went to another host while this one was away would have pods of both.
+    /// A block that went to another host while this one was away would have pods of both. While no network is
+    /// known no pod starts in one.
     fn has_confirmed_blocks(&self) -> bool {
-        !self.policies.exchanges() || self.state.networks.is_confirmed()
+        let has_networks = self.policies.exchanges() && self.state.policies.snapshot().is_some();
+        !has_networks || self.state.networks.is_confirmed()
     }
 
     fn become_ready(&mut self) {
