@@ -1,7 +1,8 @@
 //! Pure. What was probably meant by a word that is not known.
 
 /// The one of `known` that is most like `word`: it begins so, or has the same letters but for a third. Of several the
-/// one with the same first letter: `lst` is meant for `ls`, not for `set`.
+/// one with the same first letter: `lst` is meant for `ls`, not for `set`. Of two letters the first is the same: `h2`
+/// may be meant for `h1`, but `ls` not for `ns`.
 pub fn nearest<'a, S: AsRef<str>>(word: &str, known: &'a [S]) -> Option<&'a str> {
     let known = || known.iter().map(AsRef::as_ref);
     if let Some(known) = known().find(|known| word.len() > 1 && known.starts_with(word)) {
@@ -10,7 +11,8 @@ pub fn nearest<'a, S: AsRef<str>>(word: &str, known: &'a [S]) -> Option<&'a str>
     let first = |known: &str| known.chars().next() != word.chars().next();
     let near = known().min_by_key(|known| (letters_apart(word, known), first(known)))?;
     let (apart, longer) = (letters_apart(word, near), near.len().max(word.len()));
-    (apart <= 1.max(near.len() / 3) && 2 * apart < longer).then_some(near)
+    let is_near = apart <= 1.max(near.len() / 3);
+    (is_near && (2 * apart < longer || 2 * apart == longer && !first(near))).then_some(near)
 }
 
 /// How many letters must be replaced, added or left out, whatever their order.
@@ -42,12 +44,13 @@ mod tests {
             ("gruop", Some("group")),
             ("net", Some("network")),
             ("networks", Some("networks")),
-            ("i", None),
+            ("i", Some("ip")),
             ("netwrk", Some("network")),
             ("labels", None),
         ] {
             assert_eq!(nearest(word, &known), near, "{word}");
         }
         assert_eq!(nearest("x", &[""; 0]), None);
+        assert_eq!((nearest("h2", &["h1"]), nearest("ls", &["ns"])), (Some("h1"), None));
     }
 }

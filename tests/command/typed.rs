@@ -45,7 +45,7 @@ fn each_subcommand_has_help_with_examples() {
 }
 
 /// Those that the manual and the README name.
-const WITHOUT_JSON: [&str; 3] = ["ui", "export", "from-contiv"];
+const WITHOUT_JSON: [&str; 4] = ["ui", "controller", "export", "from-contiv"];
 
 #[test]
 fn every_subcommand_has_json_output_with_listed_exceptions() {

@@ -71,8 +71,15 @@ fn a_host_answers_for_its_own_pods_and_says_what_it_cannot_know() {
     }
     here.says([&db.gateways()[0].to_string(), "shop/db:80", ""], 0, &["from the pod's own node"]);
 
-    // One end is elsewhere: the own end is judged, the other one is not.
+    // One end is elsewhere: the own end is judged, the other one is not. Where pods of others are it knows from
+    // the state file, which a slow disk delays.
     let from = far.v4().to_string();
+    soon("both to know of each other on disk", || {
+        let of = |asked: &Asked<'_>, from: &str, to: &str, host: &str| {
+            asked.run(from, to, "").stdout.contains(&format!("ask on host {host}"))
+        };
+        of(&here, &from, "shop/db:5000", "h2") && of(&there, "shop/far", &at(db.v4(), PORT), "h1")
+    });
     let unknown = "egress   not known here: ask on host h2";
     here.says([&from, "shop/db:5000", ""], 1, &[unknown, rule, "not known here"]);
     let answer = here.run(&from, "shop/db:5000", "--json");

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
 use super::wait::eventually;
@@ -102,6 +103,11 @@ impl Process {
         let child = lock(&self.shared.child);
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a PID"));
         kill(pid, signal).unwrap_or_else(|e| panic!("{signal} to {}: {e}", self.shared.what));
+        if signal == Signal::SIGSTOP {
+            // Until one of its threads has run, the others go on: on a busy machine long enough to answer.
+            let until = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+            waitid(Id::Pid(pid), until).unwrap_or_else(|e| panic!("{}: {e}", self.shared.what));
+        }
     }
 
     /// Its number on this machine.
