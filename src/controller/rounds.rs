@@ -22,20 +22,13 @@ use crate::kube::{Api, Query, Resource, follow};
 use crate::lease::EtcdError;
 use crate::lease::blocks::held::HeldBlock;
 use crate::net::time::rfc3339;
-use crate::os::random;
-use crate::sources::read_stored;
+use crate::sources::{read_stored, retry};
 
 /// Changes in the API that come closer together than this are looked at once; hosts that take and give back blocks …
 const COALESCE: Duration = Duration::from_millis(20);
 
 /// … change what is counted alone.
 const COALESCE_ETCD: Duration = Duration::from_millis(500);
-
-/// Wait after a first failure; doubled for each further one …
-const RETRY: Duration = Duration::from_millis(500);
-
-/// … up to this.
-const LONGEST_RETRY: Duration = Duration::from_secs(15);
 
 /// Writes in one round that may fail before it ends: an API that is away answers none of thousands.
 const FAILURES: usize = 3;
@@ -83,8 +76,7 @@ async fn rounds(
                 let done = Round { start, etcd, seen: &seen }.run().await;
                 failures = if done.is_ok() { 0 } else { failures + 1 };
                 if done.is_err() {
-                    let longest = LONGEST_RETRY.min(RETRY * 2u32.saturating_pow(failures.min(8) - 1));
-                    due = Some(Instant::now() + random::jittered(longest));
+                    due = Some(Instant::now() + retry(failures));
                 }
                 working.writes(done.err());
             }
@@ -100,8 +92,7 @@ async fn watch_etcd(start: &ControllerStart, changed: &Notify) -> Infallible {
         let Err(error) = follow_etcd(&etcd, start, changed, &mut failures).await;
         log::debug!("watch etcd: {error}");
         failures += 1;
-        let longest = LONGEST_RETRY.min(RETRY * 2u32.saturating_pow(failures.min(8) - 1));
-        sleep(random::jittered(longest)).await;
+        sleep(retry(failures)).await;
     }
 }
 

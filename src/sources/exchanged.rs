@@ -75,6 +75,7 @@ pub struct HeardMembers {
     pub problems: Vec<Problem>,
 }
 
-pub(super) fn retry(failures: u32) -> Duration {
+/// The wait before another try, after so many failures in a row.
+pub fn retry(failures: u32) -> Duration {
     random::jittered(LONGEST_RETRY.min(RETRY * 2u32.saturating_pow(failures.min(8))))
 }

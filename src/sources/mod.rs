@@ -48,7 +48,7 @@ pub use change::{Change, Effect, Planned};
 pub use cluster_state::{ClusterState, PodScope};
 pub use custom_resource::document;
 pub use exchange::{Exchange, exchange};
-pub use exchanged::{ExchangeInputs, ExchangeStart, Exchanged, HeardMembers};
+pub use exchanged::{ExchangeInputs, ExchangeStart, Exchanged, HeardMembers, retry};
 pub use following::{Followed, Following};
 pub use inputs::{ExchangedFrom, hosts};
 pub use item::Item;

@@ -24,8 +24,8 @@ pub struct AskedInterface {
     pub network: Option<Scoped>,
 }
 
-/// The interfaces of a pod, at least one; its annotation says `front,back@eth1`. The first has the default route; a further one without a name is `net1`,
-/// `net2`, … by its place.
+/// The interfaces of a pod, at least one; its annotation says `front,back@eth1`. The first has the default route; a
+/// further one without a name is `net1`, `net2`, … by its place.
 ///
 /// # Errors
 /// It asks for a network that it may not have, or for what cannot be.
