@@ -172,7 +172,7 @@ pub struct Problem {
     pub what: String,
     /// A command to copy, or an action.
     pub fix: Option<String>,
-    /// When it began, as far as that was observed; in JSON RFC 3339.
+    /// When it began, or was first seen; in JSON RFC 3339.
     pub since: Option<SystemTime>,
 }
 

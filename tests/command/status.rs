@@ -178,6 +178,8 @@ fn a_host_with_the_plugin_alone_is_looked_at_without_etcd() {
     let kinds: Vec<&str> =
         problems.as_array().unwrap().iter().map(|of| of["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["agent-down"], "{problems:#}");
+    let problem = &problems[0];
+    assert!(problem["since"].is_string() && problem["fix"].is_string(), "{problems:#}");
     let doctor = run(host, "doctor", unset);
     println!("{doctor}");
     assert!(doctor.stdout.contains("ETCD_HOST is not set"), "{doctor}");

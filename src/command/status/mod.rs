@@ -6,7 +6,7 @@ mod shown;
 mod status_answer;
 mod without_agent;
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use argh::{ArgsInfo, FromArgs};
 
@@ -95,6 +95,8 @@ fn found(settings: &Settings, style: Style) -> Result<StatusAnswer, Exit> {
     };
     let mut problems = shown.status.problems.0.take().unwrap_or_default();
     shown.pods = pods_of(&shown.status, settings, &mut problems);
+    let now = SystemTime::now();
+    problems.iter_mut().for_each(|problem| _ = problem.since.get_or_insert(now));
     let fine = problems.is_empty() && shown.status.ready != Some(false);
     shown.status.problems = Problems(Some(problems));
     let text = screen::screen(&shown, style);
