@@ -12,7 +12,7 @@ use crate::support::node::Place;
 use crate::table::{Row, Table};
 use crate::traffic::{self, ECHO, SINK, Servers};
 use crate::workspace::Workspace;
-use hosts::{Backend, ByHand, HOST_PORTS, Pair};
+use hosts::{Backend, ByHand, HOST_PORTS, Pair, Rules};
 
 /// The difference between two runs of the same path on a busy machine.
 const SAME: f64 = 0.95;
@@ -100,8 +100,12 @@ fn by(backend: Backend, table: &mut Table) {
     let cluster = Cluster::new(6);
     let [a, b, c, d, e, f] = &cluster.hosts[..] else { unreachable!("six hosts") };
     let humanz = Pair::of_humanz([a, b], backend);
-    let reference = Pair::by_hand([c, d], ByHand { backend, masquerade: true });
-    let bare = Pair::by_hand([e, f], ByHand { backend, masquerade: false });
+    let rules = match backend {
+        Backend::Wireguard => Rules::Flannel,
+        Backend::Direct | Backend::Vxlan => Rules::Masquerade,
+    };
+    let reference = Pair::by_hand([c, d], ByHand { backend, rules });
+    let bare = Pair::by_hand([e, f], ByHand { backend, rules: Rules::None });
     let pods = [&humanz, &reference, &bare].map(|pair| [&pair.near, &pair.far]).concat();
     let _servers: Vec<_> = pods.iter().map(|pod| Servers::start(*pod, pod.v4())).collect();
     let way = |what, path: fn(&Pair) -> Path<'_>| Way {
@@ -124,8 +128,8 @@ fn by(backend: Backend, table: &mut Table) {
         }
         Backend::Vxlan => way("pods of two hosts, VXLAN", far).measure(table),
         Backend::Wireguard => {
-            let way =
-                Way { stream: ENCRYPTED, turns: LONG, ..way("pods of two hosts, WireGuard", far) };
+            let what = "pods of two hosts, WireGuard, beside flannel's rules";
+            let way = Way { stream: ENCRYPTED, turns: LONG, ..way(what, far) };
             way.measure(table);
         }
     }

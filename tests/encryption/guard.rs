@@ -11,7 +11,7 @@ use crate::support::node::Place;
 use crate::support::wait::SOON;
 use crate::support::{Cluster, Node};
 
-fn guard(host: &Node, other: &Node, strict: bool) {
+pub fn guard(host: &Node, other: &Node, strict: bool) {
     let guard = EncryptionGuard {
         bridge: "humanz0".parse().unwrap(),
         ports: [10401, 10402],
@@ -25,17 +25,17 @@ fn guard(host: &Node, other: &Node, strict: bool) {
     host.inside(|| Nft::open().unwrap().replace(&ruleset(&guard)).unwrap());
 }
 
-fn dropped(host: &Node, comment: &str) -> u64 {
+pub fn dropped(host: &Node, comment: &str) -> u64 {
     let counts = host.inside(|| Nft::open().unwrap().counts(ENCRYPTION_TABLE).unwrap());
     counts.iter().filter(|(found, _)| found == comment).map(|(_, packets)| packets).sum()
 }
 
-/// Two hosts, each with a pod, routes between the pods in clear text, and a device between the hosts.
-fn hosts() -> Cluster {
+/// Two hosts, each with a pod, and routes between the pods in clear text.
+pub fn in_clear_text() -> Cluster {
     let cluster = Cluster::new(2);
-    for (host, number) in cluster.hosts.iter().zip(1..) {
-        let other = &cluster.hosts[2 - number];
-        let (own, far) = (number, 3 - number);
+    for (host, own) in cluster.hosts.iter().zip(1..) {
+        let far = 3 - own;
+        let other = &cluster.hosts[far - 1];
         host.shell(&format!(
             "ip link add humanz0 type bridge; ip link set humanz0 up
              ip address add 10.244.{own}.1/24 dev humanz0
@@ -48,16 +48,10 @@ fn hosts() -> Cluster {
              ip -n pod address add fd10:244:0:{own}::2/64 dev eth0 nodad
              ip -n pod route add default via 10.244.{own}.1
              ip -n pod route add default via fd10:244:0:{own}::1
-             ip link add humanz-wg type vxlan id 9 local {} remote {} dstport 9999
-             ip link set humanz-wg up
-             ip address add 172.31.0.{own}/24 dev humanz-wg
-             ip address add fd31::{own}/64 dev humanz-wg nodad
              echo 1 >/proc/sys/net/ipv4/ip_forward
              echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
              ip route add 10.244.{far}.0/24 via {}
              ip route add fd10:244:0:{far}::/64 via {}",
-            host.v4(),
-            other.v4(),
             other.v4(),
             other.v6(),
         ))
@@ -66,7 +60,25 @@ fn hosts() -> Cluster {
     cluster
 }
 
-fn ping(family: Family) -> &'static str {
+/// With a device between the hosts that nothing is routed to.
+fn hosts() -> Cluster {
+    let cluster = in_clear_text();
+    for (host, own) in cluster.hosts.iter().zip(1..) {
+        let other = &cluster.hosts[2 - own];
+        host.shell(&format!(
+            "ip link add humanz-wg type vxlan id 9 local {} remote {} dstport 9999
+             ip link set humanz-wg up
+             ip address add 172.31.0.{own}/24 dev humanz-wg
+             ip address add fd31::{own}/64 dev humanz-wg nodad",
+            host.v4(),
+            other.v4(),
+        ))
+        .ok();
+    }
+    cluster
+}
+
+pub fn ping(family: Family) -> &'static str {
     match family {
         Family::V4 => "ip netns exec pod ping -n -c 2 -i 0.2 -W 1 10.244.2.2",
         Family::V6 => "ip netns exec pod ping -n -c 2 -i 0.2 -W 1 fd10:244:0:2::2",

@@ -8,6 +8,7 @@
 
 use humanz_test_support as support;
 
+mod beside;
 mod capture;
 mod guard;
 mod guide;
@@ -16,6 +17,7 @@ mod preshared;
 mod refused;
 mod rotation;
 mod stream;
+mod user_space;
 
 /// Both families, encrypted.
 const ENCRYPTED: &[(&str, &str)] =

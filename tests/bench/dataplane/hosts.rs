@@ -41,7 +41,17 @@ pub enum Backend {
 #[derive(Clone, Copy)]
 pub struct ByHand {
     pub backend: Backend,
-    pub masquerade: bool,
+    pub rules: Rules,
+}
+
+/// The firewall of a manually made network.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Rules {
+    None,
+    /// One rule of NAT.
+    Masquerade,
+    /// Those that flannel makes on a host.
+    Flannel,
 }
 
 impl Pair {
@@ -63,7 +73,10 @@ impl Pair {
     pub fn by_hand(hosts: [&Node; 2], wish: ByHand) -> Self {
         let subnets = ["10.88.1.0/24", "10.88.2.0/24"];
         let [first, second] = hosts;
-        for (host, other, subnet) in [(first, second, subnets[1]), (second, first, subnets[0])] {
+        let [first_own, second_own] = subnets;
+        for (host, other, own, subnet) in
+            [(first, second, first_own, second_own), (second, first, second_own, first_own)]
+        {
             host.shell(&format!(
                 "mkdir -p {PLUGINS}
                  ln -s {REFERENCE}/bridge {REFERENCE}/host-local {REFERENCE}/portmap {PLUGINS}
@@ -77,9 +90,11 @@ impl Pair {
                 Backend::Vxlan => tunnel(host, other, subnet),
                 Backend::Wireguard => encrypt(host, other, subnet),
             }
-        }
-        if wish.masquerade {
-            hosts.iter().for_each(|host| masquerade(host));
+            match wish.rules {
+                Rules::None => {}
+                Rules::Masquerade => masquerade(host),
+                Rules::Flannel => flannel(host, own),
+            }
         }
         Self::plug(hosts, subnets.map(|subnet| reference(subnet, wish)), Vec::new())
     }
@@ -109,6 +124,25 @@ fn host_ports() -> Value {
 /// host as well: its answers would come back beside the tunnel, and it would not know who asked.
 fn masquerade(host: &Node) {
     host.run(&format!("iptables -t nat -A POSTROUTING -s {PODS} ! -d {PODS} -j MASQUERADE")).ok();
+}
+
+/// The chains of a host with this subnet. Source: flannel's `masqRules` and `forwardRules` (pkg/trafficmngr/iptables).
+fn flannel(host: &Node, own: &str) {
+    host.shell(&format!(
+        "iptables -t nat -N FLANNEL-POSTRTG
+         iptables -t nat -A POSTROUTING -j FLANNEL-POSTRTG
+         iptables -t nat -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -j RETURN
+         iptables -t nat -A FLANNEL-POSTRTG -s {own} -d {PODS} -j RETURN
+         iptables -t nat -A FLANNEL-POSTRTG -s {PODS} -d {own} -j RETURN
+         iptables -t nat -A FLANNEL-POSTRTG ! -s {PODS} -d {own} -j RETURN
+         iptables -t nat -A FLANNEL-POSTRTG -s {PODS} ! -d 224.0.0.0/4 -j MASQUERADE --random-fully
+         iptables -t nat -A FLANNEL-POSTRTG ! -s {PODS} -d {PODS} -j MASQUERADE --random-fully
+         iptables -N FLANNEL-FWD
+         iptables -A FORWARD -j FLANNEL-FWD
+         iptables -A FLANNEL-FWD -s {PODS} -j ACCEPT
+         iptables -A FLANNEL-FWD -d {PODS} -j ACCEPT"
+    ))
+    .ok();
 }
 
 /// A VXLAN device that knows the other host for good.
@@ -168,7 +202,7 @@ fn reference(subnet: &str, wish: ByHand) -> Network {
         "ipam": {"type": "host-local", "ranges": [[{ "subnet": subnet }]]}
     });
     let mut plugins = vec![bridge];
-    if wish.masquerade {
+    if wish.rules != Rules::None {
         plugins.push(json!({"type": "portmap", "capabilities": {"portMappings": true}}));
     }
     let list = json!({"cniVersion": "1.0.0", "name": "bench", "plugins": plugins});
