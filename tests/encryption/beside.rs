@@ -10,7 +10,7 @@ use crate::support::echo::{Echo, ask_tcp};
 use crate::support::node::Place;
 use crate::support::process::Process;
 use crate::support::wait::SOON;
-use crate::support::{Node, Pod};
+use crate::support::{Node, Pod, local};
 use crate::user_space::device;
 
 const SERVICE: &str = "10.96.0.10:80";
@@ -95,6 +95,10 @@ fn assert_all_work(all: &Encrypted, capture: &Capture, when: &str) {
     capture.assert_encrypted(when);
     let rules = host.run("ip rule").ok();
     assert_eq!(rules.lines().filter(|rule| rule.starts_with("52")).count(), 4, "{when}: {rules}");
+    let problems = local::status(host)["problems"].to_string();
+    for kind in ["route-conflict", "packet-lost", "packet-doubtful", "host-unreachable"] {
+        assert!(!problems.contains(kind), "{when}: {problems}");
+    }
 }
 
 #[test]
