@@ -21,6 +21,7 @@ mod host_pods;
 pub mod init;
 pub mod ipam;
 pub mod json;
+pub mod names;
 pub mod nodes;
 pub mod objects;
 mod pending_changes;
@@ -99,6 +100,8 @@ pub enum Subcommand {
     Encryption(encryption::EncryptionCommand),
     /// Where packets are lost.
     Explain(explain::Explain),
+    /// What there is, for shells.
+    Names(names::PrintNames),
     /// Whether packets of pods arrive.
     Connectivity(connectivity::ConnectivityCommand),
     /// Whether other hosts answer.
@@ -186,6 +189,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Subcommand::Connectivity(options) => connectivity::run(call, &options),
         Subcommand::Encryption(options) => encryption::run(call, &options),
         Subcommand::Endpoint(options) => endpoint::run(call, &options),
+        Subcommand::Names(options) => names::run(call, &options),
         Subcommand::Explain(options) => explain::run(call, &options),
         Subcommand::Status(options) => status::run(call, &options),
         Subcommand::Pods(options) => pods::run(call, &options),

@@ -43,14 +43,16 @@ impl PolicyObject<'_> {
         pods.iter().filter(applies).collect()
     }
 
+    /// `shop/db`, or the name alone.
+    pub fn scoped(&self) -> String {
+        let namespace = self.origin.namespace.iter().map(|name| format!("{name}/"));
+        namespace.collect::<String>() + self.origin.name.as_str()
+    }
+
     /// `db`, `shop/db` or `NetworkPolicy shop/db`.
     pub fn has_name(&self, name: &str) -> bool {
         let origin = &self.origin;
-        let scoped = match &origin.namespace {
-            Some(namespace) => format!("{namespace}/{}", origin.name),
-            None => origin.name.to_string(),
-        };
-        name == origin.name.as_str() || name == scoped || name == origin.to_string()
+        name == origin.name.as_str() || name == self.scoped() || name == origin.to_string()
     }
 }
 

@@ -14,6 +14,7 @@ mod init;
 mod ipam;
 mod manual;
 mod matrix;
+mod names;
 mod nodes;
 mod objects;
 mod pods;

@@ -12,14 +12,14 @@ mod pin_release;
 mod profile;
 pub mod stored;
 mod tenant;
-mod verbs;
+pub mod verbs;
 
 pub use group::GroupCommand;
 pub use namespace::NamespaceCommand;
 pub use net::NetCommand;
 pub use pin::PinCommand;
 pub use profile::ProfileCommand;
-pub use tenant::TenantCommand;
+pub use tenant::{TenantCommand, names as tenants};
 
 use crate::command::call::{Call, Outcome};
 use crate::settings::exit::Exit;

@@ -47,7 +47,8 @@ pub fn read_all(call: &mut Call<'_>) -> Result<(StoredObjects, Vec<Problem>), Ex
     Ok(understood(&stored, &start.roots.policies_range()))
 }
 
-fn understood(stored: &StoredPolicies, range: &str) -> (StoredObjects, Vec<Problem>) {
+/// Those that are understood, by their names, and what is wrong with the others.
+pub fn understood(stored: &StoredPolicies, range: &str) -> (StoredObjects, Vec<Problem>) {
     let (objects, problems) = stored.understood(range);
     let named = objects.into_iter().filter_map(|it| Some((StoredName::of(&it).ok()?, it)));
     (named.gather(), problems)

@@ -69,12 +69,17 @@ pub fn run(call: &mut Call<'_>, options: &TenantCommand) -> Result<Outcome, Exit
                 Exit::new(exit::FAILURE, why)
             };
             let has = tenants.get(options.name.as_str()).ok_or_else(missing)?;
-            let rows = COLUMNS.map(|(_, column)| (column, names(has, column).join(" ")));
+            let rows = COLUMNS.map(|(_, column)| (column, belongings(has, column).join(" ")));
             let rows: Vec<_> = rows.into_iter().filter(|(_, names)| !names.is_empty()).collect();
             let text = facts(&rows, call.style);
             call.answer(options.json, true, object(&options.name, has), &text)
         }
     }
+}
+
+/// Their names.
+pub fn names(there: &StoredObjects) -> Vec<String> {
+    tenants(there).into_keys().map(str::to_owned).collect()
 }
 
 fn tenants(there: &StoredObjects) -> BTreeMap<&str, Belongings<'_>> {
@@ -92,7 +97,7 @@ fn tenants(there: &StoredObjects) -> BTreeMap<&str, Belongings<'_>> {
     tenants
 }
 
-fn names<'a>(has: &Belongings<'a>, column: &str) -> Vec<&'a str> {
+fn belongings<'a>(has: &Belongings<'a>, column: &str) -> Vec<&'a str> {
     has.get(column).into_iter().flatten().map(|name| name.name.as_str()).collect()
 }
 
@@ -100,7 +105,7 @@ fn table(tenants: &BTreeMap<&str, Belongings<'_>>) -> Table {
     let heads = ["TENANT", "NETWORKS", "GROUPS", "POLICIES", "PROFILES", "NAMESPACES"];
     let mut table = Table::new(&heads);
     for (tenant, has) in tenants {
-        let counts = COLUMNS.map(|(_, column)| names(has, column).len().to_string());
+        let counts = COLUMNS.map(|(_, column)| belongings(has, column).len().to_string());
         table.row([(*tenant).to_owned()].into_iter().chain(counts).map(Cell::new));
     }
     table
@@ -109,7 +114,7 @@ fn table(tenants: &BTreeMap<&str, Belongings<'_>>) -> Table {
 fn object(tenant: &str, has: &Belongings<'_>) -> Value {
     let mut object = json!({"tenant": tenant});
     for (_, column) in COLUMNS {
-        object[column] = json!(names(has, column));
+        object[column] = json!(belongings(has, column));
     }
     object
 }

@@ -81,7 +81,8 @@ pub fn view(settings: &Settings) -> Result<(View, Option<String>), Exit> {
     }
 }
 
-fn of_view(view: &View) -> KnownPolicies {
+/// What a host knows, with its pods.
+pub fn of_view(view: &View) -> KnownPolicies {
     let pods = view.endpoints();
     let known = view.known.as_deref().cloned().unwrap_or_default();
     let PolicySnapshot { rules, members, .. } = known.on_host(pods.clone(), &view.subnets);

@@ -75,7 +75,7 @@ fn table(
     let shown = if counters.is_some() { heads.len() } else { heads.len() - 2 };
     let mut table = Table::new(&heads[..shown]);
     for policy in all {
-        let name = scoped(policy);
+        let name = policy.scoped();
         let mut cells = vec![
             Cell::new(tier(policy.tier)),
             Cell::new(policy.origin.source.name()),
@@ -119,11 +119,6 @@ pub fn object(
         "source": found.source(&policy.origin),
         "packets": counted.map(|[allowed, denied]| json!({"allowed": allowed, "denied": denied})),
     })
-}
-
-fn scoped(policy: &PolicyObject<'_>) -> String {
-    let namespace = policy.origin.namespace.iter().map(|name| format!("{name}/"));
-    namespace.collect::<String>() + policy.origin.name.as_str()
 }
 
 pub fn tier(tier: Tier) -> &'static str {
