@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use crate::cni::config::GuardConf;
 use crate::net::PerFamily;
-use crate::settings::{CniSettings, Settings};
+use crate::settings::flags::VARIABLES;
+use crate::settings::{CniSettings, Settings, Texts};
 
 /// What the runtimes are to pass on for each pod.
 const CAPABILITIES: [&str; 6] =
@@ -18,6 +19,9 @@ const CAPABILITIES: [&str; 6] =
 /// keys that they do not know.
 const MANAGED_BY: &str = "managedBy";
 const AGENT: &str = "humanz-agent";
+
+/// The key of a configuration that `init` wrote for a machine without an agent: the settings that it was called with.
+const OF_INIT: &str = "humanzInit";
 
 /// The text of the configuration file: a list, or the single-plugin form if the file is not a
 /// `.conflist`. The keys of the Python agent's file are all there, with its meaning.
@@ -57,6 +61,40 @@ pub fn is_managed(text: &str) -> bool {
     let Ok(document) = serde_json::from_str::<Value>(text) else { return false };
     let plugins = document["plugins"].as_array().into_iter().flatten();
     [&document].into_iter().chain(plugins).any(|object| object[MANAGED_BY] == AGENT)
+}
+
+/// Marks `plugin` as written by `init` with `texts`, of which the defaults and what is of etcd are left out.
+pub fn mark_init(plugin: &mut Map<String, Value>, texts: &Texts) {
+    let is_default = |name: &str, text: &str| {
+        VARIABLES.iter().any(|known| known.name == name && known.default == text)
+    };
+    let kept = texts.iter().filter(|(name, text)| {
+        !["ETCD_", "KUBE"].iter().any(|of| name.starts_with(of)) && !is_default(name, text)
+    });
+    let kept = kept.map(|(name, text)| ((*name).to_owned(), json!(text)));
+    plugin.insert(OF_INIT.to_owned(), Value::Object(kept.collect()));
+}
+
+/// The settings of the `init` that wrote `text`; `None` if it was not written by one. Also of a text that is no JSON
+/// any more, if that part of it is.
+pub fn of_init(text: &str) -> Option<BTreeMap<String, String>> {
+    let (_, behind) = text.split_once(&format!("\"{OF_INIT}\""))?;
+    let value = behind.trim_start().strip_prefix(':')?;
+    serde_json::Deserializer::from_str(value).into_iter().next()?.ok()
+}
+
+/// What a runtime passes to the plugin of the agent's or `init`'s part of `text`: with the network's name and version.
+pub fn passed(text: &str) -> Option<Value> {
+    let document = serde_json::from_str::<Value>(text).ok()?;
+    let mut own = match document.get("plugins") {
+        Some(plugins) => plugins.as_array()?.iter().find(|it| it[MANAGED_BY] == AGENT)?.clone(),
+        None => document.clone(),
+    };
+    let passed = own.as_object_mut()?;
+    for key in ["cniVersion", "name"] {
+        passed.insert(key.to_owned(), document[key].clone());
+    }
+    Some(own)
 }
 
 /// The configured version and the two with which newer runtimes learn STATUS and GC.
@@ -130,8 +168,74 @@ mod tests {
             assert!(!is_managed(&text.replace(MANAGED_BY, "")), "without the key");
             assert!(!is_managed(&text.replace(AGENT, "me")), "somebody else's");
         }
-        for other in ["", "{", "[]", "null", r#"{"plugins":{}}"#, r#"{"plugins":[1]}"#] {
+        for other in [
+            "",
+            "{",
+            r#"{"humanzInit":{}}"#,
+            "[]",
+            "null",
+            r#"{"plugins":{}}"#,
+            r#"{"plugins":[1]}"#,
+        ] {
             assert!(!is_managed(other), "{other}");
         }
+    }
+
+    /// The text that `init` writes with these settings, as a list and as a single plugin.
+    fn written(texts: &Texts) -> [String; 2] {
+        ["/05-humanz.conflist", "/05-humanz.conf"].map(|config| {
+            let mut texts = texts.clone();
+            texts.insert("CNI_CONFIG_LOCATION", config.to_owned());
+            let settings = parse(&texts, values_only).unwrap();
+            let subnets = PerFamily { v4: "10.4.0.0/24".parse().ok(), v6: None };
+            let mut plugin = plugin(&settings, &subnets, 1500);
+            mark_init(&mut plugin, &texts);
+            document(&settings, plugin)
+        })
+    }
+
+    #[test]
+    fn what_init_was_called_with_is_read_back_and_no_secret_is_written() {
+        let texts = [
+            ("SUBNET_SOURCE", "static"),
+            ("SUBNET", "10.4.0.0/24"),
+            ("POD_GUARD", "on"),
+            ("ETCD_HOST", "https://user:secret@etcd"),
+        ];
+        let texts = Texts::from(texts.map(|(name, text)| (name, text.to_owned())));
+        for text in written(&texts) {
+            let found = of_init(&text).unwrap();
+            let names: Vec<&str> = found.keys().map(String::as_str).collect();
+            assert_eq!(names, ["CNI_CONFIG_LOCATION", "SUBNET", "SUBNET_SOURCE"], "{text}");
+            assert!(!text.contains("secret"), "{text}");
+            // A comma too many elsewhere.
+            let broken = text.replacen('{', "{,", 1);
+            assert_eq!(of_init(&broken), Some(found), "{broken}");
+            assert_eq!(passed(&broken), None);
+            let passed = passed(&text).unwrap();
+            assert_eq!((&passed["type"], &passed["name"]), (&json!("humanz"), &json!("humanz")));
+        }
+    }
+
+    #[test]
+    fn what_is_not_of_init_is_not_taken_for_it() {
+        let subnets = PerFamily { v4: "10.244.1.0/24".parse().ok(), v6: None };
+        let texts = Texts::from([("ETCD_HOST", "etcd".to_owned())]);
+        assert_eq!(of_init(&text(&parse(&texts, values_only).unwrap(), &subnets, 1500)), None);
+        for other in [
+            "",
+            r#""humanzInit""#,
+            r#""humanzInit":"#,
+            r#""humanzInit": 1"#,
+            r#""humanzInit": {"SUBNET": 1}"#,
+            r#""humanzInit": {"SUBNET": "10.4.0.0/24""#,
+        ] {
+            assert_eq!(of_init(other), None, "{other}");
+        }
+        for other in ["", "[]", "1", r#"{"plugins":[1]}"#, r#"{"plugins":1}"#] {
+            assert_eq!(passed(other), None, "{other}");
+        }
+        let deep = format!(r#""humanzInit": {{"SUBNET": {}"#, "[".repeat(100_000));
+        assert_eq!(of_init(&deep), None);
     }
 }

@@ -64,9 +64,30 @@ pub struct DryRun {
 impl DryRun {
     /// A reconcile of the whole host that changes nothing.
     pub fn of(host: &Host) -> DryRun {
+        DryRun::run(host, &reconcile_of(host))
+    }
+
+    /// The same where the plugin alone serves: it keeps bridge, masquerading, forwarding and firewall as its own
+    /// configuration says, whenever a pod starts.
+    pub fn beside_plugin(host: &Host) -> DryRun {
+        let settings = Settings {
+            masquerade: false,
+            manage_forward: false,
+            manage_sysctl: false,
+            ..host.settings.clone()
+        };
+        let mut found = DryRun::run(host, &Reconcile { settings: &settings, ..reconcile_of(host) });
+        found.lines.retain(|line| {
+            let of_plugin = matches!(line.object, Object::Bridge(_) | Object::BridgeAddress(..));
+            !of_plugin && !matches!(line.object, Object::Configuration(_))
+        });
+        found
+    }
+
+    fn run(host: &Host, wanted: &Reconcile<'_>) -> DryRun {
         let (mut applier, mut cache) = (Applier::new(true), ReconcileCache::default());
-        let outcome = (!host.subnets.is_empty())
-            .then(|| run::run(&reconcile_of(host), &mut cache, &mut applier));
+        let outcome =
+            (!host.subnets.is_empty()).then(|| run::run(wanted, &mut cache, &mut applier));
         DryRun {
             outcome: outcome.flatten(),
             peer_routes: cache.peer_routes.last(),

@@ -15,7 +15,7 @@ pub mod pin;
 mod policy;
 mod tunnel_table;
 
-pub use hop::{Hop, HopVerdict};
+pub use hop::{AGENT, Hop, HopVerdict, without_agent};
 pub use path::{
     EchoResult, EncryptedHop, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns,
     PortListener, RemoteEnd, TracedPod, TunnelTable,

@@ -252,11 +252,11 @@ fn is_about_everything(verdict: &ChainVerdict) -> bool {
 }
 
 /// The problem that is left if `edit` must not be made.
-pub fn not_inserted(edit: &RuleEdit) -> Option<Problem> {
+pub fn not_inserted(edit: &RuleEdit, why: &str) -> Option<Problem> {
     let RuleEdit { place, direction, bridge, .. } = edit;
     let option = direction.option();
     (edit.action == EditKind::Insert).then(|| {
-        let what = format!("{place} drops pod traffic, and MANAGE_FORWARD=false");
+        let what = format!("{place} drops pod traffic, and {why}");
         Problem::new(ProblemKind::ForwardBlocked, Object::Chain(place.to_string()), what)
             .with_fix(format!("put `{option} {bridge} -j ACCEPT` at its head"))
     })

@@ -43,8 +43,8 @@ pub struct Needs {
     pub pools: PerFamily<IpNetwork>,
     /// This host's pod subnets.
     pub subnets: PerFamily<IpNetwork>,
-    /// MANAGE_SYSCTL=false: the operator sets the forwarding sysctls.
-    pub forwarding_is_others: bool,
+    /// Why the operator sets the forwarding sysctls, if so: MANAGE_SYSCTL=false.
+    pub forwarding_is_others: Option<&'static str>,
     /// What runs the agent.
     pub manager: ServiceManager,
 }
@@ -76,8 +76,8 @@ pub fn problems(needs: &Needs, found: &FoundOnHost) -> Vec<Problem> {
         found.sysctls[at].as_deref()
     };
     let forwarding = match needs.forwarding_is_others {
-        true => sysctls::forwarding(&needs.subnets, &value),
-        false => Vec::new(),
+        Some(why) => sysctls::forwarding(&needs.subnets, why, &value),
+        None => Vec::new(),
     };
     let settings = sysctls::problems(&needs.subnets, found.kube_proxy, &value);
     let files = configurations.into_iter().chain(runtimes);

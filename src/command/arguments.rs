@@ -1,5 +1,7 @@
 //! Pure. The command line: its normal order for argh, and messages about mistakes.
 
+use std::collections::BTreeMap;
+
 use argh::{CommandInfoWithArgs, FlagInfoKind};
 
 use crate::net::nearest::nearest;
@@ -95,6 +97,12 @@ pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> Stri
 /// The option of a variable.
 pub fn flag(variable: &str) -> String {
     format!("--{}", variable.to_ascii_lowercase().replace('_', "-"))
+}
+
+/// The subcommand with `options` by variable, which say where things are.
+pub fn typed(subcommand: &str, options: &BTreeMap<&'static str, String>) -> String {
+    let options = options.iter().map(|(variable, text)| format!(" {} {text}", flag(variable)));
+    format!("humanz-agent {subcommand}{}", options.collect::<String>())
 }
 
 /// The subcommand that `words` lead to, as it is typed, and what it takes.

@@ -2,16 +2,18 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::agent::{self, logger};
+use crate::agent::{self, lock, logger};
+use crate::command::single_machine;
 use crate::command::table::Style;
 use crate::inspect::agent_socket;
 use crate::net::Problem;
 use crate::settings::exit::{self, Exit};
 use crate::settings::loader::{LoadedSettings, SettingsLoader};
-use crate::settings::{values, values_only};
+use crate::settings::{Texts, values, values_only};
 
 /// Version of every `--json` object. Keys are added without a new one; none is renamed, removed or
 /// given another meaning.
@@ -65,12 +67,25 @@ impl<'a> Call<'a> {
     /// Every setting that is wrong.
     pub fn load_to_look(&mut self) -> Result<LoadedSettings, Exit> {
         let known = self.follow_agent() || !self.origin.text_of("ETCD_HOST").is_empty();
+        let mut of_init = None;
         if !known && self.origin.may_follow_agent() {
-            let last = agent::last_valid_settings(&mut self.origin);
-            self.origin.follow_agent(last.map(|last| last.texts).unwrap_or_default());
+            of_init = self.texts_of_init();
+            let last = || agent::last_valid_settings(&mut self.origin).map(|last| last.texts);
+            let texts = of_init.clone().or_else(last);
+            self.origin.follow_agent(texts.unwrap_or_default());
         }
-        let loaded = self.origin.load_without_etcd(values_only);
+        let mut loaded = self.origin.load_without_etcd(values_only);
+        if let Ok(LoadedSettings { settings, .. }) = &mut loaded {
+            settings.agentless = of_init.is_some() && !lock::is_held(&settings.state_dir);
+        }
         self.logged(loaded)
+    }
+
+    /// What `init` was called with on this machine. Whoever sets SUBNET_SOURCE means an agent to run.
+    fn texts_of_init(&mut self) -> Option<Texts> {
+        let is_set = self.origin.text_of("SUBNET_SOURCE") != "etcd";
+        let path = PathBuf::from(self.origin.text_of("CNI_CONFIG_LOCATION"));
+        if is_set { None } else { single_machine::texts(&path) }
     }
 
     /// Asks the agent of this host for its settings; whether it gave them.

@@ -9,7 +9,7 @@ mod print;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::Value;
 
-use crate::checks::explain::{EndPlace, Hop, Path, PathEnd, hops};
+use crate::checks::explain::{EndPlace, Hop, Path, PathEnd, hops, without_agent};
 use crate::command::call::{Call, Outcome};
 use crate::command::explain::pins::KnownPins;
 use crate::inspect::{Host, HostList};
@@ -110,6 +110,9 @@ fn explain(settings: &Settings, options: &Explain) -> Result<(Path, Vec<Hop>), E
     let path = observe::path(ends, &host, !options.quiet && !is_lost)?;
     if !is_lost {
         all.extend(hops(&path));
+    }
+    if settings.agentless {
+        without_agent(&mut all);
     }
     Ok((path, all))
 }

@@ -13,7 +13,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::plugin::DRIVER;
 use crate::agent::{cni_conf, lock, reconcile};
 use crate::checks::host_checks;
-use crate::command::arguments::flag;
+use crate::command::arguments::typed;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::Tone;
 use crate::inspect::{Host, HostList, preflight, runtimes};
@@ -21,7 +21,7 @@ use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::os::files;
 use crate::plan::Line;
 use crate::settings::exit::{self, Exit};
-use crate::settings::{Settings, Source};
+use crate::settings::{Settings, Source, Texts};
 
 /// Where containers get their addresses from, unless `--subnet` says otherwise.
 const SUBNET: &str = "10.244.1.0/24";
@@ -65,11 +65,12 @@ pub fn run(call: &mut Call<'_>, options: &Init) -> Result<Outcome, Exit> {
     call.origin.set_default("SUBNET_SOURCE", "static");
     call.origin.set_default("SUBNET", SUBNET);
     let loaded = call.origin.load(preflight::check);
-    let settings = loaded.map_err(|faults| Exit::invalid_settings(&faults))?.settings;
+    let loaded = loaded.map_err(|faults| Exit::invalid_settings(&faults))?;
+    let (settings, texts) = (loaded.settings, loaded.texts);
     refuse(&settings)?;
     let host = Host::inspect(&settings, HostList::Skip)?;
     let mtu = host.state().map(|state| state.own.pod_mtu_bytes).ok();
-    let text = configuration(&settings, &host.subnets, mtu);
+    let text = configuration((&settings, &texts), &host.subnets, mtu);
     let mut applier = Applier::new(options.dry_run);
     reconcile::plugin::install(&settings, &mut applier);
     let podman = has("podman").then(podman_version).flatten();
@@ -101,9 +102,10 @@ pub fn run(call: &mut Call<'_>, options: &Init) -> Result<Outcome, Exit> {
     call.answer(options.json, problems.is_empty(), value, &lines.join("\n"))
 }
 
-/// That of an agent, but that the plugin makes the bridge and masquerades. `mtu_bytes`: `None` if this host does not say it.
+/// That of an agent, but that the plugin makes the bridge and masquerades; with `texts`, by which subcommands know such
+/// a machine. `mtu_bytes`: `None` if this host does not say it.
 fn configuration(
-    settings: &Settings,
+    (settings, texts): (&Settings, &Texts),
     subnets: &PerFamily<IpNetwork>,
     mtu_bytes: Option<u32>,
 ) -> String {
@@ -111,6 +113,7 @@ fn configuration(
     plugin.retain(|key, _| !["createBridge", "network"].contains(&key.as_str()));
     plugin.retain(|key, _| key != "mtu" || mtu_bytes.is_some());
     plugin.insert("ipMasq".to_owned(), json!(true));
+    cni_conf::mark_init(&mut plugin, texts);
     cni_conf::document(settings, plugin)
 }
 
@@ -143,12 +146,6 @@ fn write(path: &Path, text: &str, applier: &mut Applier) {
     let object = Object::Configuration(path.to_owned());
     let line = if path.exists() { Line::changed(object) } else { Line::added(object) };
     applier.apply(&line, || files::replace(path, text.as_bytes(), MODE));
-}
-
-/// The subcommand with `options` by variable, which say where things are.
-fn typed(subcommand: &str, options: &BTreeMap<&'static str, String>) -> String {
-    let options = options.iter().map(|(variable, text)| format!(" {} {text}", flag(variable)));
-    format!("humanz-agent {subcommand}{}", options.collect::<String>())
 }
 
 /// The same again in another place, and nothing left in the one before.

@@ -32,6 +32,7 @@ pub mod ready;
 pub mod routes;
 mod severity;
 mod silent_agent;
+mod single_machine;
 pub mod status;
 pub mod table;
 pub mod top;

@@ -36,6 +36,7 @@ pub mod netavark;
 mod netns;
 mod network;
 mod panic;
+mod pending;
 mod pod_state;
 mod policy;
 mod status;
@@ -47,6 +48,7 @@ mod vlans;
 mod wait_oper_up;
 
 pub use invocation::Streams;
+pub use pending::pending;
 
 use std::ffi::OsString;
 

@@ -190,6 +190,12 @@ pub struct Uninstall {
     pub json: bool,
 }
 
+/// Settings that were stored, but for what this release does not know.
+pub fn known(mut stored: BTreeMap<String, String>) -> Texts {
+    let texts = VARIABLES.iter().map(|it| Some((it.name, stored.remove(it.name)?)));
+    texts.flatten().gather()
+}
+
 /// Settings that were stored or sent by an agent: what this release does not know is left out, and what
 /// that one did not know has its default.
 pub fn texts(mut stored: BTreeMap<String, String>) -> Texts {

@@ -83,9 +83,16 @@ pub struct Settings {
     /// Time between two echo requests to each other host; `None`: none are sent.
     pub probe: Option<Duration>,
     pub cleanup_on_stop: bool,
+    /// `init` set this machine up: no agent is meant to run, and the plugin alone serves it.
+    pub agentless: bool,
 }
 
 impl Settings {
+    /// Why what `setting` turns off is left to others.
+    pub fn why_left_alone(&self, setting: &'static str) -> &'static str {
+        if self.agentless { "no agent runs here" } else { setting }
+    }
+
     /// Where the cluster's pods have their addresses.
     pub fn pool_networks(&self) -> PerFamily<IpNetwork> {
         let network = |pool: &Pool| pool.network();

@@ -172,6 +172,7 @@ impl Parser<'_> {
             block_release_after: release?,
             probe: probe?,
             cleanup_on_stop: cleanup_on_stop?,
+            agentless: false,
         })
     }
 

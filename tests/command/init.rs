@@ -41,7 +41,7 @@ fn one_machine_gets_a_network_without_an_agent_and_loses_it_again() {
     let tested = run(host, "connectivity test", UNSET).ok();
     println!("{tested}");
     assert!(
-        tested.contains("pod -> host port") && tested.contains("all 13 paths are open"),
+        tested.contains("pod -> host port") && tested.contains("all 16 paths are open"),
         "{tested}"
     );
 
@@ -97,4 +97,102 @@ fn what_is_somebody_elses_is_left_alone() {
     let etcd = &[("ETCD_HOST", "192.0.2.2"), ("SUBNET_SOURCE", "etcd")];
     refused(&run(host, "init", etcd), 1, &["SUBNET_SOURCE is set"]);
     assert!(facts::veths(host).is_empty());
+}
+
+/// `status` and `doctor` end with 1, and both have a problem with these words in its text or its fix.
+fn wrong(host: &Node, words: &[&str]) {
+    for line in ["status", "doctor"] {
+        let ended = run(host, line, UNSET);
+        assert_eq!(ended.status.code(), Some(1), "{words:?}: {ended}");
+        for word in words {
+            assert!(ended.stdout.contains(word), "{word:?} is not in: {ended}");
+        }
+        assert!(!ended.stdout.contains("no agent serves"), "{ended}");
+    }
+}
+
+/// Nothing is wrong, and no agent is missed.
+fn well(host: &Node) {
+    let said = run(host, "status", UNSET).ok();
+    assert!(said.contains("agent     none: a single machine without an agent"), "{said}");
+    assert!(said.contains("hosts     no others") && !said.contains("pending"), "{said}");
+    assert!(said.ends_with("nothing is wrong\n"), "{said}");
+    let said = run(host, "doctor", UNSET).ok();
+    assert!(said.contains("nothing is wrong"), "{said}");
+}
+
+#[test]
+fn no_agent_is_missed_where_init_set_the_machine_up_and_what_is_wrong_is_said() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let init = "init --bridge-name pods0 --subnet 10.4.0.0/29,fd04::/64";
+    run(host, init, UNSET).ok();
+    well(host);
+    let pods = ["one", "two"].map(|name| pod(host, name));
+    well(host);
+    let found = object(&run(host, "status --json", UNSET));
+    assert_eq!(found["agent"]["single_machine"], true, "{found:#}");
+    assert_eq!(found["lease"]["subnets"][0], "10.4.0.0/29", "{found:#}");
+    let listed = run(host, "pods", UNSET).ok();
+    assert!(listed.contains("default/one") && listed.contains("attached"), "{listed}");
+    run(host, "explain one two", UNSET).ok();
+
+    host.run("sysctl -w net.ipv4.ip_forward=0").ok();
+    wrong(host, &["no agent runs here, and sysctl net.ipv4.ip_forward = 0"]);
+    host.run("sysctl -w net.ipv4.ip_forward=1").ok();
+    host.run("nft delete table inet humanz_humanz").ok();
+    wrong(host, &["~ nft table inet humanz_humanz", "start a pod"]);
+    let ended = run(host, "explain one 192.0.2.1", UNSET);
+    assert!(ended.stdout.contains("its ADD puts it back (no agent runs here)"), "{ended}");
+    // What it says is right.
+    let third = pod(host, "three");
+    well(host);
+    let dropping =
+        "nft add table ip f { chain f { type filter hook forward priority 0; policy drop; } ; }";
+    host.run(dropping).ok();
+    wrong(host, &["chain f"]);
+    host.run("nft delete table ip f").ok();
+    host.run("rm /opt/cni/bin/humanz").ok();
+    let fix = "humanz-agent init --bridge-name pods0 --subnet 10.4.0.0/29,fd04::/64";
+    wrong(host, &["+ link /opt/cni/bin/humanz", fix]);
+    run(host, fix.strip_prefix("humanz-agent ").unwrap(), UNSET).ok();
+    let more = ["four", "five"].map(|name| pod(host, name));
+    wrong(host, &["10.4.0.0/29"]);
+    more.into_iter().chain([third]).for_each(Pod::delete);
+
+    let conf = host.read(CONF).unwrap();
+    for broken in
+        [conf.replacen('{', "{,", 1), conf.replace("\"ranges\"", "\"bridge\": 7, \"ranges\"")]
+    {
+        assert_ne!(broken, conf);
+        host.write(CONF, &broken);
+        wrong(host, &["no pod starts with the CNI configuration", fix]);
+    }
+    host.write(CONF, &conf);
+    host.run("mv /run/humanz/ipam /run/humanz/away").ok();
+    host.run("touch /run/humanz/ipam").ok();
+    wrong(host, &["IPAM_DIR"]);
+    host.run("rm /run/humanz/ipam").ok();
+    host.run("mv /run/humanz/away /run/humanz/ipam").ok();
+    well(host);
+    // With the address the kernel forgets the neighbours that the plugin has pinned.
+    host.run("ip addr del 10.4.0.1/29 dev pods0").ok();
+    wrong(host, &["~ bridge pods0: bridge pods0 has no address 10.4.0.1/29", "recreate pods"]);
+    pods.into_iter().for_each(Pod::delete);
+
+    // Whoever starts an agent later misses it when it has ended.
+    for set in
+        [&[("ETCD_HOST", "192.0.2.2")][..], &[("ETCD_HOST", ""), ("SUBNET_SOURCE", "static")]]
+    {
+        let ended = run(host, "status", set);
+        assert!(
+            ended.status.code() == Some(1) && ended.stdout.contains("no agent serves"),
+            "{ended}"
+        );
+    }
+    let agent = Agent::start(host, &[("ETCD_HOST", ""), ("SUBNET_SOURCE", "static")]);
+    agent.wait_ready();
+    agent.stop();
+    let ended = run(host, "status", UNSET);
+    assert!(ended.status.code() == Some(1) && ended.stdout.contains("no agent serves"), "{ended}");
 }

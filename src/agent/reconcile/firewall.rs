@@ -56,7 +56,11 @@ pub fn reconcile(
     problems.extend(plan.problems);
     match run.settings.manage_forward {
         true => apply_edits(run.kernel, &plan.edits, applier),
-        false => problems.extend(plan.edits.iter().filter_map(forward::not_inserted)),
+        false => {
+            let why = run.settings.why_left_alone("MANAGE_FORWARD=false");
+            let left = plan.edits.iter().filter_map(|edit| forward::not_inserted(edit, why));
+            problems.extend(left);
+        }
     }
     problems.extend(input::check(run, host_state, peer_routes, applier));
     problems

@@ -24,7 +24,8 @@ fn needs(run: &Reconcile<'_>) -> Needs {
         configuration: run.settings.cni.config.clone(),
         pools: run.settings.pool_networks(),
         subnets: *run.subnets,
-        forwarding_is_others: !run.settings.manage_sysctl,
+        forwarding_is_others: (!run.settings.manage_sysctl)
+            .then(|| run.settings.why_left_alone("MANAGE_SYSCTL=false")),
         manager: service_manager(),
     }
 }

@@ -73,6 +73,15 @@ impl Hop {
 /// The place that is no pod's and no other host's.
 pub const HERE: &str = "this host";
 
+/// The same fixes for a host that the plugin serves without an agent.
+pub fn without_agent(hops: &mut [Hop]) {
+    for hop in hops {
+        if let HopVerdict::Lost(fix) | HopVerdict::Odd(fix) = &mut hop.verdict {
+            *fix = fix.replace(AGENT, "start a pod: its ADD puts it back (no agent runs here)");
+        }
+    }
+}
+
 /// What stands for an agent that does not do its work.
 pub const AGENT: &str =
     "the agent puts it back: is humanz-agent running? (humanz-agent doctor says)";

@@ -229,8 +229,8 @@ fn masquerade(host: &PathHost) -> Option<Hop> {
     match host.masquerades? {
         true => Some(Hop::fine("masquerade", HERE, "it leaves with this host's address")),
         false => {
-            let seen = "the nft table inet humanz is gone: it leaves with the pod's own address, \
-                        which nobody outside knows";
+            let seen = "no nft table of humanz masquerades it: it leaves with the pod's own \
+                        address, which nobody outside knows";
             Some(Hop::lost("masquerade", HERE, seen, AGENT))
         }
     }

@@ -168,7 +168,8 @@ fn every_chain_that_drops_is_reported_with_a_fix() {
             unreadable: Vec::new(),
         };
         let plan = plan(&traffic(), iter::empty(), &found);
-        let inserted = plan.edits.iter().filter_map(not_inserted);
+        let why = "MANAGE_FORWARD=false";
+        let inserted = plan.edits.iter().filter_map(|edit| not_inserted(edit, why));
         let problems: Vec<Problem> = plan.problems.into_iter().chain(inserted).collect();
         assert!(!problems.is_empty(), "{at:?}");
         for problem in problems {

@@ -4,9 +4,10 @@ use ipnetwork::IpNetwork;
 
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 
-/// Families that are not forwarded.
+/// Families that are not forwarded, and `why` the agent does not change that.
 pub fn forwarding<'a>(
     subnets: &PerFamily<IpNetwork>,
+    why: &str,
     value: &dyn Fn(&str) -> Option<&'a str>,
 ) -> Vec<Problem> {
     let keys = [
@@ -16,9 +17,7 @@ pub fn forwarding<'a>(
     let off = keys.into_iter().filter(|(wanted, key)| *wanted && value(key) == Some("0"));
     let problem = |(_, key): (bool, &str)| {
         let name = key.replace('/', ".");
-        let what = format!(
-            "pods reach nothing beyond this host: MANAGE_SYSCTL=false, and sysctl {name} = 0"
-        );
+        let what = format!("pods reach nothing beyond this host: {why}, and sysctl {name} = 0");
         of_sysctl(ProblemKind::Forwarding, key, what).with_fix(format!("sysctl -w {name}=1"))
     };
     off.map(problem).collect()
@@ -114,7 +113,7 @@ mod tests {
             v4: Some("10.244.3.0/24".parse().unwrap()),
             v6: Some("fd10::/64".parse().unwrap()),
         };
-        let mut found = forwarding(&subnets, &value);
+        let mut found = forwarding(&subnets, "MANAGE_SYSCTL=false", &value);
         found.extend(problems(&subnets, kube_proxy, &value));
         let found: Vec<(ProblemKind, String)> =
             found.iter().map(|problem| (problem.kind, problem.subject.to_string())).collect();

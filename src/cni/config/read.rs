@@ -14,8 +14,8 @@ use crate::cni::config::{
 };
 use crate::cni::dns::Dns;
 use crate::cni::env::Verb;
-use crate::cni::error::RefusedRequest;
-use crate::cni::json::{FieldError, FieldErrors, JsonField};
+use crate::cni::error::{CniError, RefusedRequest};
+use crate::cni::json::{self, FieldError, FieldErrors, JsonField};
 use crate::cni::name::Name;
 use crate::cni::requested::RequestedAddresses;
 use crate::cni::result::CniResult;
@@ -45,6 +45,15 @@ impl NetConf {
         let faults = FieldErrors::default();
         let conf = read(&JsonField::root(&document, &faults), version, name);
         Ok((conf, faults.into_vec()))
+    }
+
+    /// The configuration that an ADD would be called with.
+    ///
+    /// # Errors
+    /// Why an ADD refuses it.
+    pub fn sound(stdin: &[u8]) -> Result<NetConf, CniError> {
+        let (conf, faults) = NetConf::parse(stdin, Verb::Add).map_err(|refused| refused.error)?;
+        if faults.is_empty() { Ok(conf) } else { Err(json::error(&faults)) }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::api::status::Status;
 use crate::checks::limits::mtu;
 use crate::command::doctor::context::DoctorContext;
 use crate::command::silent_agent::silent_agent;
+use crate::command::single_machine;
 use crate::inspect::service_manager::service_manager;
 use crate::net::{Family, Object, Problem, ProblemKind};
 use crate::plan::{Line, tunnel};
@@ -40,9 +41,9 @@ pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let mut problems = Vec::new();
     problems.extend(privileges());
     problems.extend(context.loaded.warnings.iter().cloned());
-    let silent = context.host.agent().as_ref().err();
+    let silent = context.host.agent().as_ref().err().filter(|_| !context.settings().agentless);
     problems.extend(silent.map(|why| silent_agent(context.settings(), why)));
-    let found = DryRun::of(context.host);
+    let found = single_machine::dry_run(context.host);
     problems.extend(reconcile(context, &found));
     problems.extend(sizes(context, &found));
     problems
@@ -73,6 +74,9 @@ fn reconcile(context: &DoctorContext<'_>, found: &DryRun) -> Vec<Problem> {
                  status",
                 context.settings().resync
             ),
+            Err(_) if context.settings().agentless => {
+                single_machine::fix(context.settings(), &found.lines)
+            }
             Err(_) => "start the agent, which does that".to_owned(),
         };
         let subject = Object::named("this host");

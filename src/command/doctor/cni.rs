@@ -7,21 +7,28 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::command::doctor::context::DoctorContext;
+use crate::command::single_machine;
 use crate::net::{Object, Problem, ProblemKind};
 
 /// Versions of CNI that there are.
 const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
-    let cni = &context.settings().cni;
-    let mut problems = configuration(&cni.config, cni.plugin.parent());
+    let settings = context.settings();
+    let cni = &settings.cni;
+    let init = settings.agentless.then(|| single_machine::again(settings));
+    let writer = init.as_deref();
+    let again = writer.unwrap_or("the agent writes it: is humanz-agent running?");
+    let mut problems = configuration(&cni.config, cni.plugin.parent(), again);
     if let Some(folder) = cni.plugin.parent() {
         problems.extend(plugins(folder));
         let loopback = folder.join("loopback");
         if fs::metadata(&loopback).is_err() {
             let what = format!("{} is missing: containerd starts no pod", loopback.display());
-            let fix = "start the agent, which puts its own there; or: apt install \
-                        containernetworking-plugins";
+            let fix = writer.unwrap_or(
+                "start the agent, which puts its own there; or: apt install \
+                 containernetworking-plugins",
+            );
             let subject = Object::PluginLink(loopback);
             let problem = Problem::new(ProblemKind::LoopbackPlugin, subject, what);
             problems.push(problem.with_fix(fix));
@@ -30,12 +37,11 @@ pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     problems
 }
 
-/// Our file as it is on the disk, and that each plugin it names is there.
-fn configuration(path: &Path, folder: Option<&Path>) -> Vec<Problem> {
+/// Our file as it is on the disk, and that each plugin it names is there. `again`: what writes it.
+fn configuration(path: &Path, folder: Option<&Path>, again: &str) -> Vec<Problem> {
     let problem = |kind, what: &str, fix: &str| {
         Problem::new(kind, Object::Configuration(path.to_owned()), what).with_fix(fix)
     };
-    let again = "the agent writes it: is humanz-agent running?";
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-use crate::checks::explain::{EndPlace, Hop, HopVerdict, PathEnd, RemoteEnd, TracedPod};
+use crate::checks::explain::{AGENT, EndPlace, Hop, HopVerdict, PathEnd, RemoteEnd, TracedPod};
 use crate::command::explain::pins::KnownPins;
 use crate::inspect::Host;
 use crate::inspect::host_ports;
@@ -290,11 +290,9 @@ fn lead(address: IpAddr, port: Option<(u8, u16)>, host: &Host) -> Result<Lead, E
     let seen = format!("{} leads to {} ({pod})", forward.from, forward.to);
     let verdict = match there {
         true => HopVerdict::Fine,
-        false => HopVerdict::Lost(
-            "the table inet humanz-hostports does not have it; the agent puts it back: is \
-             humanz-agent running?"
-                .to_owned(),
-        ),
+        false => {
+            HopVerdict::Lost(format!("the table inet humanz-hostports does not have it; {AGENT}"))
+        }
     };
     let hop = Hop { name: "host-port", place: "this host".to_owned(), seen, verdict };
     Ok((forward.to.ip(), Some((number, forward.to.port())), vec![hop]))

@@ -14,6 +14,7 @@ use crate::api::status::{Problems, Status};
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
 use crate::command::silent_agent::silent_agent;
+use crate::command::single_machine;
 use crate::command::status::shown::{PodCounts, PodNetwork, Shown, ShownAgent};
 use crate::command::status::status_answer::StatusAnswer;
 use crate::command::table::Style;
@@ -84,7 +85,7 @@ fn found(settings: &Settings, style: Style) -> Result<StatusAnswer, Exit> {
         .and_then(Status::read)
     {
         Ok(status) => {
-            let agent = ShownAgent { answers: true, error: None };
+            let agent = ShownAgent { answers: true, ..ShownAgent::default() };
             Shown { status, agent, ..Shown::default() }
         }
         // What another user sees of the kernel would be compared with what an agent knows.
@@ -108,7 +109,9 @@ fn found(settings: &Settings, style: Style) -> Result<StatusAnswer, Exit> {
 fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
     let host = Host::inspect(settings, HostList::Live)?;
     let (mut status, pending) = without_agent::status(&host);
-    let mut problems = vec![silent_agent(settings, &why)];
+    let alone = settings.agentless;
+    let mut problems: Vec<Problem> =
+        (!alone).then(|| silent_agent(settings, &why)).into_iter().collect();
     problems.extend(status.problems.0.take().unwrap_or_default());
     // Without etcd the problem of the agent says why.
     if host.subnets.is_empty() && !settings.is_etcd_unknown() {
@@ -122,11 +125,18 @@ fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
         };
         let what = format!("{count} pending (listed above)");
         let problem = Problem::new(ProblemKind::ChangePending, Object::named("this host"), what);
-        let fix = "start the agent to apply them; humanz-agent --dry-run lists them, too";
+        let fix = match alone {
+            true => single_machine::fix(settings, &pending),
+            false => {
+                "start the agent to apply them; humanz-agent --dry-run lists them, too".to_owned()
+            }
+        };
         problems.push(problem.with_fix(fix));
     }
     status.problems = Problems(Some(problems));
-    let agent = ShownAgent { answers: false, error: Some(why) };
+    let agent =
+        ShownAgent { answers: false, error: (!alone).then_some(why), single_machine: alone };
+    let pending = pending.iter().map(ToString::to_string).collect();
     Ok(Shown { status, agent, pending: Some(pending), ..Shown::default() })
 }
 

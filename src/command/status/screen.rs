@@ -4,6 +4,7 @@ use crate::api::status::{
     ChangeStatus, ConnectionStatus, EtcdStatus, KeyStatus, KubernetesStatus, Loop, PeerStatus,
     PolicySourceStatus, Status,
 };
+use crate::command::single_machine;
 use crate::command::status::shown::Shown;
 use crate::command::table::{Cell, Style, Table, Tone, facts, printable};
 use crate::net::time::rfc3339;
@@ -26,7 +27,7 @@ pub fn screen(shown: &Shown, style: Style) -> String {
         ("pods", pods(shown)),
         ("firewall", firewall(status)),
         ("policies", policies(status)),
-        ("hosts", hosts(status)),
+        ("hosts", if shown.agent.single_machine { "no others".to_owned() } else { hosts(status) }),
     ];
     rows.extend(status.encryption.as_ref().map(|key| ("encryption", encryption(key))));
     let mut text = facts(&rows, style);
@@ -83,6 +84,9 @@ fn host(status: &Status) -> String {
 }
 
 fn agent(shown: &Shown) -> String {
+    if shown.agent.single_machine {
+        return single_machine::STATE.to_owned();
+    }
     if !shown.agent.answers {
         return format!("does not answer: {}", shown.agent.error.as_deref().unwrap_or_default());
     }

@@ -20,6 +20,8 @@ pub struct Shown {
 pub struct ShownAgent {
     pub answers: bool,
     pub error: Option<String>,
+    /// There is none, and none is missed: `init` set this machine up.
+    pub single_machine: bool,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]

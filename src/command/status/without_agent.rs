@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::agent::active_problems::sort;
-use crate::agent::dry_run::DryRun;
 use crate::agent::snapshot::{AgentSnapshot, StoreStatus};
 use crate::api::status::{self, Status};
 use crate::command::pending_changes::PendingChanges;
+use crate::command::single_machine;
 use crate::inspect::pool_use::{addresses, scarce};
 use crate::inspect::{Host, identity, policies};
+use crate::plan::Line;
 use crate::policy::view::View;
 use crate::settings::Source;
 
 /// The status as an agent would fill it, and the changes that it would make.
-pub fn status(host: &Host) -> (Status, Vec<String>) {
-    let found = DryRun::of(host);
+pub fn status(host: &Host) -> (Status, Vec<Line>) {
+    let found = single_machine::dry_run(host);
     let has_subnet = !host.subnets.is_empty();
     let cluster = host.cluster.as_ref().map(|cluster| &cluster.snapshot);
     let snapshot = AgentSnapshot {
@@ -55,7 +56,7 @@ pub fn status(host: &Host) -> (Status, Vec<String>) {
     }
     status.firewall = status.firewall.filter(|_| has_subnet);
     status.firewall.iter_mut().for_each(|firewall| pending.correct_firewall(firewall));
-    (status, found.lines.iter().map(ToString::to_string).collect())
+    (status, found.lines)
 }
 
 fn last_policies(host: &Host) -> Option<View> {

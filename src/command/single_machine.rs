@@ -1,0 +1,77 @@
+//! A single machine that `init` set up: there is no agent, and none is missed.
+
+use std::fs;
+use std::path::Path;
+
+use crate::agent::cni_conf;
+use crate::agent::dry_run::DryRun;
+use crate::command::arguments::typed;
+use crate::inspect::Host;
+use crate::net::{Object, Problem, ProblemKind};
+use crate::plan::Line;
+use crate::plugin;
+use crate::settings::{self, Settings, Texts, flags, values_only};
+
+/// What [`Settings::agentless`] means, in words.
+pub const STATE: &str = "none: a single machine without an agent, set up by humanz-agent init";
+
+/// What an agent would change of `host`; without one what is not as `init` and the plugin leave it.
+pub fn dry_run(host: &Host) -> DryRun {
+    if !host.settings.agentless {
+        return DryRun::of(host);
+    }
+    let mut found = DryRun::beside_plugin(host);
+    let has_pods = !host.attachments().is_empty();
+    match of_plugin(&host.settings) {
+        Ok(lines) if has_pods => found.lines.extend(lines),
+        Ok(_) => {}
+        Err(why) => found.failures.push(why),
+    }
+    if !has_pods && let Some(outcome) = &mut found.outcome {
+        // The first pod turns it on.
+        let of_pods = |problem: &Problem| problem.kind != ProblemKind::Forwarding;
+        outcome.problems.iter_mut().for_each(|(_, problems)| problems.retain(of_pods));
+    }
+    found
+}
+
+/// What the plugin would repair when the next pod starts.
+fn of_plugin(settings: &Settings) -> Result<Vec<Line>, Problem> {
+    let path = &settings.cni.config;
+    let problem = |why: String| {
+        let subject = Object::Configuration(path.clone());
+        let what = format!("no pod starts with the CNI configuration {}: {why}", path.display());
+        let fix = format!("rm {} && {}", path.display(), again(settings));
+        Problem::new(ProblemKind::CniConfiguration, subject, what).with_fix(fix)
+    };
+    let text = fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
+    let passed = cni_conf::passed(&text).ok_or_else(|| problem("it is not valid JSON".into()))?;
+    plugin::pending(passed.to_string().as_bytes()).map_err(|error| problem(error.to_string()))
+}
+
+/// What puts right what is pending.
+pub fn fix(settings: &Settings, lines: &[Line]) -> String {
+    let is_file = |line: &&Line| matches!(line.object, Object::Plugin(_) | Object::PluginLink(_));
+    match lines.iter().filter(is_file).count() {
+        0 => "start a pod: the plugin repairs bridge, masquerading and host ports then; recreate pods that lack \
+              their guard or link"
+            .to_owned(),
+        count if count == lines.len() => again(settings),
+        _ => format!("{}; then start a pod: the plugin repairs the rest", again(settings)),
+    }
+}
+
+/// The `init` that set this machine up, as it is typed.
+pub fn again(settings: &Settings) -> String {
+    let text = fs::read_to_string(&settings.cni.config).unwrap_or_default();
+    let mut texts = flags::known(cni_conf::of_init(&text).unwrap_or_default());
+    texts.remove("SUBNET_SOURCE");
+    typed("init", &texts)
+}
+
+/// The settings of the `init` that wrote the CNI configuration at `path`; `None` if none did, or this release cannot
+/// do with them.
+pub fn texts(path: &Path) -> Option<Texts> {
+    let texts = flags::texts(cni_conf::of_init(&fs::read_to_string(path).ok()?)?);
+    settings::parse(&texts, values_only).is_ok().then_some(texts)
+}
