@@ -126,7 +126,7 @@ fn a_browser_shows_hosts_routes_addresses_and_changes() {
 }
 
 /// A pod of the namespace shop.
-fn add(host: &Node, name: &str) -> Pod {
+pub fn add(host: &Node, name: &str) -> Pod {
     pod::make_netns(host, name);
     let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name};app={name}");
     let attachment = Attachment { args, ..Attachment::new(name) };

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::node::command;
 use crate::support::wait::SOON;
-use crate::support::{Cluster, Node, Place, Pod, Process, eventually};
+use crate::support::{Agent, Cluster, Node, Place, Pod, Process, eventually};
 use crate::ui::{URL, is_left_out, page, start_browser};
 
 /// A browser that is driven through a pipe, by the DevTools protocol: JSON messages that end with a zero byte.
@@ -194,4 +194,76 @@ fn a_browser_explains_what_is_typed_and_nothing_for_other_pages() {
     assert!(asks("-H X-Humanz-Explain:x").contains("two ends are needed"));
     let foreign = asks("-H Host:evil.example -H X-Humanz-Explain:x");
     assert!(foreign.starts_with("HTTP/1.1 403 "), "{foreign}");
+}
+
+const NETWORKS: &str = r#"(() => {
+    const text = (id) => document.getElementById(id).innerText;
+    return [text("networks"), text("groups"), text("groups-more"), document.images.length,
+            document.getElementById("networks-box").hidden, document.documentElement.scrollWidth].join("|");
+})()"#;
+
+#[test]
+fn networks_and_groups_are_shown_with_what_this_host_knows_of_them() {
+    if is_left_out() {
+        return;
+    }
+    let settings = [("IPV6_SUBNET", ""), ("POLICY", "on")];
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let _agents = cluster.start_agents(&settings);
+    let _server = page(host);
+    let asked = host.run(&format!("curl -sS --noproxy * -m 10 {URL}/v1/tenants")).ok();
+    assert_eq!(asked, r#"{"groups":[],"networks":[]}"#, "the panels stay hidden");
+    let longest = "x".repeat(253);
+    let object = |kind: &str, name: &str, spec: Value| {
+        json!({"apiVersion": "humanz.io/v1", "kind": kind, "spec": spec,
+            "metadata": {"name": name, "tenant": "blue"}})
+    };
+    let many = (0..220).map(|n| object("Group", &format!("g{n}"), json!({"default": "deny"})));
+    let mut objects: Vec<Value> = many.collect();
+    objects.extend([
+        object("Network", "front", json!({"subnets": ["10.32.0.0/16"], "nat": false})),
+        object(
+            "GroupPolicy",
+            "p",
+            json!({"rules": [{"direction": "in", "action": "allow",
+            "peer": {"group": "web"}}]}),
+        ),
+        object("Group", "web", json!({"policies": ["p"], "default": {"in": "deny"}})),
+        object("Group", &longest, json!({"default": "deny"})),
+        json!({"apiVersion": "humanz.io/v1", "kind": "NamespaceRule", "metadata": {"name": "shop"},
+            "spec": {"tenant": "blue", "group": "web", "network": "front"}}),
+    ]);
+    host.write("/root/all.json", &json!(objects).to_string());
+    Agent::run(host, "policy apply -f /root/all.json", &settings).ok();
+    cluster.etcd.put("/humanz/v1-policies/Group/blue/<img src=x>", "{}");
+    host.until_ok("grep -q front /run/humanz/ipam/.networks.json", 3 * SOON);
+    let web = crate::ui::add(host, "web");
+    let (mut browser, session) = opened(host);
+    let shown = |browser: &mut Browser, words: &[&str]| {
+        eventually(&format!("the page shows {words:?}"), 3 * SOON, || {
+            let text = browser.evaluate(&session, NETWORKS);
+            let text = text.as_str().unwrap_or_default().to_owned();
+            if words.iter().all(|word| text.contains(word)) { Ok(text) } else { Err(text) }
+        })
+    };
+    let gateway = web.gateways()[0];
+    let block = format!("(gateway {gateway}): 1 of 61 used");
+    let row = "blue/web\tblue/p\tdenied in\tshop/web\t0";
+    let text = shown(&mut browser, &["blue/front\t10.32.0.0/16\t", &block, "… 22 more|0|false|"]);
+    assert!(text.contains("blue/g0\t–\tdenied in and out\t–\tnot published"), "{text}");
+    let type_in = |text: &str| {
+        format!(
+            r#"(() => {{ const box = document.getElementById("groups-filter"); box.focus(); box.value = {text:?};
+                box.dispatchEvent(new Event("input")); }})()"#
+        )
+    };
+    let phone = json!({"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": true});
+    browser.call("Emulation.setDeviceMetricsOverride", phone, Some(&session));
+    browser.evaluate(&session, &type_in("shop/w"));
+    let text = shown(&mut browser, &[row]);
+    assert!(!text.contains("blue/g0") && text.ends_with("|0|false|390"), "{text}");
+    browser.evaluate(&session, &type_in("xxx"));
+    let text = shown(&mut browser, &[&longest]);
+    assert!(text.ends_with("||0|false|390"), "{text}");
 }

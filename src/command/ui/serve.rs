@@ -44,6 +44,8 @@ pub struct PageSources {
     pub flows: FindValue,
     /// The pods of this host.
     pub pods: FindValue,
+    /// Networks of tenants, and groups.
+    pub tenants: FindValue,
     /// Where packets between two ends are lost.
     pub explain: ExplainPath,
 }
@@ -106,6 +108,7 @@ async fn answer(request: &HttpRequest, named: bool, sources: &PageSources) -> Re
         "/map.js" => part("text/javascript; charset=utf-8", include_str!("map.js")),
         "/history.js" => part("text/javascript; charset=utf-8", include_str!("history.js")),
         "/pods.js" => part("text/javascript; charset=utf-8", include_str!("pods.js")),
+        "/tenants.js" => part("text/javascript; charset=utf-8", include_str!("tenants.js")),
         "/flows.js" => part("text/javascript; charset=utf-8", include_str!("flows.js")),
         "/explain.js" => part("text/javascript; charset=utf-8", include_str!("explain.js")),
         "/page.css" => part("text/css; charset=utf-8", include_str!("page.css")),
@@ -117,8 +120,12 @@ async fn answer(request: &HttpRequest, named: bool, sources: &PageSources) -> Re
             let words = move || explain(&words.split('\t').collect::<Vec<_>>());
             found(spawn_blocking(words).await)
         }
-        path @ ("/v1/flows" | "/v1/pods") => {
-            let source = if path == "/v1/pods" { &sources.pods } else { &sources.flows };
+        path @ ("/v1/flows" | "/v1/pods" | "/v1/tenants") => {
+            let source = match path {
+                "/v1/pods" => &sources.pods,
+                "/v1/tenants" => &sources.tenants,
+                _ => &sources.flows,
+            };
             let source = Arc::clone(source);
             found(spawn_blocking(move || source()).await)
         }
@@ -156,6 +163,7 @@ mod tests {
             agent: "/nonexistent".into(),
             flows: Arc::new(|| Err("FLOWS is off".to_owned())),
             pods: Arc::new(|| Err("the stores cannot be read".to_owned())),
+            tenants: Arc::new(|| Err("the agent does not answer".to_owned())),
             explain: Arc::new(|words| Ok(words.into())),
         };
         runtime.block_on(answer(&request, true, &sources))
@@ -185,6 +193,7 @@ mod tests {
         assert!(text.contains("no agent serves this host"), "{text}");
         assert_eq!(asked("/v1/flows", Some("localhost")).status, 502);
         assert_eq!(asked("/v1/pods", Some("localhost")).status, 502);
+        assert_eq!(asked("/v1/tenants", Some("localhost")).status, 502);
         assert_eq!(asked("/v1/changes", Some("localhost")).status, 404);
     }
 
@@ -197,6 +206,7 @@ mod tests {
             include_str!("map.js"),
             include_str!("history.js"),
             include_str!("pods.js"),
+            include_str!("tenants.js"),
             include_str!("flows.js"),
             include_str!("explain.js"),
             include_str!("page.css"),
