@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::fs::{self, DirEntry};
-use std::io::ErrorKind;
+use std::fs::{self, DirEntry, ReadDir};
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::lease::records::HostPod;
 use crate::net::gather::Gather;
 use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::netlink::rtnl::Rtnl;
-use crate::os::{identity, netns};
+use crate::os::{files, identity, netns};
 use crate::plan::pod::LinkIdentity;
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
@@ -185,15 +185,26 @@ pub fn store(settings: &Settings, network: &str) -> Result<Store, Exit> {
     Ok(Store::open(&settings.cni.ipam_dir, network, &boot_id, Sources::default()))
 }
 
+/// What is in the folder of the stores; `None` if there is none yet.
+///
+/// # Errors
+/// It cannot be read.
+pub fn folder(ipam_dir: &Path) -> anyhow::Result<Option<ReadDir>> {
+    let read = files::found(fs::read_dir(ipam_dir));
+    read.with_context(|| format!("read {} (IPAM_DIR)", ipam_dir.display()))
+}
+
+fn is_denied(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    kind == Some(ErrorKind::PermissionDenied)
+}
+
 /// The names of the stores in `dir`. An unreadable entry counts as one: reading it reports why
 /// not.
 fn names(dir: &Path) -> Result<Vec<String>, Exit> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            return Err(Exit::denied("read", dir));
-        }
-        entries => entries.with_context(|| format!("read {} (IPAM_DIR)", dir.display()))?,
+    let entries = match folder(dir) {
+        Err(error) if is_denied(&error) => return Err(Exit::denied("read", dir)),
+        entries => entries?.into_iter().flatten(),
     };
     let is_store = |entry: &DirEntry| Store::is_at(&entry.path()).unwrap_or(true);
     let stores = entries.filter_map(|entry| entry.ok()).filter(is_store);
