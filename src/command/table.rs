@@ -137,6 +137,8 @@ pub fn facts(rows: &[(&str, String)], style: Style) -> String {
 #[derive(Clone, Debug)]
 pub struct Table {
     rows: Vec<Vec<Cell>>,
+    /// Headings of columns that are left out where there is no room, the first first.
+    dispensable: &'static [&'static str],
 }
 
 impl Table {
@@ -144,7 +146,13 @@ impl Table {
     pub fn new(heading: &[&str]) -> Table {
         Table {
             rows: vec![heading.iter().map(|text| Cell::new(text).tone(Tone::Strong)).collect()],
+            dispensable: &[],
         }
+    }
+
+    /// Where not even one word of each column has room, columns of `headings` are left out, one after the other.
+    pub fn without_if_narrow(self, headings: &'static [&'static str]) -> Table {
+        Table { dispensable: headings, ..self }
     }
 
     /// Adds a row with a cell for every column.
@@ -159,6 +167,16 @@ impl Table {
 
     /// The lines, each with its end.
     pub fn render(&self, style: Style) -> String {
+        if let [first, others @ ..] = self.dispensable
+            && !self.has_room(style.columns)
+        {
+            let at = self.rows[0].iter().position(|cell| cell.text == *first);
+            let mut narrower = self.clone().without_if_narrow(others);
+            for row in narrower.rows.iter_mut().filter(|row| at.is_some_and(|at| at < row.len())) {
+                row.remove(at.unwrap_or_default());
+            }
+            return narrower.render(style);
+        }
         let (widths, breaks) = self.widths(style.columns);
         let mut text = String::new();
         for row in &self.rows {
@@ -173,6 +191,13 @@ impl Table {
             }
         }
         text
+    }
+
+    /// One word of each column has room.
+    fn has_room(&self, columns: Option<usize>) -> bool {
+        let count = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width: usize = self.widths(Some(0)).0.iter().sum();
+        columns.is_none_or(|columns| width + 2 * count.saturating_sub(1) <= columns)
     }
 
     /// The width of each column, and where words are broken for that.
@@ -294,6 +319,28 @@ mod tests {
         table.row(["10.244.111.0/24", "--dry-run"].map(Cell::new));
         let line = table.render(Style::default().columns(Some(8)));
         assert!(line.contains("10.244.111.0/24  --dry-run\n"), "{line}");
+    }
+
+    #[test]
+    fn columns_that_can_be_spared_are_left_out_where_words_have_no_room() {
+        let mut table =
+            Table::new(&["ADDRESS", "POD", "ID", "IF"]).without_if_narrow(&["ID", "IF"]);
+        table.row(["10.1.2.3,fd10::1:2", "shop/web", "0123456789", "eth0"].map(Cell::new));
+        let at = |columns| table.render(Style::default().columns(columns));
+        let heads = |columns: Option<u16>| {
+            let text = at(columns);
+            assert!(
+                text.lines().all(|it| it.len() <= usize::from(columns.unwrap_or(50).max(16))),
+                "{text}"
+            );
+            text.lines().next().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!((heads(None), heads(Some(35))), ("ADDRESS POD ID IF".into(), heads(None)));
+        assert_eq!(
+            (heads(Some(30)), heads(Some(16))),
+            ("ADDRESS POD IF".into(), "ADDRESS POD".into())
+        );
+        assert_eq!(heads(Some(3)), "ADDRESS POD", "words stay whole");
     }
 
     #[test]

@@ -69,7 +69,8 @@ pub fn run(call: &mut Call<'_>, options: &ListAddresses) -> Result<Outcome, Exit
         "AGE",
         "STATE",
         "PORTS",
-    ]);
+    ])
+    .without_if_narrow(&["CONTAINER", "PORTS", "INTERFACE", "AGE"]);
     let mut all = Vec::new();
     let (plans, fault) = known_plans(&settings);
     let mut faults: Vec<String> = fault.into_iter().collect();
