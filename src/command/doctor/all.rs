@@ -160,10 +160,16 @@ fn text(
         text += &format!("unknown, because their agents publish nothing: {}\n", shown(&all));
     }
     match problems.is_empty() && unknown.is_empty() && remarks.is_empty() {
-        true => style.paint(Tone::Good, &format!("nothing is wrong on {hosts} hosts")),
-        false => text,
+        true => {
+            let fine = format!("the agents of {hosts} hosts report no problem");
+            format!("{}\n{MORE}", style.paint(Tone::Good, &fine))
+        }
+        false => format!("{text}\n{MORE}"),
     }
 }
+
+/// What was checked, and what was not.
+const MORE: &str = "checked: what agents publish; humanz-agent doctor on a host also checks its runtimes, disks and kernel";
 
 /// `h1, h2 and 7 more`
 fn shown(hosts: &[String]) -> String {
@@ -198,10 +204,14 @@ warning  mtu   reported by the agent  h\\u{1b}[2J
 
 etcd: do it
 mtu: do it
+
 ";
-        assert_eq!(text(&problems, 21, &[], &[], Style::default()), lines);
-        assert_eq!(text(&[], 21, &[], &[], Style::default()), "nothing is wrong on 21 hosts");
+        let with_more = |text: &str| format!("{text}{MORE}");
+        assert_eq!(text(&problems, 21, &[], &[], Style::default()), with_more(lines));
+        let fine = with_more("the agents of 21 hosts report no problem\n");
+        assert_eq!(text(&[], 21, &[], &[], Style::default()), fine);
         let unknown = text(&[], 2, &["h2"], &[], Style::default());
-        assert_eq!(unknown, "unknown, because their agents publish nothing: h2\n");
+        let silent = "unknown, because their agents publish nothing: h2\n\n";
+        assert_eq!(unknown, with_more(silent));
     }
 }
