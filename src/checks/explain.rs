@@ -15,6 +15,8 @@ pub mod pin;
 mod policy;
 mod tunnel_table;
 
+use crate::net::Object;
+
 pub use hop::{AGENT, Hop, HopVerdict, without_agent};
 pub use path::{
     EchoResult, EncryptedHop, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns,
@@ -25,8 +27,15 @@ pub use policy::{PathPolicies, PolicyDecision, PolicyEnd};
 /// The hops of `path`, up to the one where packets are lost, if they are.
 pub fn hops(path: &Path) -> Vec<Hop> {
     let mut hops = Vec::new();
-    let parts: [fn(&Path) -> Vec<Hop>; 6] =
-        [ends::source, middle::host, policies, ends::destination, middle::back, last::all];
+    let parts: [fn(&Path) -> Vec<Hop>; 7] = [
+        pod_keys,
+        ends::source,
+        middle::host,
+        policies,
+        ends::destination,
+        middle::back,
+        last::all,
+    ];
     for part in parts {
         for hop in part(path) {
             let lost = hop.is_lost();
@@ -37,6 +46,18 @@ pub fn hops(path: &Path) -> Vec<Hop> {
         }
     }
     hops
+}
+
+/// What is said of the pods at the ends.
+fn pod_keys(path: &Path) -> Vec<Hop> {
+    let hop = |end: &PathEnd| {
+        let pod = Object::Pod(end.name.clone());
+        let known = path.policies.iter().flat_map(|policies| &policies.pod_keys);
+        let problem = known.into_iter().find(|problem| problem.subject == pod)?;
+        let fix = problem.fix.as_deref().unwrap_or_default();
+        Some(Hop::odd("pod-keys", &end.name, &problem.what, fix))
+    };
+    [&path.from, &path.to].into_iter().filter_map(hop).collect()
 }
 
 fn policies(path: &Path) -> Vec<Hop> {

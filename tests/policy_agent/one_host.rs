@@ -290,6 +290,11 @@ fn an_annotation_that_is_not_known_is_a_problem_and_no_reason_to_refuse_the_pod(
     assert!(doctor.contains("humanz.io/gruop"), "{doctor}");
     let shown = Agent::run(host, "endpoint show shop/db", STANDALONE).stdout;
     assert!(shown.contains("did you mean humanz.io/group?"), "{shown}");
+    assert!(shown.contains("source     groups are those of file"), "{shown}");
+    let explained = Agent::run(host, "explain shop/fine shop/db", STANDALONE).stdout;
+    let odd = explained.lines().find(|line| line.starts_with("odd  pod-keys")).unwrap_or_default();
+    assert!(odd.contains("humanz.io/gruop"), "{explained}");
+    assert!(explained.contains("pod-keys: did you mean humanz.io/group?"), "{explained}");
     db.delete();
     soon("the end of the problem", || !local::has_problem(&local::status(host), kind));
     fine.delete();

@@ -1,6 +1,7 @@
 //! Pure. What policies say of the path at its two ends.
 
 use crate::checks::explain::hop::{AGENT, HERE, Hop};
+use crate::net::Problem;
 
 /// What is known of policies on the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub struct PathPolicies {
     pub ingress: PolicyEnd,
     /// Connections that the kernel follows between the two: judged in this epoch, and not yet.
     pub live: [usize; 2],
+    /// Annotations and labels of pods of this host that look like humanz's, and have no effect.
+    pub pod_keys: Vec<Problem>,
 }
 
 /// What one end says.

@@ -11,6 +11,7 @@ use crate::command::policy::found;
 use crate::command::table::{Cell, Table, Tone, facts};
 use crate::inspect::{Host, HostList};
 use crate::settings::exit::{self, Exit};
+use crate::settings::{Settings, Source};
 
 /// show pods with their networks, groups and profiles
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -81,10 +82,20 @@ pub fn run(call: &mut Call<'_>, options: &EndpointCommand) -> Result<Outcome, Ex
     let (view, note) = found::view(&settings)?;
     note.iter().for_each(|note| complain(note));
     let host = Host::inspect(&settings, HostList::Saved)?;
-    let all = endpoints(&view, |address| host.peer(address).map(|(name, ..)| name.clone()));
+    let source = source(&settings);
+    let all = endpoints(&view, source, |address| host.peer(address).map(|(name, ..)| name.clone()));
     match &options.verb {
         EndpointVerb::List(options) => list(call, options, &all),
         EndpointVerb::Show(options) => show(call, options, &all),
+    }
+}
+
+/// What says in which groups pods are; never two of these at once.
+fn source(settings: &Settings) -> &'static str {
+    match (&settings.source, &settings.policy) {
+        (Source::Static(_), _) => "file",
+        (_, Some(policy)) => policy.objects.name(),
+        (_, None) => "none",
     }
 }
 
@@ -149,6 +160,7 @@ fn rows(one: &ShownEndpoint) -> Vec<(&'static str, String)> {
         ("host", one.host()),
         ("network", one.network()),
         ("group", one.group()),
+        ("source", one.source.map(|it| format!("groups are those of {it}")).unwrap_or_default()),
         ("profile", one.profile()),
         ("dscp", one.dscp()),
         ("egress rate", one.egress_rate()),

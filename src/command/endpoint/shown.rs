@@ -34,6 +34,8 @@ pub struct ShownEndpoint {
     ingress_rate: Option<u64>,
     /// Why only its own node reaches it.
     pub quarantine: Option<String>,
+    /// What says in which group it is: kubernetes, etcd or file; `None` for pods of other hosts.
+    pub source: Option<&'static str>,
     /// Annotations and labels of it that look like humanz's, and have no effect.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_keys: Vec<String>,
@@ -47,8 +49,12 @@ struct FoundElsewhere {
 }
 
 /// The pods of this host, and those of others that are members of groups or networks in use. `host_of`: the other
-/// host with this address.
-pub fn endpoints(view: &View, host_of: impl Fn(IpAddr) -> Option<NodeName>) -> Vec<ShownEndpoint> {
+/// host with this address. `source`: what says in which groups pods are.
+pub fn endpoints(
+    view: &View,
+    source: &'static str,
+    host_of: impl Fn(IpAddr) -> Option<NodeName>,
+) -> Vec<ShownEndpoint> {
     let nothing = Arc::default();
     let known = view.known.as_ref().unwrap_or(&nothing);
     let described = view.endpoints();
@@ -66,6 +72,7 @@ pub fn endpoints(view: &View, host_of: impl Fn(IpAddr) -> Option<NodeName>) -> V
             addresses: pod.addresses.clone(),
             host: Some(view.host.clone()),
             quarantine: quarantined.get(&pod.addresses[..]).map(|one| one.reason.to_string()),
+            source: Some(source),
             unknown_keys: unknown_keys(pod),
             ..described_as(known, group, network)
         }
@@ -106,6 +113,7 @@ fn described_as(
         egress_rate: egress.map(|limit| limit.rate_bits),
         ingress_rate: ingress.map(|limit| limit.rate_bits),
         quarantine: None,
+        source: None,
         unknown_keys: Vec::new(),
     }
 }

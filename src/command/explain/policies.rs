@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use anyhow::Context;
 
 use crate::checks::explain::{EndPlace, PathEnd, PathPolicies, PolicyDecision, PolicyEnd};
+use crate::checks::pod_keys::pod_keys;
 use crate::command::policy::found::{self, PacketCounts};
 use crate::inspect::Host;
 use crate::net::Protocol;
@@ -64,6 +65,7 @@ pub fn judge(path: &Judged<'_>, host: &Host) -> Result<Option<PathPolicies>, Exi
         service: path.transport.map(|_| service(&judge.tuple)),
         in_force,
         live: live(path, nft, in_force, settings.mark)?,
+        pod_keys: pod_keys(&view),
     }))
 }
 
