@@ -94,6 +94,25 @@ pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> Stri
     }
 }
 
+/// The message for a setting that was refused with `why`, where it was typed behind a subcommand that has an option of
+/// nearly that name.
+pub fn meant(typed: &[String], why: &str, info: &CommandInfoWithArgs) -> Option<String> {
+    let words: Vec<&str> = typed.iter().map(String::as_str).collect();
+    let (path, level) = descend(&words, info);
+    let command = path.strip_prefix("humanz-agent ")?;
+    let own: Vec<&str> = level.flags.iter().map(|flag| flag.long).collect();
+    let is_refused = |variable: &str| why.contains(&format!("{variable}="));
+    let mut refused = VARIABLES.iter().filter(|known| is_refused(known.name));
+    refused.find_map(|known| {
+        let option = flag(known.name);
+        let is_typed = |word: &&str| word.split('=').next() == Some(option.as_str());
+        let behind = words.iter().skip_while(|word| word.starts_with('-'));
+        let near = nearest(behind.copied().find(|word| is_typed(word)).and(Some(&option))?, &own)?;
+        let what = format!("unknown option {option} of {command}");
+        Some(format!("{what}; did you mean {near}? (see {path} --help)"))
+    })
+}
+
 /// The option of a variable.
 pub fn flag(variable: &str) -> String {
     format!("--{}", variable.to_ascii_lowercase().replace('_', "-"))
@@ -185,6 +204,24 @@ mod tests {
             }
         }
         verify(&Arguments::get_args_info(), "humanz-agent");
+    }
+
+    #[test]
+    fn a_setting_that_is_refused_was_perhaps_meant_for_an_option_of_the_subcommand() {
+        let message = |line: &str, why: &str| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            meant(&words, why, &Arguments::get_args_info())
+        };
+        let why = "POLICY=x: is not known";
+        for line in ["group create web --policy x", "group create web --policy=x"] {
+            let said = message(line, why).unwrap();
+            let words = "unknown option --policy of group create; did you mean --policies?";
+            assert!(said.starts_with(words), "{said}");
+        }
+        for line in ["--policy x group create web", "group ls --policy x", "status", "--policy x"] {
+            assert_eq!(message(line, why), None, "{line}");
+        }
+        assert_eq!(message("group create web --policy on", "MTU=x: is no number"), None);
     }
 
     #[test]

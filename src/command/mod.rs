@@ -131,8 +131,8 @@ pub fn report_panics() {
 
 /// Runs the command line without the program's name; `--help` documents the exit code.
 pub fn main(words: impl Iterator<Item = OsString>) -> i32 {
-    let words = words.map(|word| word.to_string_lossy().into_owned()).collect();
-    let words = arguments::normal(words);
+    let typed: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    let words = arguments::normal(typed.clone());
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let result = match Arguments::from_args(&["humanz-agent"], &words) {
         Ok(arguments) => run(arguments, &mut io::stdout().lock()),
@@ -151,7 +151,9 @@ pub fn main(words: impl Iterator<Item = OsString>) -> i32 {
         Ok(Outcome::Fine) => 0,
         Ok(Outcome::Wrong) => exit::FAILURE.into(),
         Err(exit) => {
-            call::complain(&exit.why);
+            let meant = || arguments::meant(&typed, &exit.why, &Arguments::get_args_info());
+            let meant = (exit.code == exit::SETTINGS).then(meant).flatten();
+            call::complain(meant.as_ref().unwrap_or(&exit.why));
             exit.code.into()
         }
     }
