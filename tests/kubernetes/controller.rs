@@ -82,6 +82,10 @@ fn a_network_of_the_api_has_pods_and_goes_with_the_last_block() {
     accepted(api, "Network", "blue.front", true, "as it is here");
     accepted(api, "NamespaceRule", "shop", true, "");
     assert_eq!(stored(&scene, "blue/front"), json!({"subnets": ["10.32.0.0/16"]}));
+    soon("the host knows network and rule", || {
+        let known = host.read("/run/humanz/ipam/.networks.json").unwrap_or_default();
+        known.contains("10.32.0.0/16") && known.contains("shop")
+    });
     api.put(pod("db", "db", "h1", &[]));
     let db = eventually("the pod starts", 3 * SOON, || {
         connect(host, "db").map_err(|code| format!("code {code}"))
