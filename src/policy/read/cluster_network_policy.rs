@@ -60,7 +60,7 @@ pub fn read(kind: ClusterPolicyKind, object: &Value) -> Parsed {
         origin,
         audit: metadata.audit,
         rules: Vec::new(),
-        faults: Vec::new(),
+        faults: metadata.faults,
     };
     if let Err(fault) = reader.read(&ObjectField::root(object)) {
         reader.faults.push(fault);

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::net::gather::Gather;
+use crate::net::nearest::nearest;
 use crate::net::{Family, Protocol};
 use crate::policy::labels::{LabelSelector, Labels, Requirement};
 use crate::policy::name::ObjectName;
@@ -11,8 +12,9 @@ use crate::policy::rule::PolicyPeer;
 use crate::policy::selector::{Namespaces, Selector};
 use crate::policy::service::PortRange;
 
-/// The annotation of a policy that decides nothing, but is counted and logged.
+/// The annotation of a policy that decides nothing, but is counted and logged. It is the one that policies have.
 const AUDIT: &str = "humanz.io/audit";
+const PREFIX: &str = "humanz.io/";
 
 /// Names and marks of an object.
 pub struct Metadata {
@@ -20,6 +22,8 @@ pub struct Metadata {
     pub namespace: Option<ObjectName>,
     pub name: ObjectName,
     pub audit: bool,
+    /// Marks that look like ours and have no effect.
+    pub faults: Vec<Fault>,
 }
 
 impl Metadata {
@@ -31,8 +35,27 @@ impl Metadata {
         let name = metadata.need("name")?.name()?;
         let audit = metadata.get("annotations").and_then(|annotations| annotations.get(AUDIT));
         let audit = audit.is_some_and(|audit| audit.text() == Ok("true"));
-        Ok(Metadata { namespace, name, audit })
+        Ok(Metadata { namespace, name, audit, faults: marks(&metadata) })
     }
+}
+
+/// What is wrong with the annotations and labels by which a policy asks something of humanz.
+fn marks(metadata: &ObjectField<'_>) -> Vec<Fault> {
+    let of = |name| metadata.get(name).and_then(|field| field.entries().ok()).into_iter().flatten();
+    let annotations =
+        of("annotations").filter_map(|(key, value)| match key.strip_prefix(PREFIX)? {
+            "audit" => {
+                let is_flag = matches!(value.text(), Ok("true" | "false"));
+                (!is_flag).then(|| value.fault("must be \"true\" or \"false\""))
+            }
+            word => Some(value.fault(match nearest(word, &["audit"]) {
+                Some(_) => format!("is not known; did you mean {AUDIT}?"),
+                None => format!("is not known; there is {AUDIT}"),
+            })),
+        });
+    let labels = of("labels").filter(|(key, _)| *key == AUDIT);
+    let labels = labels.map(|(_, value)| value.fault("is an annotation, not a label"));
+    annotations.chain(labels).collect()
 }
 
 /// The labels below `field`, or none. What is no text is left out: no selector can ask for it.
@@ -133,4 +156,43 @@ pub fn protocol(field: &ObjectField<'_>) -> Result<Protocol, Fault> {
 pub fn port_range(first: &ObjectField<'_>, last: &ObjectField<'_>) -> Result<PortRange, Fault> {
     let (from, to) = (first.number(1..=u16::MAX)?, last.number(1..=u16::MAX)?);
     PortRange::new(from, to).ok_or_else(|| last.fault(format!("is below {from}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn marks_that_are_not_known_are_reported_and_the_policy_is_enforced() {
+        let read = |metadata: Value| {
+            let object = json!({"metadata": metadata, "spec": {"podSelector": {}}});
+            let parsed = crate::policy::read::network_policy::read(&object);
+            assert!(parsed.rules.iter().all(|rule| !rule.audit), "{:?}", parsed.rules);
+            assert_eq!(parsed.rules.len(), 1, "it isolates");
+            parsed.problems.into_iter().map(|problem| problem.what).collect::<Vec<_>>()
+        };
+        let with = |annotations: Value| {
+            read(json!({"namespace": "shop", "name": "db", "annotations": annotations}))
+        };
+        assert_eq!(with(json!({"app.io/x": "y", "humanz.io/audit": "false"})), [""; 0]);
+        for (key, value, what) in [
+            ("humanz.io/audti", "true", "is not known; did you mean humanz.io/audit?"),
+            ("humanz.io/group", "web", "is not known; there is humanz.io/audit"),
+            ("humanz.io/audit", "yes", "must be \"true\" or \"false\""),
+        ] {
+            let whole = format!("metadata.annotations[{key:?}]: {what}");
+            assert_eq!(with(json!({key: value})), [whole]);
+        }
+        let label =
+            json!({"namespace": "shop", "name": "db", "labels": {"humanz.io/audit": "true"}});
+        let what = "metadata.labels[\"humanz.io/audit\"]: is an annotation, not a label";
+        assert_eq!(read(label), [what]);
+        let many =
+            (0..9_000).map(|at| (format!("humanz.io/\u{1b}[2J{at}{}", "x".repeat(300)), json!("")));
+        let found = with(Value::Object(many.collect()));
+        assert_eq!((found.len(), &*found[8]), (9, "8992 further faults"));
+        assert!(found.iter().all(|it| it.len() < 250 && !it.chars().any(char::is_control)));
+    }
 }

@@ -59,7 +59,7 @@ impl NetworkPolicyReader {
             origin,
             audit: metadata.audit,
             rules: Vec::new(),
-            faults: Vec::new(),
+            faults: metadata.faults,
         }
     }
 
