@@ -22,6 +22,7 @@ pub mod name;
 pub mod network;
 pub mod network_plan;
 pub mod object_source;
+pub mod pairs;
 pub mod partial;
 pub mod pin;
 pub mod profile;

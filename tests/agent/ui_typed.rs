@@ -213,7 +213,7 @@ fn networks_and_groups_are_shown_with_what_this_host_knows_of_them() {
     let _agents = cluster.start_agents(&settings);
     let _server = page(host);
     let asked = host.run(&format!("curl -sS --noproxy * -m 10 {URL}/v1/tenants")).ok();
-    assert_eq!(asked, r#"{"groups":[],"networks":[]}"#, "the panels stay hidden");
+    assert_eq!(asked, r#"{"groups":[],"networks":[],"pairs":[]}"#, "the panels stay hidden");
     let longest = "x".repeat(253);
     let object = |kind: &str, name: &str, spec: Value| {
         json!({"apiVersion": "humanz.io/v1", "kind": kind, "spec": spec,
@@ -252,6 +252,11 @@ fn networks_and_groups_are_shown_with_what_this_host_knows_of_them() {
     let row = "blue/web\tblue/p\tdenied in\tshop/web\t0";
     let text = shown(&mut browser, &["blue/front\t10.32.0.0/16\t", &block, "… 22 more|0|false|"]);
     assert!(text.contains("blue/g0\t–\tdenied in and out\t–\tnot published"), "{text}");
+    let pairs = r#"[document.getElementById("pairs").innerText, document.getElementById("pairs-box").hidden].join("|")"#;
+    let text = browser.evaluate(&session, pairs).as_str().unwrap_or_default().to_owned();
+    let own = format!("this host ({})\tshop/web\teverything\t–\t", host.v4());
+    let stranger = "other IPv4 addresses\tshop/web\t–\teverything\t";
+    assert!(text.contains(&own) && text.contains(stranger) && text.ends_with("|false"), "{text}");
     let type_in = |text: &str| {
         format!(
             r#"(() => {{ const box = document.getElementById("groups-filter"); box.focus(); box.value = {text:?};

@@ -16,6 +16,7 @@ use crate::policy::partial::Knowledge;
 use crate::policy::running::RuleChange;
 use crate::policy::view::View;
 use crate::policy::{Endpoint, Endpoints, Members, PolicySnapshot, Rules, members};
+use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
 /// What is known of policies on this host.
@@ -36,7 +37,15 @@ impl HostPolicies {
         let settings = call.load()?.settings;
         let (view, note) = found::view(&settings)?;
         note.into_iter().for_each(|note| complain(&note));
-        let host = Host::inspect(&settings, HostList::Saved)?;
+        HostPolicies::of(&settings, view)
+    }
+
+    /// With what is in force.
+    ///
+    /// # Errors
+    /// A setting is invalid, or the kernel's sockets cannot be opened.
+    pub fn of(settings: &Settings, view: View) -> Result<HostPolicies, Exit> {
+        let host = Host::inspect(settings, HostList::Saved)?;
         let own = host.addresses()?.iter().map(|found| found.address.ip()).gather();
         let known = view.known.as_deref().cloned().unwrap_or_default();
         Ok(HostPolicies { host, view, known, own })

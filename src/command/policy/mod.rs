@@ -4,7 +4,7 @@ mod diff;
 mod diff_here;
 pub mod found;
 mod from_contiv;
-mod here;
+pub mod here;
 mod list;
 mod live;
 mod live_test;

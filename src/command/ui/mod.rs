@@ -26,8 +26,8 @@ use crate::settings::exit::{self, Exit};
     example = "{command_name} --listen [::1]:8080",
     example = "{command_name} --listen /run/humanz/ui.sock",
     note = "The page has a map of the hosts and of who reaches which, the way to each, this host's pods and what \
-        they send, networks of tenants, groups, flows, faults, and changes as they are made. It asks the agent, changes nothing and loads \
-        nothing from elsewhere.",
+        they send, networks of tenants, groups, who may reach what, flows, faults, and changes as they are \
+        made. It asks the agent, changes nothing and loads nothing from elsewhere.",
     note = "From another machine: ssh -L 8104:127.0.0.1:8104 HOST, then http://localhost:8104/. Every user of this \
         host can open the page on a loopback address; on a socket only root can.",
     error_code(2, "the address is no loopback address"),
@@ -60,12 +60,13 @@ pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
     let settings = Arc::new(settings);
     let [of_flows, of_explain, of_tenants] = [(); 3].map(|()| Arc::clone(&settings));
     let explaining = Mutex::new(());
+    let known_tenants = tenants::KnownTenants::default();
     let sources = PageSources {
         agent,
         flows: Arc::new(move || {
             flows::find(&of_flows).map(|it| it.json()).map_err(|exit| exit.why)
         }),
-        tenants: Arc::new(move || tenants::find(&of_tenants)),
+        tenants: Arc::new(move || known_tenants.get(&of_tenants)),
         // One after the other: it reads all firewalls, and every user of this host can ask.
         explain: Arc::new(move |words| match explaining.try_lock() {
             Ok(_alone) => explain::value(&of_explain, words).map_err(|exit| exit.why),

@@ -1,5 +1,5 @@
 "use strict";
-// Networks of tenants and groups, as far as this host knows them.
+// Networks of tenants, groups, and who may reach what, as far as this host knows it.
 const TENANTS_EVERY = 10000;
 let tenants = null;
 
@@ -28,6 +28,14 @@ function groupRow(group) {
   return row(group.name, some(group.policies, FIRST), rest, some(group.pods, FIRST), group.elsewhere === null ? "not published" : group.elsewhere);
 }
 
+function pairRow(pair) {
+  const part = (services) => services.length === 0 ? "–" : services.length === pair.allowed.length + pair.denied.length + pair.unknown.length ? "everything" : some(services, FIRST);
+  const remarks = [];
+  if (pair.unknown.length) remarks.push("not known here: " + part(pair.unknown));
+  if (pair.elsewhere) remarks.push("a pod of another host is judged there, too");
+  return row(pair.from, pair.to, part(pair.allowed), make("td", part(pair.denied), pair.denied.length ? "odd" : ""), remarks.join("; "));
+}
+
 function listTenants(what, all, matches, toRow) {
   const wanted = $(what + "-filter").value.trim().toLowerCase();
   const found = all.filter((one) => matches(one).some((text) => text.toLowerCase().includes(wanted)));
@@ -39,6 +47,11 @@ function listTenants(what, all, matches, toRow) {
 function showTenants() {
   listTenants("networks", tenants.networks, (one) => [one.name, ...one.subnets], networkRow);
   listTenants("groups", tenants.groups, (one) => [one.name, ...one.policies, ...one.pods], groupRow);
+  listTenants("pairs", tenants.pairs || [], (one) => [one.from, one.to, ...one.allowed, ...one.denied], pairRow);
+  if (tenants.pairs === null) {
+    $("pairs-box").hidden = false;
+    $("pairs-more").textContent = "too many to show: humanz-agent policy test --from … --to … answers for one pair";
+  }
 }
 
 async function askTenants() {
@@ -49,10 +62,10 @@ async function askTenants() {
     showTenants();
   } catch (error) {
     // What was shown stays.
-    for (const what of ["networks", "groups"]) $(what + "-more").textContent = "not known now: " + error.message.trim();
+    for (const what of ["networks", "groups", "pairs"]) $(what + "-more").textContent = "not known now: " + error.message.trim();
   }
   setTimeout(askTenants, document.hidden ? 60000 : TENANTS_EVERY);
 }
 
-for (const what of ["networks", "groups"]) $(what + "-filter").addEventListener("input", () => tenants && showTenants());
+for (const what of ["networks", "groups", "pairs"]) $(what + "-filter").addEventListener("input", () => tenants && showTenants());
 askTenants();

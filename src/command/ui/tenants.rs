@@ -1,35 +1,97 @@
-//! What there is of tenants, for the page: networks with their use on this host, groups with their members.
+//! What there is of policies and tenants, for the page: networks with their use on this host, groups with their
+//! members, who may reach what.
 
 use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
+use crate::command::policy::here::HostPolicies;
 use crate::command::ui::groups::groups;
 use crate::inspect::pods::{self, room};
 use crate::inspect::{agent_socket, policies};
+use crate::net::gather::Gather;
 use crate::net::subnet::gateway;
-use crate::policy::{Networks, PolicySnapshot, Scoped, TenantNetwork};
+use crate::policy::change::Surroundings;
+use crate::policy::pairs::{self as reach, PairVerdicts};
+use crate::policy::{Endpoint, Networks, PolicySnapshot, Scoped, TenantNetwork};
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
-/// `networks` and `groups`; both empty where policies are off, or no object of a tenant is known.
+/// Every user of this host can ask, and an answer costs a look at all policies.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// What was found last, by one look after the other.
+#[derive(Default)]
+pub struct KnownTenants(Mutex<Option<(Instant, Result<Value, String>)>>);
+
+impl KnownTenants {
+    /// What [`find`] found, seconds ago at most.
+    ///
+    /// # Errors
+    /// Those of [`find`].
+    pub fn get(&self, settings: &Settings) -> Result<Value, String> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((at, found)) if at.elapsed() < EVERY => found.clone(),
+            _ => {
+                let found = find(settings);
+                *last = Some((Instant::now(), found.clone()));
+                found
+            }
+        }
+    }
+}
+
+/// `networks`, `groups`, `pairs`: empty where policies are off, or nothing is known of them; `pairs` is null where
+/// there are too many.
 ///
 /// # Errors
 /// Why the agent does not say what it knows, or the store of addresses cannot be read.
-pub fn find(settings: &Settings) -> Result<Value, String> {
+fn find(settings: &Settings) -> Result<Value, String> {
     let view = policies::asked(settings)?;
-    let Some((view, known)) = view.as_ref().and_then(|view| Some((view, view.known.as_deref()?)))
-    else {
-        return Ok(json!({"networks": [], "groups": []}));
+    let Some(view) = view.filter(|view| view.known.is_some()) else {
+        return Ok(json!({"networks": [], "groups": [], "pairs": []}));
     };
+    let here = HostPolicies::of(settings, view).map_err(|exit| exit.why)?;
+    let (known, pods) = (&here.known, here.view.endpoints());
     let networks = match known.networks.is_empty() {
         true => Vec::new(),
         false => networks(settings, known)?,
     };
-    let groups = groups(known, &view.endpoints());
+    let groups = groups(known, &pods);
     let groups: Vec<Value> = groups.iter().map(|(name, group)| group.json(name)).collect();
-    Ok(json!({"networks": networks, "groups": groups}))
+    Ok(json!({"networks": networks, "groups": groups, "pairs": pairs(&here, &pods)}))
+}
+
+fn pairs(here: &HostPolicies, pods: &[Endpoint]) -> Value {
+    let known = &here.known;
+    if known.rules.is_empty() {
+        return json!([]);
+    }
+    // From a loopback address nobody reaches a pod.
+    let own = here.own.iter().copied().filter(|address| !address.is_loopback()).gather();
+    let around = Surroundings {
+        members: &known.members,
+        subnets: &here.view.subnets,
+        own: &own,
+        pools: &here.pools(),
+    };
+    let found = reach::pairs(&here.knowledge(&known.rules, &known.members, pods), &around);
+    json!(found.map(|found| found.iter().map(shown_pair).collect::<Vec<_>>()))
+}
+
+fn shown_pair(pair: &PairVerdicts) -> Value {
+    json!({
+        "from": pair.source,
+        "to": pair.destination,
+        "allowed": pair.allowed,
+        "denied": pair.denied,
+        "unknown": pair.unknown,
+        "elsewhere": pair.judged_elsewhere,
+    })
 }
 
 fn networks(settings: &Settings, known: &PolicySnapshot) -> Result<Vec<Value>, String> {

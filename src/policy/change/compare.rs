@@ -90,7 +90,8 @@ pub fn compare(
     Ok(found)
 }
 
-fn conditions(rule: &Rule) -> usize {
+/// How many a look at the rule costs at most.
+pub fn conditions(rule: &Rule) -> usize {
     1 + rule.peers.iter().flatten().count() + rule.services.iter().flatten().count()
 }
 
@@ -233,7 +234,7 @@ impl VerdictComparison<'_> {
 }
 
 /// What the ends say together, and the rule that denies or that it depends on.
-fn verdict<'a>(
+pub fn verdict<'a>(
     ends: impl Iterator<Item = &'a PartialDecision<'a>> + Clone,
 ) -> (Option<bool>, String) {
     let denying = ends.clone().find_map(|end| match end {

@@ -7,7 +7,7 @@ mod services;
 #[cfg(test)]
 mod tests;
 
-pub use compare::{ChangedVerdict, TooMany, compare};
+pub use compare::{ChangedVerdict, TooMany, compare, conditions, verdict};
 pub use other_ends::{OtherEnd, Surroundings};
 pub use replace::{Replaced, replaced};
-pub use services::{alike, in_family, services};
+pub use services::{PodKind, alike, in_family, services};
