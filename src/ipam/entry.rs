@@ -152,6 +152,11 @@ impl StoreEntry {
         self.container_id.is_empty()
     }
 
+    /// An earlier plugin attached it: neither its namespace nor its veth is in the store.
+    pub fn is_taken_over(&self) -> bool {
+        self.netns.is_none()
+    }
+
     /// For messages: `container c1, interface eth0, pod default/web`.
     pub fn owner_text(&self) -> String {
         if self.is_unowned() {

@@ -226,6 +226,7 @@ const WITH_AND_WITHOUT: &[&str] = &[
     "pods.networks[].free[].usable: number",
     "pods.networks[].host_ports: number",
     "pods.networks[].name: string",
+    "pods.taken_over: number",
     "schema: number",
 ];
 

@@ -65,12 +65,12 @@ fn inside(end: &PathEnd, pod: &TracedPod) -> Vec<Hop> {
 /// A namespace that cannot be entered. While the host's end of its veth is there, so is the namespace, unless it is
 /// seen to be gone.
 fn unseen(name: &str, pod: &TracedPod, error: &str) -> Hop {
-    if pod.port.is_none() || pod.is_gone {
+    if pod.is_gone || (pod.port.is_none() && !pod.is_taken_over()) {
         let fix = "the pod is gone or incomplete: the runtime must recreate it (crictl rmp, or delete \
                    the pod)";
         return Hop::lost("pod-namespace", name, error, fix);
     }
-    let (seen, fix) = if pod.netns.is_empty() {
+    let (seen, fix) = if pod.is_taken_over() {
         (error.to_owned(), "look inside by hand (crictl exec, podman exec)".to_owned())
     } else {
         let seen = format!("it exists, and what is inside is unknown: {} {error}", pod.netns);
@@ -142,6 +142,9 @@ fn port(end: &PathEnd, pod: &TracedPod, host: &PathHost) -> Hop {
     let (name, at) = ("pod-port", format!("{HERE}, to {}", end.name));
     let port_name = &pod.port_name;
     let Some(port) = &pod.port else {
+        if pod.is_taken_over() {
+            return unknown_port(end, &at, host);
+        }
         let seen = format!("the host's end of the pod's link ({port_name}) does not exist");
         return Hop::lost(name, &at, seen, "recreate the pod: its link was deleted");
     };
@@ -167,13 +170,31 @@ fn port(end: &PathEnd, pod: &TracedPod, host: &PathHost) -> Hop {
     )
 }
 
+/// The pod of an earlier plugin: which port leads to it is known while the bridge has heard of it.
+fn unknown_port(end: &PathEnd, at: &str, host: &PathHost) -> Hop {
+    let (address, bridge) = (end.address, &host.bridge_name);
+    let seen = format!(
+        "an earlier plugin attached it, and which port leads to it is not known: {bridge} has no neighbour \
+         {address} now"
+    );
+    let fix = format!("if the pod runs, this finds it: ping -c 1 {address}");
+    Hop::odd("pod-port", at, seen, fix)
+}
+
 /// What the guard at the port does to what the pod sends.
 fn guard(end: &PathEnd, pod: &TracedPod, host: &PathHost) -> Option<Hop> {
     let (name, at) = ("pod-guard", format!("{HERE}, from {}", end.name));
     let port = &pod.port_name;
     let Some(dropped) = &pod.guard else {
-        let seen = format!("{port} has no guard (POD_GUARD): the pod can send from any address");
-        return host.guards.is_on.then(|| Hop::odd(name, &at, seen, AGENT));
+        let without = "no guard (POD_GUARD): the pod can send from any address";
+        let (seen, fix) = match pod.is_taken_over() {
+            true => (
+                format!("an earlier plugin attached it, so it has {without}"),
+                "a pod that humanz attaches has a guard: recreate it when that suits",
+            ),
+            false => (format!("{port} has {without}"), AGENT),
+        };
+        return host.guards.is_on.then(|| Hop::odd(name, &at, seen, fix));
     };
     let counts: Vec<String> = dropped
         .iter()

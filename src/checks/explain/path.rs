@@ -84,11 +84,11 @@ pub enum EndPlace {
 pub struct TracedPod {
     /// The network whose store it is in.
     pub network: String,
-    /// The path of its network namespace.
+    /// The path of its network namespace; empty if it is not known.
     pub netns: String,
     /// Its interface.
     pub ifname: String,
-    /// The name of the host's end.
+    /// The name of the host's end; that of a pod that was taken over is found by its address.
     pub port_name: IfName,
     /// The host's end.
     pub port: Option<Link>,
@@ -260,6 +260,13 @@ impl PathEnd {
             EndPlace::RemoteHost(remote) => Some(remote),
             _ => None,
         }
+    }
+}
+
+impl TracedPod {
+    /// An earlier plugin attached it: the store has neither its network namespace nor its veth.
+    pub fn is_taken_over(&self) -> bool {
+        self.netns.is_empty()
     }
 }
 

@@ -10,7 +10,7 @@ use anyhow::Context;
 use crate::api::encryption::handshake_age;
 use crate::checks::explain::{
     EchoResult, EncryptedHop, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns,
-    PortListener, TunnelTable,
+    PortListener, TracedPod, TunnelTable,
 };
 use crate::command::explain::find::PathEnds;
 use crate::command::explain::policies::{self, Judged};
@@ -44,6 +44,9 @@ const CONNECTIONS: usize = 1000;
 /// The kernel does not answer.
 pub fn path(ends: PathEnds, found: &Host, echoes: bool) -> Result<Path, Exit> {
     let PathEnds { mut from, mut to, transport, .. } = ends;
+    if echoes {
+        find_taken_over([&from, &to]);
+    }
     let echo = if echoes { send_echoes(&from, &to, found) } else { None };
     let rtnl = &found.kernel.rtnl;
     let connections = connections::between(from.address, to.address, CONNECTIONS).ok();
@@ -59,8 +62,9 @@ pub fn path(ends: PathEnds, found: &Host, echoes: bool) -> Result<Path, Exit> {
         let way = rtnl.lookup_forwarded(from.address, to.address, input);
         there.entering = way.map(drop).map_err(|error| why(&error));
     }
-    inspect(&mut from, to.address, rtnl)?;
-    inspect(&mut to, from.address, rtnl)?;
+    let bridge = host.bridge.as_ref().map(|bridge| bridge.index);
+    inspect(&mut from, to.address, rtnl, bridge)?;
+    inspect(&mut to, from.address, rtnl, bridge)?;
     let judged = Judged {
         from: &from,
         to: &to,
@@ -112,17 +116,27 @@ fn why(error: &NetlinkError) -> String {
 }
 
 /// Completes what is known of an endpoint: its pod's interface and namespace, or the route to its host.
-fn inspect(end: &mut PathEnd, other: IpAddr, rtnl: &Rtnl) -> Result<(), Exit> {
+fn inspect(end: &mut PathEnd, other: IpAddr, rtnl: &Rtnl, bridge: Option<u32>) -> Result<(), Exit> {
     match &mut end.place {
         EndPlace::Pod(pod) => {
-            pod.port = rtnl.link(&pod.port_name).context("look up the host's end of a veth")?;
+            let port = match (pod.is_taken_over(), bridge) {
+                (false, _) => rtnl.link(&pod.port_name),
+                (true, Some(bridge)) => port_behind(rtnl, bridge, end.address),
+                (true, None) => Ok(None),
+            };
+            pod.port = port.context("look up the host's end of a veth")?;
+            if let Some(port) = &pod.port {
+                pod.port_name = port.name.clone();
+            }
             let nft = Nft::open().context("open nftables socket")?;
             pod.guard = match &pod.port {
                 Some(port) => dropped(&nft, port).context("read a guard")?,
                 None => None,
             };
             pod.inside = inside(&pod.netns, &pod.ifname, other);
-            pod.is_gone = pod.inside.is_err() && netns::is_gone(path::Path::new(&pod.netns));
+            pod.is_gone = !pod.is_taken_over()
+                && pod.inside.is_err()
+                && netns::is_gone(path::Path::new(&pod.netns));
         }
         EndPlace::RemoteHost(remote) => {
             let routes = rtnl.routes(route::PROTOCOL).context("list routes")?;
@@ -133,9 +147,18 @@ fn inspect(end: &mut PathEnd, other: IpAddr, rtnl: &Rtnl) -> Result<(), Exit> {
     Ok(())
 }
 
+/// The port of the bridge that the pod with this address is behind, by the tables that the kernel keeps for both.
+fn port_behind(rtnl: &Rtnl, bridge: u32, address: IpAddr) -> Result<Option<Link>, NetlinkError> {
+    let known = rtnl.neighbour(bridge, address)?.and_then(|neighbour| neighbour.mac);
+    let port = known.map(|mac| rtnl.port_of(bridge, mac)).transpose()?.flatten();
+    port.map_or(Ok(None), |(port, _)| rtnl.link_by_index(port))
+}
+
 fn inside(netns: &str, ifname: &str, other: IpAddr) -> Result<PodNetns, String> {
     if netns.is_empty() {
-        return Err("its network namespace is not known".to_owned());
+        return Err(
+            "an earlier plugin attached it, and its network namespace is not known".to_owned()
+        );
     }
     let netns = NetNs::open(path::Path::new(netns)).map_err(|error| error.to_string())?;
     let rtnl = netns.run(Rtnl::open).map_err(|error| error.to_string())?;
@@ -210,8 +233,12 @@ fn bridge_name(from: &PathEnd, to: &PathEnd, found: &Host) -> IfName {
     let rtnl = &found.kernel.rtnl;
     let other = [to, from].into_iter().find_map(|end| {
         let pod = end.pod().filter(|pod| pod.network != found.settings.cni.name)?;
-        let master = rtnl.link(&pod.port_name).ok()??.master?;
-        Some(rtnl.link_by_index(master).ok()??.name)
+        let bridge = match pod.is_taken_over() {
+            true => rtnl.lookup_route(end.address).ok()??.device?,
+            false => rtnl.link(&pod.port_name).ok()??.master?,
+        };
+        let bridge = rtnl.link_by_index(bridge).ok()??;
+        (bridge.kind.as_deref() == Some("bridge")).then_some(bridge.name)
     });
     other.unwrap_or_else(|| found.settings.bridge.clone())
 }
@@ -294,25 +321,39 @@ fn tunnel(
     Ok(tunnel)
 }
 
-/// Echo requests to the receiver: from the pod that sends, else from this host.
-fn send_echoes(from: &PathEnd, to: &PathEnd, found: &Host) -> Option<EchoResult> {
-    if let Some(pod) = from.pod() {
-        let netns = NetNs::open(path::Path::new(&pod.netns)).ok()?;
-        let by = from.name.clone();
-        return netns.run(|| Some(echoes(by, &Rtnl::open().ok()?, to.address))).ok()?;
+/// Has the kernel learn which ports lead to pods of which the store does not say it.
+fn find_taken_over(ends: [&PathEnd; 2]) {
+    for end in ends.into_iter().filter(|end| end.pod().is_some_and(TracedPod::is_taken_over)) {
+        _ = echo::round_trip(end.address, None, echo::SMALLEST, PATIENCE);
     }
-    Some(echoes("this host".to_owned(), &found.kernel.rtnl, to.address))
 }
 
-/// A small one, and one as large as the way is known to take.
-fn echoes(by: String, rtnl: &Rtnl, to: IpAddr) -> EchoResult {
+/// Echo requests to the receiver: from the pod that sends if its namespace is known, else from this host, which sends
+/// for a pod that was taken over no more bytes than its port takes.
+fn send_echoes(from: &PathEnd, to: &PathEnd, found: &Host) -> Option<EchoResult> {
+    let rtnl = &found.kernel.rtnl;
+    let by_host = |most| Some(echoes("this host".to_owned(), rtnl, to.address, most));
+    let Some(pod) = from.pod() else { return by_host(Some(u32::MAX)) };
+    if pod.is_taken_over() {
+        let bridge = rtnl.link(&bridge_name(from, to, found)).ok().flatten();
+        let port = bridge.and_then(|bridge| port_behind(rtnl, bridge.index, from.address).ok()?);
+        return by_host(port.map(|port| port.mtu));
+    }
+    let netns = NetNs::open(path::Path::new(&pod.netns)).ok()?;
+    let by = from.name.clone();
+    netns.run(|| Some(echoes(by, &Rtnl::open().ok()?, to.address, Some(u32::MAX)))).ok()?
+}
+
+/// A small one, and one as large as the way is known to take, of at most `most` bytes; `None`: that is not known.
+fn echoes(by: String, rtnl: &Rtnl, to: IpAddr, most: Option<u32>) -> EchoResult {
+    let path_mtu = || Some(rtnl.path_mtu(to).ok()??.min(most?));
     let small = echo::round_trip(to, None, echo::SMALLEST, PATIENCE);
     let small = small.map_err(|error| error.to_string());
     let answered = matches!(small, Ok(Some(_)));
-    let bytes = rtnl.path_mtu(to).ok().flatten().filter(|_| answered);
+    let bytes = path_mtu().filter(|_| answered);
     let large = bytes.map(|bytes| {
         // The first one may only teach the kernel what the way takes.
-        let again = rtnl.path_mtu(to).ok().flatten().unwrap_or(bytes);
+        let again = path_mtu().unwrap_or(bytes);
         let sent = [bytes, again]
             .into_iter()
             .any(|bytes| matches!(echo::round_trip(to, None, bytes, PATIENCE), Ok(Some(_))));

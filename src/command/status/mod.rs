@@ -21,7 +21,7 @@ use crate::command::table::Style;
 use crate::inspect::agent_socket;
 use crate::inspect::pods::{self, StoreNetwork};
 use crate::inspect::{Host, HostList};
-use crate::ipam::StoreFault;
+use crate::ipam::{StoreEntry, StoreFault};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::ownership;
@@ -173,7 +173,9 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
         });
     }
     let (attached, limited) = attached(&networks).unwrap_or_default();
-    PodCounts { attached, limited, networks: list }
+    let is_taken_over = |entry: &&StoreEntry| entry.is_taken_over();
+    let taken_over = pods::entries(&networks).map(|(_, entry)| entry).filter(is_taken_over).count();
+    PodCounts { attached, taken_over, limited, networks: list }
 }
 
 /// How many pods are plugged in, and how many of these have a limited rate; `None` if the kernel

@@ -162,8 +162,12 @@ fn connected(
 fn pods(shown: &Shown) -> String {
     let pods = &shown.pods;
     let ports: usize = pods.networks.iter().map(|network| network.host_ports).sum();
+    let taken_over = match pods.taken_over {
+        0 => String::new(),
+        number => format!(", {number} taken over from an earlier plugin"),
+    };
     let mut lines = vec![format!(
-        "{} plugged in, {} with a limited rate, {ports} ports of the host",
+        "{} plugged in{taken_over}, {} with a limited rate, {ports} ports of the host",
         pods.attached, pods.limited
     )];
     for network in &pods.networks {

@@ -27,6 +27,8 @@ pub struct ShownAgent {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PodCounts {
     pub attached: usize,
+    /// Interfaces that an earlier plugin attached, whose addresses were imported.
+    pub taken_over: usize,
     /// With a limited rate.
     pub limited: usize,
     pub networks: Vec<PodNetwork>,
