@@ -61,6 +61,14 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// How often a request is sent without an answer.
 const TRIES: u32 = 3;
 
+/// Who sends the requests.
+#[derive(Clone, Copy)]
+enum ProbeSender {
+    /// This host itself: its packets do not pass the forward hook.
+    Host,
+    Pod,
+}
+
 /// The gateway of a host in one family.
 struct Target {
     host: String,
@@ -92,8 +100,28 @@ pub fn run(call: &mut Call<'_>, options: &Probe) -> Result<Outcome, Exit> {
         }
     }
     let fine = targets.iter().all(is_fine);
-    let value = json!({ "hosts": targets.iter().map(object).collect::<Vec<Value>>() });
-    call.answer(options.json, fine, value, &text(&targets, call.style))
+    let from = if options.from_pod { ProbeSender::Pod } else { ProbeSender::Host };
+    let hosts: Vec<Value> = targets.iter().map(object).collect();
+    let value = json!({ "from": from.word(), "hosts": hosts });
+    call.answer(options.json, fine, value, &text(&targets, from, call.style))
+}
+
+impl ProbeSender {
+    /// For `--json`.
+    fn word(self) -> &'static str {
+        match self {
+            ProbeSender::Host => "host",
+            ProbeSender::Pod => "pod",
+        }
+    }
+
+    /// For people, who may take the one for the other.
+    fn asked_by(self) -> &'static str {
+        match self {
+            ProbeSender::Host => "asked by this host, not by its pods: --from-pod does that",
+            ProbeSender::Pod => "asked by a pod of this host",
+        }
+    }
 }
 
 fn targets(found: &Host, hosts: &[String]) -> Result<Vec<Target>, Exit> {
@@ -209,7 +237,7 @@ fn object(target: &Target) -> Value {
     })
 }
 
-fn text(targets: &[Target], style: Style) -> String {
+fn text(targets: &[Target], from: ProbeSender, style: Style) -> String {
     if targets.is_empty() {
         return "there are no other hosts".to_owned();
     }
@@ -232,5 +260,5 @@ fn text(targets: &[Target], style: Style) -> String {
         0 => style.paint(Tone::Good, &format!("all {} answer", targets.len())),
         lost => style.paint(Tone::Bad, &format!("{lost} of {} have faults", targets.len())),
     };
-    format!("{}\n{summary}", table.render(style))
+    format!("{}\n{summary} ({})", table.render(style), from.asked_by())
 }

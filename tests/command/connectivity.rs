@@ -72,6 +72,17 @@ fn every_path_is_tried_and_nothing_is_left() {
     let shown = run(h1, &format!("connectivity test {pods}"), &[DUAL]).ok();
     println!("{shown}");
     assert!(shown.contains("all 32 paths are open"), "{shown}");
+    let not_tried = |shown: &str| {
+        let last = shown.trim_end().lines().last().unwrap();
+        last.strip_prefix("not tried: ").unwrap_or_else(|| panic!("{shown}")).to_owned()
+    };
+    let back =
+        "what pods of other hosts begin (humanz-agent connectivity serve here, the test there)";
+    let rest = "services (--service ADDRESS:PORT); the outside (--outside ADDRESS)";
+    assert_eq!(not_tried(&shown), format!("{back}; {rest}"));
+    let alone = run(h1, "connectivity test", &[DUAL]).ok();
+    let others = "pods of other hosts (humanz-agent connectivity serve on each prints what to add)";
+    assert_eq!(not_tried(&alone), format!("{others}; {back}; {rest}"));
     nothing_is_left(h1);
 
     // What the host itself sends does not pass the forward hook.
@@ -81,11 +92,20 @@ fn every_path_is_tried_and_nothing_is_left() {
          nft add rule inet mine forward ip daddr 10.244.0.0/16 ip saddr 10.244.0.0/16 oifname eth0 drop",
     )
     .ok();
-    run(h1, "probe", &[DUAL]).ok();
+    let by_host = run(h1, "probe", &[DUAL]).ok();
+    assert!(
+        by_host.contains("(asked by this host, not by its pods: --from-pod does that)"),
+        "{by_host}"
+    );
     let ended = run(h1, "probe --from-pod", &[DUAL]);
     println!("{ended}");
     assert_eq!(ended.status.code(), Some(1), "{ended}");
-    assert!(ended.stdout.contains("1 of 2 have faults"), "IPv4 alone: {ended}");
+    let by_pod = "1 of 2 have faults (asked by a pod of this host)";
+    assert!(ended.stdout.contains(by_pod), "IPv4 alone: {ended}");
+    for (options, from) in [("", "host"), ("--from-pod ", "pod")] {
+        let answer = object(&run(h1, &format!("probe {options}--json"), &[DUAL]));
+        assert_eq!(answer["from"], from, "{answer:#}");
+    }
     let (paths, fine) = tested(h1, "");
     assert!(!fine);
     assert_eq!(lost(&paths), ["pod -> gateway of h2", "pod -> gateway of h2, full size"]);

@@ -44,6 +44,8 @@ fn one_machine_gets_a_network_without_an_agent_and_loses_it_again() {
         tested.contains("pod -> host port") && tested.contains("all 16 paths are open"),
         "{tested}"
     );
+    let last = "not tried: services (--service ADDRESS:PORT); the outside (--outside ADDRESS)";
+    assert_eq!(tested.trim_end().lines().last(), Some(last), "{tested}");
 
     run(host, "uninstall --purge", UNSET).ok();
     assert_eq!((host.list("/opt/cni/bin"), host.list("/etc/cni/net.d")), (vec![], vec![]));

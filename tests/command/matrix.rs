@@ -78,11 +78,12 @@ fn each_host_has_the_reports_of_all_and_its_own_without_etcd() {
     }
     let only = object(&run(h3, "probe --matrix h1 --json", &[]));
     assert_eq!((faults(&only), &only["host"]), (vec![], &json!("h3")), "{only:#}");
+    assert_eq!(only["from"], "host", "{only:#}");
     refused(&run(h1, "probe --matrix h9", &[]), 1, &["no host is called \"h9\" (of 3)"]);
     cluster.join();
     matrix_when(h1, "they are joined", |matrix| faults(matrix).is_empty());
     let said = run(h1, "probe --matrix", &[]).ok();
-    assert!(said.contains("3 of 3 hosts report; no faults"), "{said}");
+    assert!(said.contains("3 of 3 hosts report; no faults (asked by the hosts, not by their pods)"), "{said}");
 
     cluster.etcd.kill();
     let alone = matrix_when(h1, "only this host's own report", |matrix| {

@@ -12,8 +12,8 @@ use argh::{ArgsInfo, FromArgs};
 use crate::command::call::{Call, Outcome};
 use crate::settings::exit::Exit;
 
-/// attach two pods of its own by this host's CNI configuration, send packets on every path between them, this host and
-/// other hosts, and detach them
+/// attach two pods of its own by this host's CNI configuration, send packets between them, this host and the gateways
+/// of other hosts, and detach them
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,

@@ -42,7 +42,7 @@ pub struct TestPath {
 pub type PathResult = Result<Duration, String>;
 
 /// What there is to send to.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct TestEnds {
     /// Addresses and gateways of the two pods.
     pub pods: [PerFamily<IpAddr>; 2],
@@ -50,6 +50,8 @@ pub struct TestEnds {
     pub node: PerFamily<IpAddr>,
     /// Other hosts, and the gateways of their pods.
     pub hosts: Vec<(String, IpAddr)>,
+    /// How many other hosts are left out; an error is why they are not known.
+    pub more_hosts: Result<usize, String>,
     /// The host's port that leads to the first pod, and the port of pods that answers.
     pub host_port: Option<u16>,
     pub port: u16,
@@ -87,6 +89,32 @@ impl TestEnds {
             add(&mut all, &format!("pod -> {address}"), far, TestPacket::Small(*address));
         }
         all
+    }
+
+    /// What a user may expect of such a test, and is not among [`TestEnds::paths`]; with the way to have it tried.
+    pub fn untried(&self) -> Vec<String> {
+        let mut untried = Vec::new();
+        match &self.more_hosts {
+            Err(why) => untried.push(format!("other hosts, which are not known ({why})")),
+            Ok(0) => {}
+            Ok(more) => untried.push(format!("{more} more hosts (humanz-agent probe --from-pod)")),
+        }
+        if self.others.is_empty() && !self.hosts.is_empty() {
+            let how = "humanz-agent connectivity serve on each prints what to add";
+            untried.push(format!("pods of other hosts ({how})"));
+        }
+        if !self.hosts.is_empty() || !self.others.is_empty() {
+            let how = "humanz-agent connectivity serve here, the test there";
+            untried.push(format!("what pods of other hosts begin ({how})"));
+        }
+        for (is_tried, what) in [
+            (self.host_port.is_some(), "a host port (no port is free)"),
+            (!self.services.is_empty(), "services (--service ADDRESS:PORT)"),
+            (!self.outside.is_empty(), "the outside (--outside ADDRESS)"),
+        ] {
+            untried.extend((!is_tried).then(|| what.to_owned()));
+        }
+        untried
     }
 
     fn on_this_host(&self, family: Family, all: &mut Vec<TestPath>) {
@@ -181,8 +209,41 @@ mod tests {
             node: both("192.0.2.1", ""),
             host_port: Some(20_000),
             port: 80,
-            ..TestEnds::default()
+            hosts: Vec::new(),
+            more_hosts: Ok(0),
+            others: Vec::new(),
+            services: Vec::new(),
+            outside: Vec::new(),
         }
+    }
+
+    #[test]
+    fn what_is_not_tried_is_listed_with_the_way_to_try_it() {
+        let (services, outside) =
+            ("services (--service ADDRESS:PORT)", "the outside (--outside ADDRESS)");
+        assert_eq!(ends().untried(), [services, outside]);
+        let hosts = vec![("h2".to_owned(), "10.1.2.1".parse().unwrap())];
+        let back =
+            "what pods of other hosts begin (humanz-agent connectivity serve here, the test there)";
+        let with_hosts = TestEnds { hosts, more_hosts: Ok(3), ..ends() };
+        let untried = with_hosts.untried();
+        assert_eq!(untried[0], "3 more hosts (humanz-agent probe --from-pod)");
+        assert!(untried[1].starts_with("pods of other hosts (humanz-agent connectivity serve"));
+        assert_eq!(untried[2..], [back, services, outside]);
+        let all = TestEnds {
+            more_hosts: Ok(0),
+            others: vec!["10.1.2.2".parse().unwrap()],
+            services: vec!["10.96.0.1:443".parse().unwrap()],
+            outside: vec!["198.51.100.1".parse().unwrap()],
+            ..with_hosts
+        };
+        assert_eq!(all.untried(), [back]);
+        let unknown = TestEnds { more_hosts: Err("etcd is away".to_owned()), ..ends() };
+        assert_eq!(unknown.untried()[0], "other hosts, which are not known (etcd is away)");
+        assert_eq!(
+            TestEnds { host_port: None, ..ends() }.untried()[0],
+            "a host port (no port is free)"
+        );
     }
 
     #[test]
@@ -202,7 +263,7 @@ mod tests {
             others: vec!["fd00::9".parse().unwrap()],
             services: vec!["10.96.0.1:443".parse().unwrap()],
             outside: vec!["198.51.100.1".parse().unwrap()],
-            ..TestEnds::default()
+            ..ends()
         };
         assert_eq!(
             names(&far, Family::V6),

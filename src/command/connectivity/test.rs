@@ -1,4 +1,4 @@
-//! `connectivity test`: every path of two pods, one after the other.
+//! `connectivity test`: the paths of two pods, one after the other.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -28,8 +28,8 @@ const TRIES: u32 = 3;
 /// Other hosts that are tried; `probe --from-pod` has all of them, at once.
 const HOSTS: usize = 16;
 
-/// attach two pods of its own by this host's CNI configuration and try every path: pod, gateway, host, host port, other hosts,
-/// in both families, small packets and those of the path MTU. They are detached at the end. What a policy denies is lost here, too
+/// attach two pods of its own by this host's CNI configuration and try paths of packets: pod, gateway, host, host port, the gateways of other hosts,
+/// in both families, small packets and those of the path MTU; the last line says what was not tried. They are detached at the end. What a policy denies is lost here, too
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -72,6 +72,7 @@ pub fn run(call: &mut Call<'_>, options: &TestConnectivity) -> Result<Outcome, E
         results.push((path, result));
     }
     drop(pods);
+    let untried = ends.untried();
     let lost = results.iter().filter(|(_, result)| result.is_err()).count();
     let last = match lost {
         0 => call.style.paint(Tone::Good, &format!("all {} paths are open", results.len())),
@@ -81,9 +82,12 @@ pub fn run(call: &mut Call<'_>, options: &TestConnectivity) -> Result<Outcome, E
             call.style.paint(Tone::Bad, &text)
         }
     };
-    let text = format!("{}\n{last}", table(&results, call.style));
+    let mut text = format!("{}\n{last}", table(&results, call.style));
+    if !untried.is_empty() {
+        text.push_str(&format!("\nnot tried: {}", untried.join("; ")));
+    }
     let paths: Vec<_> = results.iter().map(|(path, result)| json_of(path, result)).collect();
-    call.answer(options.json, lost == 0, json!({ "paths": paths }), &text)
+    call.answer(options.json, lost == 0, json!({ "paths": paths, "not_tried": untried }), &text)
 }
 
 fn ends(
@@ -92,6 +96,10 @@ fn ends(
     pods: &[TestPod<'_>; 2],
     host_port: Option<u16>,
 ) -> TestEnds {
+    let more_hosts = match &host.peers_unknown {
+        Some(why) => Err(why.clone()),
+        None => Ok(host.others().count().saturating_sub(HOSTS)),
+    };
     let hosts = host.others().take(HOSTS).flat_map(|(name, peer)| {
         peer.subnets.iter().map(move |subnet| (name.to_string(), gateway(*subnet)))
     });
@@ -100,6 +108,7 @@ fn ends(
         gateways: pods[0].gateways,
         node: host.state().map(|state| state.own.addresses).unwrap_or_default(),
         hosts: hosts.collect(),
+        more_hosts,
         host_port,
         port: PORT,
         others: options.to.clone(),

@@ -39,7 +39,9 @@ pub fn run(call: &mut Call<'_>, hosts: &[String], as_json: bool) -> Result<Outco
         found.silent.retain(|silent| hosts.contains(&silent.host));
     }
     let text = text(&found, call.style);
-    call.answer(as_json, found.rows.iter().all(is_fine), serde_json::json!(found), &text)
+    let mut value = serde_json::json!(found);
+    value["from"] = "host".into();
+    call.answer(as_json, found.rows.iter().all(is_fine), value, &text)
 }
 
 /// It reaches all hosts that it probes.
@@ -81,7 +83,8 @@ fn text(found: &Reachability, style: Style) -> String {
         (_, 0) => (Tone::Good, "; no faults".to_owned()),
         _ => (Tone::Bad, format!("; {lost} of them with faults")),
     };
-    text + &style.paint(tone, &format!("{count} of {all} hosts report{faults}"))
+    let by = if count == 0 { "" } else { " (asked by the hosts, not by their pods)" };
+    text + &style.paint(tone, &format!("{count} of {all} hosts report{faults}")) + by
 }
 
 fn cells(report: &HostReport) -> [Cell; 7] {
@@ -141,7 +144,7 @@ NO REPORT    WHY
 h4\\u{1b}[2J  its agent does not run
 
 ! etcd is away
-2 of 3 hosts report; 1 of them with faults";
+2 of 3 hosts report; 1 of them with faults (asked by the hosts, not by their pods)";
         assert_eq!(shown, wanted);
     }
 
