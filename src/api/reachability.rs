@@ -1,7 +1,7 @@
 //! Which host reaches which, by the reports of all hosts: one JSON object, schema 1.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -141,7 +141,28 @@ pub async fn reachability(shared: &SharedState) -> Reachability {
     summary(&shared.name, &known, &reports, remarks)
 }
 
+const NO_REPORT: &str =
+    "no report in etcd (yet): an earlier version, PROBE_INTERVAL=0, or no permission";
+
 const ONLY_OWN: &str = "only this host's own report";
+
+/// The reports that etcd has of `hosts`, for a machine whose agent does not answer.
+pub fn in_etcd(found: &FoundReports, hosts: &BTreeSet<&NodeName>) -> Reachability {
+    let is_host = |name: &str| hosts.iter().any(|host| host.as_str() == name);
+    let reported = found.reports.iter().filter(|(name, _)| hosts.contains(name));
+    let reports: ReportRows<'_> = reported.map(|(name, report)| (name.as_str(), report)).gather();
+    let silent = hosts.iter().filter(|host| !reports.contains_key(host.as_str()));
+    let silent = silent.map(|host| Silent { host: host.to_string(), why: NO_REPORT.to_owned() });
+    Reachability {
+        schema: SCHEMA,
+        hosts: hosts.len(),
+        rows: reports.iter().map(|(name, report)| shown(name, report, &is_host)).collect(),
+        silent: silent.collect(),
+        unreached: unreached(&reports, &is_host),
+        remarks: limits(found).collect(),
+        ..Reachability::default()
+    }
+}
 
 /// This host's current report.
 fn own(shared: &SharedState, known: &AgentSnapshot) -> Option<ReachabilityReport> {
@@ -209,9 +230,7 @@ fn why_silent(known: &AgentSnapshot, peer: &Peer) -> &'static str {
     match known.settings.source {
         _ if peer.python => "it runs the Python agent",
         Source::Etcd { .. } if !peer.alive => "its agent does not run",
-        Source::Etcd { .. } => {
-            "no report in etcd (yet): an earlier version, PROBE_INTERVAL=0, or no permission"
-        }
+        Source::Etcd { .. } => NO_REPORT,
         _ => "it has no place to publish one",
     }
 }

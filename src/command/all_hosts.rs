@@ -2,21 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::reachability::{HostReport, Reachability};
+use crate::api::reachability::{self, HostReport, Reachability};
 use crate::api::status::Status;
 use crate::command::json;
 use crate::command::nodes::node::{NodeState, names};
+use crate::etcd;
 use crate::inspect::agent_socket;
 use crate::inspect::cluster::{self, ClusterView};
 use crate::lease::records::NodeName;
 use crate::net::{ProblemKind, Severity};
-use crate::settings::Settings;
 use crate::settings::exit::Exit;
+use crate::settings::{Settings, Source};
 
 /// How many problems of each kind.
 pub type ProblemCounts = BTreeMap<ProblemKind, u32>;
 
-/// As etcd and this host's agent have them.
+/// As etcd and this host's agent, if one answers, have them.
 pub struct AllHosts {
     pub cluster: ClusterView,
     reports: Reachability,
@@ -46,13 +47,13 @@ pub enum Health {
 }
 
 impl AllHosts {
-    /// Asks etcd, and the agent for the reports.
+    /// Asks etcd, and the agent for the reports; if it does not answer, etcd for these, too.
     ///
     /// # Errors
     /// There is no list of hosts.
     pub fn read(settings: &Settings) -> Result<AllHosts, Exit> {
         let cluster = cluster::read(settings)?;
-        let (reports, mut remarks) = reports(settings);
+        let (reports, mut remarks) = reports(settings, &cluster);
         remarks.extend(cluster.stale.as_ref().map(json::stale));
         Ok(AllHosts { cluster, reports, remarks, own_problems: own_problems(settings) })
     }
@@ -103,13 +104,13 @@ fn has_faults(report: &HostReport) -> bool {
     !report.faults.is_empty() || report.more_faults != 0
 }
 
-/// The reports of all hosts, and why some are missing.
-fn reports(settings: &Settings) -> (Reachability, Vec<String>) {
+/// The reports of all hosts, and why some are missing: as the agent has them; without one as etcd has them.
+fn reports(settings: &Settings, cluster: &ClusterView) -> (Reachability, Vec<String>) {
     let answer = agent_socket::of(settings).and_then(|path| agent_socket::get(path, "/v1/matrix"));
     let read = answer.and_then(|value| {
         serde_json::from_value::<Reachability>(value).map_err(|error| error.to_string())
     });
-    match read {
+    match read.or_else(|why| in_etcd(settings, cluster, &why)) {
         Ok(mut found) => {
             let remarks = std::mem::take(&mut found.remarks);
             (found, remarks)
@@ -119,6 +120,15 @@ fn reports(settings: &Settings) -> (Reachability, Vec<String>) {
             (Reachability::default(), vec![remark])
         }
     }
+}
+
+/// `why` no agent answers.
+fn in_etcd(settings: &Settings, cluster: &ClusterView, why: &str) -> Result<Reachability, String> {
+    let (Source::Etcd { server, roots }, None) = (&settings.source, &cluster.stale) else {
+        return Err(why.to_owned());
+    };
+    let found = etcd::reports(server, roots).map_err(|error| format!("{why}; and {error}"))?;
+    Ok(reachability::in_etcd(&found, &names(&cluster.snapshot)))
 }
 
 /// The problems of this host, if its agent answers.

@@ -132,6 +132,14 @@ pub fn pods(
     once(settings, roots, async |etcd| pod_answers::ask(etcd, host, expected, within).await)
 }
 
+/// The reachability reports of all hosts.
+///
+/// # Errors
+/// No member answers, or reading is not permitted.
+pub fn reports(settings: &EtcdSettings, roots: &Roots) -> Result<FoundReports, String> {
+    once(settings, roots, async |etcd| etcd.reports().await)
+}
+
 /// The blocks of all hosts, and the revision of etcd.
 ///
 /// # Errors

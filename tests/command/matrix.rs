@@ -83,7 +83,10 @@ fn each_host_has_the_reports_of_all_and_its_own_without_etcd() {
     cluster.join();
     matrix_when(h1, "they are joined", |matrix| faults(matrix).is_empty());
     let said = run(h1, "probe --matrix", &[]).ok();
-    assert!(said.contains("3 of 3 hosts report; no faults (asked by the hosts, not by their pods)"), "{said}");
+    assert!(
+        said.contains("3 of 3 hosts report; no faults (asked by the hosts, not by their pods)"),
+        "{said}"
+    );
 
     cluster.etcd.kill();
     let alone = matrix_when(h1, "only this host's own report", |matrix| {
@@ -137,7 +140,7 @@ fn a_host_without_probes_has_no_report_and_hostile_reports_are_remarked() {
 fn status_of_all_hosts_has_the_problems_of_each() {
     let cluster = Cluster::new(3);
     let agents = cluster.start_agents(&[OFTEN, ("RESYNC_INTERVAL", "1s")]);
-    let [h1, h2, _] = &cluster.hosts[..] else { unreachable!() };
+    let [h1, h2, h3] = &cluster.hosts[..] else { unreachable!() };
     let first = run(h1, "status --all", &[]);
     assert_eq!(first.status.code(), Some(1), "nothing is published yet: {first}");
     assert!(first.stdout.contains("cannot be known"), "{first}");
@@ -160,8 +163,13 @@ fn status_of_all_hosts_has_the_problems_of_each() {
         found.unwrap_or_else(|| panic!("{shown}")).split_whitespace().collect::<Vec<_>>()
     };
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(line("h1"), ["h1*", "alive", version, "1500", "2", "of", "2", "-"]);
-    assert_eq!(line("h2"), ["h2", "alive", version, "1500", "2", "of", "2", "route-conflict"]);
+    let same = |name| [name, "alive", version, "1500", "auto", "no", "2", "of", "2"];
+    assert_eq!(line("h1"), [&same("h1*")[..], &["-"]].concat());
+    assert_eq!(line("h2"), [&same("h2")[..], &["route-conflict"]].concat());
+    assert!(
+        shown.stdout.contains("\nnot known here: which policies each host has in force"),
+        "{shown}"
+    );
     assert!(shown.stdout.contains("2 of 3 hosts are well"), "{shown}");
     let doctor = run(h1, "doctor --all", &[]);
     assert_eq!(doctor.status.code(), Some(1), "{doctor}");
@@ -169,6 +177,22 @@ fn status_of_all_hosts_has_the_problems_of_each() {
     h2.run(&format!("ip route del {route}")).ok();
     run(h1, "status --all --wait 60", &[]).ok();
     agents[2].stop();
+    // Without an agent here etcd has what the others published.
+    let tunnel = &object(&run(h3, "status --all --json", &[]))["hosts"][0]["tunnel"];
+    assert!(tunnel["port"].is_u64() && tunnel["vni"].is_u64(), "{tunnel}");
+    h2.run(&format!("ip route add {route}")).ok();
+    eventually("a host without an agent shows the problem that h2 publishes", PUBLISHED, || {
+        let shown = run(h3, "status --all", &[]);
+        let has = |host: &str, word: &str| {
+            let of = |line: &&str| line.starts_with(host) && line.contains(word);
+            shown.stdout.lines().any(|line| of(&line))
+        };
+        let is_whole = has("h1", " 2 of 2") && has("h2", "route-conflict") && has("h3*", "silent");
+        if is_whole { Ok(()) } else { Err(shown.to_string()) }
+    });
+    let doctor = run(h3, "doctor --all", &[]);
+    assert!(doctor.stdout.contains("route-conflict  reported by the agent  h2\n"), "{doctor}");
+    h2.run(&format!("ip route del {route}")).ok();
     let shown = run(h1, "status --all", &[]);
     assert_eq!(shown.status.code(), Some(1), "{shown}");
     assert!(shown.stdout.contains("h3    silent"), "{shown}");

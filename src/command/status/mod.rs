@@ -47,8 +47,8 @@ const PAUSE: Duration = Duration::from_millis(500);
     error_code(69, "this user may not use the agent's socket")
 )]
 pub struct StatusOptions {
-    /// all hosts, a line each: state, version, MTU, which hosts it reaches, and the kinds of its
-    /// problems, as their agents publish it in etcd
+    /// all hosts, a line each: state, version, MTU, route or tunnel, encryption, which hosts it reaches, and
+    /// the kinds of its problems, as their agents publish it in etcd
     #[argh(switch)]
     all: bool,
     /// seconds to wait until all is well (default 0)
