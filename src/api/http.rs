@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Largest request; ours have a hundred bytes.
 pub const MAX_BYTES: usize = 8 << 10;
@@ -59,7 +60,8 @@ pub struct Response {
     pub media: &'static str,
     /// Further header lines, each with `\r\n`.
     pub headers: &'static str,
-    pub body: Vec<u8>,
+    /// Shared with other responses where it is large.
+    pub body: Arc<[u8]>,
 }
 
 pub const TEXT: &str = "text/plain; charset=utf-8";
@@ -67,23 +69,24 @@ pub const JSON: &str = "application/json";
 
 impl Response {
     pub fn new(status: u16, media: &'static str, body: impl Into<Vec<u8>>) -> Response {
-        Response { status, media, headers: "", body: body.into() }
+        Response::shared(status, media, body.into().into())
+    }
+
+    /// With the same bytes as others.
+    pub fn shared(status: u16, media: &'static str, body: Arc<[u8]>) -> Response {
+        Response { status, media, headers: "", body }
     }
 
     pub fn text(status: u16, line: &str) -> Response {
         Response::new(status, TEXT, format!("{line}\n"))
     }
 
-    /// `head_only`: without the body.
-    pub fn bytes(&self, head_only: bool) -> Vec<u8> {
+    /// What comes before the body.
+    pub fn head(&self) -> Vec<u8> {
         let mut head = head(self.status, self.media, self.headers);
         write!(head, "Content-Length: {}\r\n\r\n", self.body.len())
             .expect("a String takes everything");
-        let mut bytes = head.into_bytes();
-        if !head_only {
-            bytes.extend_from_slice(&self.body);
-        }
-        bytes
+        head.into_bytes()
     }
 }
 
@@ -221,11 +224,10 @@ mod tests {
     #[test]
     fn a_response_has_its_length() {
         let response = Response::text(200, "ok");
-        let text = String::from_utf8(response.bytes(false)).unwrap();
-        assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
-        assert!(text.ends_with("Content-Length: 3\r\n\r\nok\n"), "{text}");
-        let head = String::from_utf8(response.bytes(true)).unwrap();
-        assert_eq!(text.strip_suffix("ok\n"), Some(head.as_str()), "of the same length");
+        let head = String::from_utf8(response.head()).unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert!(head.ends_with("Content-Length: 3\r\n\r\n"), "{head}");
+        assert_eq!(&*response.body, b"ok\n");
     }
 
     proptest::proptest! {

@@ -104,9 +104,12 @@ pub async fn write(
     request: &HttpRequest,
     response: &Response,
 ) -> io::Result<()> {
-    let bytes = response.bytes(request.head_only);
+    let body = if request.head_only { &[] } else { &*response.body };
+    let mut pieces = body.chunks(PIECE);
+    // In one write: a short answer is one packet.
+    let first = [&response.head(), pieces.next().unwrap_or_default()].concat();
     let pieces = async {
-        for piece in bytes.chunks(PIECE) {
+        for piece in [&*first].into_iter().chain(pieces) {
             timeout(PATIENCE, stream.write_all(piece)).await??;
         }
         stream.shutdown().await

@@ -1,5 +1,6 @@
 //! Pure. Labels, and what a selector asks of them, in a canonical form.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -51,12 +52,19 @@ impl Requirement {
         }
     }
 
+    /// Its key and its values.
+    fn words(&self) -> usize {
+        match self {
+            Requirement::In(_, of) | Requirement::NotIn(_, of) => 1 + of.len(),
+            Requirement::Exists(_) | Requirement::DoesNotExist(_) => 1,
+        }
+    }
+
     pub fn matches(&self, labels: &Labels) -> bool {
         let value = |key: &LabelKey| labels.get(&*key.0);
-        let any = |value: &str, of: &BTreeSet<LabelValue>| of.iter().any(|one| &*one.0 == value);
         match self {
-            Requirement::In(key, of) => value(key).is_some_and(|value| any(value, of)),
-            Requirement::NotIn(key, of) => value(key).is_none_or(|value| !any(value, of)),
+            Requirement::In(key, of) => value(key).is_some_and(|value| of.contains(&**value)),
+            Requirement::NotIn(key, of) => value(key).is_none_or(|value| !of.contains(&**value)),
             Requirement::Exists(key) => value(key).is_some(),
             Requirement::DoesNotExist(key) => value(key).is_none(),
         }
@@ -78,6 +86,11 @@ impl LabelSelector {
             Requirement::In(key, of) => Some((&*key.0, of.iter().map(|value| &*value.0))),
             _ => None,
         })
+    }
+
+    /// Keys and values that it asks for.
+    pub fn words(&self) -> usize {
+        self.0.iter().map(Requirement::words).sum()
     }
 
     /// Every object meets it.
@@ -122,6 +135,13 @@ impl TryFrom<String> for LabelValue {
         let error = || LabelError(text.chars().take(64).collect(), "value");
         let good = text.is_empty() || is_label_name(&text);
         if good { Ok(LabelValue(text.into())) } else { Err(error()) }
+    }
+}
+
+/// In the order of the texts.
+impl Borrow<str> for LabelValue {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 

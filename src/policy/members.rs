@@ -79,6 +79,21 @@ pub fn find_pods(selectors: &[&Selector], pods: &[Endpoint]) -> Vec<BTreeSet<Mem
     found
 }
 
+/// Of each selector those that have one of `addresses`: enough where no others are looked for.
+pub fn having(members: &Members, addresses: &BTreeSet<IpAddr>) -> Members {
+    let is_one = |member: &&Member| member.addresses.iter().any(|it| addresses.contains(it));
+    let few = |found: &FoundMembers| Arc::new(found.iter().filter(is_one).cloned().gather());
+    members.iter().map(|(selector, found)| (selector.clone(), few(found))).gather()
+}
+
+/// The same, where each of `selectors` finds nothing that it is not known to find.
+pub fn no_more(mut members: Members, selectors: BTreeSet<Selector>) -> Members {
+    for selector in selectors {
+        members.entry(selector).or_default();
+    }
+    members
+}
+
 /// What is as in `before` becomes the same values.
 pub fn share(members: &mut Members, before: &Members) {
     for (selector, found) in members {

@@ -44,6 +44,16 @@ pub enum PartialDecision<'a> {
 impl<'a> Knowledge<'a> {
     /// What the end in `direction` says, which is a pod of any host.
     pub fn end(&self, tuple: &Tuple, direction: Direction) -> PartialDecision<'a> {
+        self.end_by(self.rules.iter(), tuple, direction)
+    }
+
+    /// The same where only `rules` can concern it, in the order in which they are judged.
+    pub fn end_by(
+        &self,
+        rules: impl Iterator<Item = &'a Rule> + Clone,
+        tuple: &Tuple,
+        direction: Direction,
+    ) -> PartialDecision<'a> {
         let (own, peer) = match direction {
             Direction::Ingress => (tuple.destination, tuple.source),
             Direction::Egress => (tuple.source, tuple.destination),
@@ -57,11 +67,12 @@ impl<'a> Knowledge<'a> {
         let itself = own == peer;
         let last = if itself { Tier::Admin } else { Tier::Baseline };
         let none = if itself { Reason::Itself } else { Reason::NoRule };
-        let audit = match end.first(self.rules.audited(), last, Reason::NoRule) {
+        let audited = rules.clone().filter(|rule| rule.audit);
+        let audit = match end.first(audited, last, Reason::NoRule) {
             PartialDecision::Known(Decision { reason: Reason::Rule(rule), .. }) => Some(rule),
             _ => None,
         };
-        match end.first(self.rules.enforced(), last, none) {
+        match end.first(rules.filter(|rule| !rule.audit), last, none) {
             PartialDecision::Known(decision) => {
                 PartialDecision::Known(Decision { audit, ..decision })
             }

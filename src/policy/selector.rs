@@ -54,6 +54,17 @@ impl Selector {
         Selector::Pods { namespaces, labels: LabelSelector::default() }
     }
 
+    /// Keys, values and names that it asks for: what it costs to compare it with another one.
+    pub fn words(&self) -> usize {
+        match self {
+            Selector::Pods { namespaces: Namespaces::Named(_), labels } => 1 + labels.words(),
+            Selector::Pods { namespaces: Namespaces::Labelled(namespaces), labels }
+            | Selector::Doubtful { namespaces, labels } => namespaces.words() + labels.words(),
+            Selector::Group(_) | Selector::Network(_) => 1,
+            Selector::Nodes(labels) => labels.words(),
+        }
+    }
+
     pub fn matches_pod(&self, pod: &Endpoint) -> bool {
         match self {
             Selector::Pods { namespaces, labels } => {

@@ -78,6 +78,15 @@ impl View {
         known.map(|known| self.pods.endpoints(known, &self.host)).unwrap_or_default()
     }
 
+    /// Those of them about which rules decide: of one in quarantine they do not.
+    pub fn judged(&self) -> Vec<Endpoint> {
+        let mut pods = self.endpoints();
+        let held: BTreeSet<IpAddr> =
+            self.quarantined().into_iter().flat_map(|one| one.addresses).gather();
+        pods.retain(|pod| !pod.addresses.iter().any(|address| held.contains(address)));
+        pods
+    }
+
     pub fn quarantined(&self) -> Vec<Quarantined> {
         self.quarantined_but(&self.endpoints().into_iter().flat_map(|pod| pod.addresses).gather())
     }
@@ -258,6 +267,9 @@ mod tests {
         let quarantined = view.quarantined();
         assert_eq!(quarantined.len(), 1);
         assert_eq!(quarantined[0].reason, QuarantineReason::Held(HeldReason::FormerOwner));
+        let names = |all: Vec<Endpoint>| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(names(view.endpoints()), ["shop/web", "default/c2"]);
+        assert_eq!(names(view.judged()), ["default/c2"], "rules decide nothing of the other one");
         let at = |seconds| problems(&view, SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(1), Vec::<String>::new());
         assert!(at(4).len() == 1 && at(4)[0].contains("a former pod's"), "{:?}", at(4));

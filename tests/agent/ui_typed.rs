@@ -213,7 +213,8 @@ fn networks_and_groups_are_shown_with_what_this_host_knows_of_them() {
     let _agents = cluster.start_agents(&settings);
     let _server = page(host);
     let asked = host.run(&format!("curl -sS --noproxy * -m 10 {URL}/v1/tenants")).ok();
-    assert_eq!(asked, r#"{"groups":[],"networks":[],"pairs":[]}"#, "the panels stay hidden");
+    let nothing = r#"{"groups":[],"networks":[],"pairs":[],"quarantined":[]}"#;
+    assert_eq!(asked, nothing, "the panels stay hidden");
     let longest = "x".repeat(253);
     let object = |kind: &str, name: &str, spec: Value| {
         json!({"apiVersion": "humanz.io/v1", "kind": kind, "spec": spec,
@@ -236,7 +237,6 @@ fn networks_and_groups_are_shown_with_what_this_host_knows_of_them() {
     ]);
     host.write("/root/all.json", &json!(objects).to_string());
     Agent::run(host, "policy apply -f /root/all.json", &settings).ok();
-    cluster.etcd.put("/humanz/v1-policies/Group/blue/<img src=x>", "{}");
     host.until_ok("grep -q front /run/humanz/ipam/.networks.json", 3 * SOON);
     let web = crate::ui::add(host, "web");
     let (mut browser, session) = opened(host);
@@ -271,4 +271,68 @@ fn networks_and_groups_are_shown_with_what_this_host_knows_of_them() {
     browser.evaluate(&session, &type_in("xxx"));
     let text = shown(&mut browser, &[&longest]);
     assert!(text.ends_with("||0|false|390"), "{text}");
+}
+
+/// What no reader lets through, in place of the agent's answer.
+#[test]
+fn whatever_the_answer_says_of_tenants_is_shown_as_text() {
+    if is_left_out() {
+        return;
+    }
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let _agents = cluster.start_agents(&[]);
+    let _server = page(host);
+    let (mut browser, session) = opened(host);
+    let text = |field: &str| {
+        format!(
+            "<img src=x onerror=\"document.title='ran'\"><script>document.title='ran'</script>{field}"
+        )
+    };
+    let block = json!({"block": text("block"), "gateway": text("gateway"), "used": text("used"), "free": text("free")});
+    let answer = json!({
+        "networks": [{"name": text("network"), "subnets": [text("subnet")], "blocks": [block],
+            "nat": text("nat"), "shared": text("shared"), "host_ports": text("ports")}],
+        "groups": [{"name": text("group"), "policies": [text("policy")], "denies": [text("way")],
+            "pods": [text("pod")], "elsewhere": text("elsewhere")}],
+        "pairs": [{"from": text("from"), "to": text("to"), "allowed": [text("allowed")],
+            "denied": [text("denied")], "unknown": [text("unknown")], "elsewhere": true}],
+        "quarantined": [{"pod": text("held"), "why": text("why")}],
+    });
+    let put = format!(
+        r##"(async () => {{
+            const ask = window.fetch, answer = {};
+            window.fetch = (path, options) => path === "/v1/tenants" ? Promise.resolve(new Response(answer)) : ask(path, options);
+            document.title = "as it was";
+            await askTenants();
+            await new Promise((done) => setTimeout(done, 300));
+            const shown = ["networks", "groups", "pairs", "quarantined"].map((id) => document.getElementById(id).innerText);
+            const made = ["networks-box", "groups-box", "pairs-box"].map((id) => document.querySelectorAll("#" + id + " img, #" + id + " script").length);
+            return [document.title, made.join(), document.images.length, ...shown].join("|");
+        }})()"##,
+        json!(answer.to_string())
+    );
+    let shown = browser.evaluate(&session, &put);
+    let shown = shown.as_str().unwrap();
+    assert!(shown.starts_with("as it was|0,0,0|0|"), "{shown}");
+    for field in [
+        "network",
+        "subnet",
+        "block",
+        "gateway",
+        "used",
+        "group",
+        "policy",
+        "pod",
+        "elsewhere",
+        "from",
+        "to",
+        "allowed",
+        "denied",
+        "unknown",
+        "held",
+        "why",
+    ] {
+        assert!(shown.contains(&format!("</script>{field}")), "{field}: {shown}");
+    }
 }

@@ -33,7 +33,10 @@ pub enum PageAddress {
 /// JSON for the page; else why that is not known.
 pub type FindValue = Arc<dyn Fn() -> Result<Value, String> + Send + Sync>;
 
-/// The same for words that were typed.
+/// The same as text, that of a former look where one is being taken.
+pub type FindText = Arc<dyn Fn() -> Result<Arc<[u8]>, String> + Send + Sync>;
+
+/// JSON for words that were typed.
 pub type ExplainPath = Arc<dyn Fn(&[&str]) -> Result<Value, String> + Send + Sync>;
 
 /// Where the page's data comes from.
@@ -44,8 +47,8 @@ pub struct PageSources {
     pub flows: FindValue,
     /// The pods of this host.
     pub pods: FindValue,
-    /// Networks of tenants, and groups.
-    pub tenants: FindValue,
+    /// Networks of tenants, groups, and who may reach what.
+    pub tenants: FindText,
     /// Where packets between two ends are lost.
     pub explain: ExplainPath,
 }
@@ -118,29 +121,33 @@ async fn answer(request: &HttpRequest, named: bool, sources: &PageSources) -> Re
             };
             let explain = Arc::clone(&sources.explain);
             let words = move || explain(&words.split('\t').collect::<Vec<_>>());
-            found(spawn_blocking(words).await)
+            found(spawn_blocking(move || words().map(text)).await)
         }
-        path @ ("/v1/flows" | "/v1/pods" | "/v1/tenants") => {
-            let source = match path {
-                "/v1/pods" => &sources.pods,
-                "/v1/tenants" => &sources.tenants,
-                _ => &sources.flows,
-            };
-            let source = Arc::clone(source);
+        "/v1/tenants" => {
+            let source = Arc::clone(&sources.tenants);
             found(spawn_blocking(move || source()).await)
+        }
+        path @ ("/v1/flows" | "/v1/pods") => {
+            let source = if path == "/v1/pods" { &sources.pods } else { &sources.flows };
+            let source = Arc::clone(source);
+            found(spawn_blocking(move || source().map(text)).await)
         }
         path @ ("/v1/status" | "/v1/history" | "/v1/matrix") => {
             let (agent, path) = (sources.agent.clone(), path.to_owned());
-            found(spawn_blocking(move || agent_socket::get(&agent, &path)).await)
+            found(spawn_blocking(move || agent_socket::get(&agent, &path).map(text)).await)
         }
         _ => Response::text(404, "there is only /"),
     };
     Response { headers: GUARD, ..response }
 }
 
-fn found(found: Result<Result<Value, String>, JoinError>) -> Response {
+fn text(value: Value) -> Arc<[u8]> {
+    value.to_string().into_bytes().into()
+}
+
+fn found(found: Result<Result<Arc<[u8]>, String>, JoinError>) -> Response {
     match found {
-        Ok(Ok(value)) => Response::new(200, JSON, value.to_string()),
+        Ok(Ok(text)) => Response::shared(200, JSON, text),
         Ok(Err(why)) => Response::text(502, &why),
         Err(error) => Response::text(502, &error.to_string()),
     }
@@ -182,13 +189,13 @@ mod tests {
         assert_eq!(status("localhost", None), 403, "as an image or a form of another page");
         assert_eq!(status("evil.example", Some("a b")), 403);
         let response = asked_to_explain("/v1/explain", Some("localhost"), Some("a/b\t10.0.0.1"));
-        assert_eq!((response.status, response.body), (200, br#"["a/b","10.0.0.1"]"#.to_vec()));
+        assert_eq!((response.status, &*response.body), (200, &br#"["a/b","10.0.0.1"]"#[..]));
     }
 
     #[test]
     fn without_an_agent_the_reason_is_shown() {
         let response = asked("/v1/status", Some("localhost"));
-        let text = String::from_utf8(response.body).unwrap();
+        let text = str::from_utf8(&response.body).unwrap();
         assert_eq!(response.status, 502);
         assert!(text.contains("no agent serves this host"), "{text}");
         assert_eq!(asked("/v1/flows", Some("localhost")).status, 502);

@@ -44,6 +44,14 @@ function listTenants(what, all, matches, toRow) {
   $(what + "-more").textContent = found.length > SHOWN ? "… " + (found.length - SHOWN) + " more" : "";
 }
 
+// Rules decide nothing of these pods.
+function showQuarantined() {
+  const all = tenants.quarantined.map((one) => one.pod + " (" + one.why + ")");
+  $("quarantined").hidden = all.length === 0;
+  $("quarantined").textContent = "In quarantine, only this node reaches them: " + some(all, FIRST);
+  if (all.length) $("pairs-box").hidden = false;
+}
+
 function showTenants() {
   listTenants("networks", tenants.networks, (one) => [one.name, ...one.subnets], networkRow);
   listTenants("groups", tenants.groups, (one) => [one.name, ...one.policies, ...one.pods], groupRow);
@@ -52,6 +60,7 @@ function showTenants() {
     $("pairs-box").hidden = false;
     $("pairs-more").textContent = "too many to show: humanz-agent policy test --from … --to … answers for one pair";
   }
+  showQuarantined();
 }
 
 async function askTenants() {

@@ -2,7 +2,7 @@
 //! members, who may reach what.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ipnetwork::IpNetwork;
@@ -16,54 +16,87 @@ use crate::net::gather::Gather;
 use crate::net::subnet::gateway;
 use crate::policy::change::Surroundings;
 use crate::policy::pairs::{self as reach, PairVerdicts};
+use crate::policy::view::Quarantined;
 use crate::policy::{Endpoint, Networks, PolicySnapshot, Scoped, TenantNetwork};
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
-/// Every user of this host can ask, and an answer costs a look at all policies.
+/// Every user of this host can ask, and an answer costs a look at all policies …
 const EVERY: Duration = Duration::from_secs(5);
+
+/// … which are followed by this many times as long without one.
+const REST: u32 = 10;
+
+/// The text of an answer, or why there is none.
+type TenantsAnswer = Result<Arc<[u8]>, String>;
 
 /// What was found last, by one look after the other.
 #[derive(Default)]
-pub struct KnownTenants(Mutex<Option<(Instant, Result<Value, String>)>>);
+pub struct KnownTenants {
+    looking: Mutex<()>,
+    last: Mutex<Option<LastTenants>>,
+}
+
+struct LastTenants {
+    /// It holds until then.
+    until: Instant,
+    found: TenantsAnswer,
+}
 
 impl KnownTenants {
-    /// What [`find`] found, seconds ago at most.
+    /// What was found last, seconds ago at most, or before the look that is being taken.
     ///
     /// # Errors
-    /// Those of [`find`].
-    pub fn get(&self, settings: &Settings) -> Result<Value, String> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*last {
-            Some((at, found)) if at.elapsed() < EVERY => found.clone(),
-            _ => {
-                let found = find(settings);
-                *last = Some((Instant::now(), found.clone()));
-                found
-            }
+    /// Why the agent does not say what it knows, or the store of addresses cannot be read; the first look is being
+    /// taken.
+    pub fn get(&self, settings: &Settings) -> TenantsAnswer {
+        self.get_by(|| Ok(find(settings)?.to_string().into_bytes().into()))
+    }
+
+    fn get_by(&self, find: impl FnOnce() -> TenantsAnswer) -> TenantsAnswer {
+        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = last().as_ref().filter(|last| Instant::now() < last.until) {
+            return last.found.clone();
         }
+        // Who waited here would hold a thread of those that serve the rest of the page.
+        let Ok(_alone) = self.looking.try_lock() else {
+            let looking = || Err("policies are being looked at: ask again".to_owned());
+            return last().as_ref().map_or_else(looking, |last| last.found.clone());
+        };
+        let began = Instant::now();
+        let found = find();
+        let rest = if found.is_ok() { REST * began.elapsed() } else { EVERY };
+        let until = Instant::now() + EVERY.max(rest);
+        *last() = Some(LastTenants { until, found: found.clone() });
+        found
     }
 }
 
-/// `networks`, `groups`, `pairs`: empty where policies are off, or nothing is known of them; `pairs` is null where
-/// there are too many.
-///
-/// # Errors
-/// Why the agent does not say what it knows, or the store of addresses cannot be read.
+/// `networks`, `groups`, `pairs`, `quarantined`: empty where policies are off, or nothing is known of them; `pairs` is
+/// null where there are too many.
 fn find(settings: &Settings) -> Result<Value, String> {
-    let view = policies::asked(settings)?;
-    let Some(view) = view.filter(|view| view.known.is_some()) else {
-        return Ok(json!({"networks": [], "groups": [], "pairs": []}));
-    };
+    let mut all = json!({"networks": [], "groups": [], "pairs": [], "quarantined": []});
+    let Some(view) = policies::asked(settings)? else { return Ok(all) };
+    let quarantined = view.quarantined();
+    all["quarantined"] = quarantined.iter().map(shown_quarantined).collect();
+    if view.known.is_none() {
+        return Ok(all);
+    }
     let here = HostPolicies::of(settings, view).map_err(|exit| exit.why)?;
-    let (known, pods) = (&here.known, here.view.endpoints());
-    let networks = match known.networks.is_empty() {
-        true => Vec::new(),
-        false => networks(settings, known)?,
-    };
-    let groups = groups(known, &pods);
-    let groups: Vec<Value> = groups.iter().map(|(name, group)| group.json(name)).collect();
-    Ok(json!({"networks": networks, "groups": groups, "pairs": pairs(&here, &pods)}))
+    let known = &here.known;
+    if !known.networks.is_empty() {
+        all["networks"] = networks(settings, known)?.into();
+    }
+    all["groups"] = groups(known, &here.view.endpoints())
+        .iter()
+        .map(|(name, group)| group.json(name))
+        .collect();
+    all["pairs"] = pairs(&here, &here.view.judged());
+    Ok(all)
+}
+
+fn shown_quarantined(one: &Quarantined) -> Value {
+    json!({"pod": one.pod, "why": one.reason.to_string()})
 }
 
 fn pairs(here: &HostPolicies, pods: &[Endpoint]) -> Value {
@@ -139,4 +172,51 @@ fn own_blocks(name: &Scoped, status: &Value) -> Vec<IpNetwork> {
     let name = name.to_string();
     let of = list("blocks").filter(|block| block["network"].as_str() == Some(&name));
     of.filter_map(|block| text(&block["block"])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    fn text(text: &str) -> Arc<[u8]> {
+        text.as_bytes().into()
+    }
+
+    #[test]
+    fn nobody_waits_for_a_look_and_all_get_the_same_bytes() {
+        let known = KnownTenants::default();
+        let (begin, begun) = channel();
+        let (end, ended) = channel::<()>();
+        let slow = move || {
+            begin.send(()).unwrap();
+            ended.recv().unwrap();
+            Ok(text("new"))
+        };
+        let never = || -> TenantsAnswer { panic!("a second look") };
+        std::thread::scope(|threads| {
+            let first = threads.spawn(|| known.get_by(slow));
+            begun.recv().unwrap();
+            assert!(known.get_by(never).unwrap_err().contains("ask again"));
+            let until = Instant::now();
+            *known.last.lock().unwrap() = Some(LastTenants { until, found: Ok(text("old")) });
+            assert_eq!(known.get_by(never), Ok(text("old")));
+            end.send(()).unwrap();
+            let first = first.join().unwrap().unwrap();
+            assert!(Arc::ptr_eq(&known.get_by(never).unwrap(), &first));
+        });
+    }
+
+    #[test]
+    fn a_long_look_is_followed_by_a_longer_rest() {
+        let known = KnownTenants::default();
+        let slow = || {
+            std::thread::sleep(Duration::from_millis(600));
+            Ok(text("new"))
+        };
+        known.get_by(slow).unwrap();
+        let until = known.last.lock().unwrap().as_ref().unwrap().until;
+        assert!(until > Instant::now() + EVERY);
+    }
 }

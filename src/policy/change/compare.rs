@@ -5,17 +5,23 @@ use std::net::IpAddr;
 
 use crate::net::Family;
 use crate::net::gather::Gather;
+use crate::policy::change::costs::{RuleCosts, TooMany, refuse_looks};
 use crate::policy::change::other_ends::{OtherEnd, Surroundings};
-use crate::policy::change::services::{PodKind, alike, in_family, services};
-use crate::policy::endpoint::{Endpoint, NamedPort};
+use crate::policy::change::services::{
+    PodKind, alike, concerning, in_family, named_ports, services,
+};
+use crate::policy::endpoint::Endpoint;
 use crate::policy::members::{self, Members};
 use crate::policy::partial::{Knowledge, PartialDecision};
 use crate::policy::rule::{Direction, Origin, Rule, Rules};
 use crate::policy::running::RuleChange;
 use crate::policy::tuple::{Transport, Tuple};
 
-/// Conditions of rules that are looked at, at most: seconds.
+/// Comparisons of words, addresses and ports, at most: seconds.
 const LIMIT: usize = 300_000_000;
+
+/// Verdicts, at most: some 100 MB if all of them change.
+const VERDICTS: usize = 500_000;
 
 /// A connection whose verdict changes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,17 +37,6 @@ pub struct ChangedVerdict {
     pub judged_elsewhere: bool,
 }
 
-/// There is more to try than in reasonable time can be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{pods} kinds of pods, {ends} kinds of other ends, {services} ports: too many to try; change fewer policies at once"
-)]
-pub struct TooMany {
-    pods: usize,
-    ends: usize,
-    services: usize,
-}
-
 /// What changes for the pods of `change`.
 ///
 /// # Errors
@@ -52,27 +47,23 @@ pub fn compare(
 ) -> Result<BTreeSet<ChangedVerdict>, TooMany> {
     let changed = changed_rules(change.before.rules, change.after.rules);
     let is_concerned = |pod: &Endpoint| changed.iter().any(|it| it.subject.matches_pod(pod));
-    let all: Vec<&Rule> = change.before.rules.iter().chain(change.after.rules.iter()).collect();
-    let kinds = alike(change.after.pods, &all);
+    let pods = change.after.pods;
+    let here = [concerning(change.before.rules, pods)?, concerning(change.after.rules, pods)?];
+    let all = here.concat();
+    refuse_looks(pods, &all)?;
+    let kinds = alike(pods, &all);
     let concerned: Vec<&PodKind<'_>> = kinds.iter().filter(|it| is_concerned(it.first)).collect();
     let is_relevant =
         |rule: &&&Rule| concerned.iter().any(|pod| rule.subject.matches_pod(pod.first));
-    let relevant: Vec<&Rule> = all.iter().filter(is_relevant).copied().collect();
-    let comparison = VerdictComparison {
-        change,
-        narrow: [change.before.rules, change.after.rules].map(|rules| {
-            Rules::new(rules.iter().filter(|rule| is_relevant(&rule)).cloned().collect())
-        }),
-        outside: no_pods(change),
-        services: services(&relevant, &named_ports(change)),
-    };
-    let others = around.other_ends(&relevant);
-    let (pods, ends, services) =
-        (concerned.len(), kinds.len() + others.len(), comparison.services.len());
-    let conditions = [pods, ends, services, relevant.iter().map(|rule| conditions(rule)).sum()];
-    if conditions.into_iter().fold(1, usize::saturating_mul) > LIMIT {
-        return Err(TooMany { pods, ends, services });
-    }
+    let near = [0, 1].map(|at| here[at].iter().filter(is_relevant).copied().collect::<Vec<_>>());
+    let relevant = near.concat();
+    let others = around.other_ends(&relevant)?;
+    let services = services(&relevant, &named_ports(pods, change.after.members));
+    let met = others.iter().flat_map(|end| end.addresses.iter().copied()).gather();
+    let known = [change.before, change.after].map(|known| members::having(known.members, &met));
+    let outside = members::no_more(known[1].clone(), members::peers(change.after.rules.iter()));
+    let comparison = VerdictComparison { change, near, here, known, outside, services };
+    comparison.refuse_too_many((concerned.len(), kinds.len(), others.len()))?;
     let mut found = BTreeSet::new();
     for pod in &concerned {
         for direction in Direction::BOTH {
@@ -90,11 +81,6 @@ pub fn compare(
     Ok(found)
 }
 
-/// How many a look at the rule costs at most.
-pub fn conditions(rule: &Rule) -> usize {
-    1 + rule.peers.iter().flatten().count() + rule.services.iter().flatten().count()
-}
-
 /// Those of the objects that differ.
 fn changed_rules<'a>(before: &'a Rules, after: &'a Rules) -> Vec<&'a Rule> {
     let mut objects: BTreeMap<Origin, [Vec<&Rule>; 2]> = BTreeMap::new();
@@ -107,27 +93,16 @@ fn changed_rules<'a>(before: &'a Rules, after: &'a Rules) -> Vec<&'a Rule> {
     objects.into_values().filter(differs).flatten().flatten().collect()
 }
 
-/// What is no pod is none that a new rule finds.
-fn no_pods(change: &RuleChange<'_>) -> Members {
-    let mut members = change.after.members.clone();
-    for selector in members::peers(change.after.rules.iter()) {
-        members.entry(selector).or_default();
-    }
-    members
-}
-
-fn named_ports<'a>(change: &RuleChange<'a>) -> Vec<&'a NamedPort> {
-    let own = change.after.pods.iter().flat_map(|pod| &pod.ports);
-    let found = change.after.members.values().flat_map(|found| &**found);
-    own.chain(found.flat_map(|member| &member.ports)).gather::<BTreeSet<_>>().into_iter().collect()
-}
-
 /// What stays the same for every connection.
 struct VerdictComparison<'a> {
     change: &'a RuleChange<'a>,
-    /// Before and after, those that concern the pods for which anything changes.
-    narrow: [Rules; 2],
-    /// For what is no pod.
+    /// Before and after, the rules of the pods for which anything changes …
+    near: [Vec<&'a Rule>; 2],
+    /// … and of all pods of this host.
+    here: [Vec<&'a Rule>; 2],
+    /// Before and after, what selectors find of the other ends.
+    known: [Members; 2],
+    /// For what is no pod: it is none that a new rule finds.
     outside: Members,
     services: Vec<(String, Transport)>,
 }
@@ -144,6 +119,27 @@ struct Tried<'a> {
 }
 
 impl VerdictComparison<'_> {
+    /// Before anything is tried.
+    fn refuse_too_many(
+        &self,
+        (concerned, kinds, others): (usize, usize, usize),
+    ) -> Result<(), TooMany> {
+        let costs = RuleCosts::new(&self.outside, self.change.after.pods);
+        let of = |rules: &[Vec<&Rule>; 2]| costs.rules(rules.iter().flatten().copied());
+        let tried = concerned.saturating_mul(self.services.len() * Family::BOTH.len());
+        let ends = (kinds + others).saturating_mul(of(&self.near) + 1);
+        let ends = ends.saturating_add(kinds.saturating_mul(of(&self.here) + 1));
+        let verdicts = tried.saturating_mul(kinds + others);
+        if verdicts > VERDICTS || tried.saturating_mul(ends) > LIMIT {
+            return Err(TooMany(format!(
+                "{concerned} kinds of pods, {} kinds of other ends, {} ports",
+                kinds + others,
+                self.services.len()
+            )));
+        }
+        Ok(())
+    }
+
     fn with_pod(
         &self,
         pod: &PodKind<'_>,
@@ -204,19 +200,16 @@ impl VerdictComparison<'_> {
 
     /// What is said of the connection after the change, if that is not what was said before.
     fn changed(&self, tried: &Tried<'_>) -> Option<(Option<bool>, String)> {
-        let near = [0, 1]
-            .map(|at| self.known(at, tried, &self.narrow[at]).end(&tried.tuple, tried.direction));
+        let near = [0, 1].map(|at| self.end(at, &self.near, tried, tried.direction));
         if near[0] == near[1] {
             return None;
         }
-        let rules = [self.change.before.rules, self.change.after.rules];
         let far = match tried.direction {
             Direction::Ingress => Direction::Egress,
             Direction::Egress => Direction::Ingress,
         };
         let [before, after] = [0, 1].map(|at| {
-            let far =
-                tried.is_both.then(|| self.known(at, tried, rules[at]).end(&tried.tuple, far));
+            let far = tried.is_both.then(|| self.end(at, &self.here, tried, far));
             verdict([Some(&near[at]), far.as_ref()].into_iter().flatten())
         });
         match (before, after) {
@@ -226,10 +219,18 @@ impl VerdictComparison<'_> {
         }
     }
 
-    fn known<'b>(&'b self, at: usize, tried: &'b Tried<'_>, rules: &'b Rules) -> Knowledge<'b> {
+    /// What the end in `direction` says by these rules, before or after.
+    fn end<'b>(
+        &'b self,
+        at: usize,
+        rules: &'b [Vec<&'b Rule>; 2],
+        tried: &'b Tried<'_>,
+        direction: Direction,
+    ) -> PartialDecision<'b> {
         let whole = if at == 0 { self.change.before } else { self.change.after };
-        let members = if tried.may_be_pod { whole.members } else { &self.outside };
-        Knowledge { rules, members, pods: tried.pods, ..whole }
+        let members = if tried.may_be_pod { &self.known[at] } else { &self.outside };
+        let known = Knowledge { members, pods: tried.pods, ..whole };
+        known.end_by(rules[at].iter().copied(), &tried.tuple, direction)
     }
 }
 

@@ -7,9 +7,20 @@ use ipnetwork::IpNetwork;
 
 use crate::net::gather::Gather;
 use crate::net::{Family, subnet};
+use crate::policy::change::costs::{LOOKS, TooMany, addresses};
 use crate::policy::members::Members;
 use crate::policy::rule::{PolicyPeer, Rule};
 use crate::policy::selector::Selector;
+
+/// Networks in rules, and ends, at most: a verdict for each is more than anybody reads.
+const ENDS: usize = 10_000;
+
+/// Members that the selectors in rules find together, at most: some 100 MB.
+const MEMBERS: usize = 2_000_000;
+
+/// Selectors in the name of an end, and characters of each: anybody can write longer ones.
+const SELECTORS: usize = 3;
+const CHARACTERS: usize = 80;
 
 /// Ends of connections that no rule tells apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,21 +45,53 @@ pub struct Surroundings<'a> {
     pub pools: &'a [IpNetwork],
 }
 
+/// Members of other hosts that the same selectors find, and networks of rules have: one of them, and how many.
+type MemberKinds<'a> = BTreeMap<(Vec<usize>, Vec<Vec<bool>>), (&'a [IpAddr], usize)>;
+
 impl Surroundings<'_> {
     /// What `rules` tell apart.
-    pub fn other_ends(&self, rules: &[&Rule]) -> Vec<OtherEnd> {
+    ///
+    /// # Errors
+    /// [`TooMany`]: it would take too long, or too much memory.
+    pub fn other_ends(&self, rules: &[&Rule]) -> Result<Vec<OtherEnd>, TooMany> {
         let peers: BTreeSet<&PolicyPeer> =
             rules.iter().flat_map(|rule| rule.peers.iter().flatten()).gather();
-        let mut ends = self.own_addresses(&peers);
-        ends.extend(self.found_members(&peers));
-        ends.extend(self.ranges(&peers));
-        ends
+        let (mut selectors, mut networks) = (Vec::new(), Vec::new());
+        for peer in peers {
+            match peer {
+                PolicyPeer::Selected(selector) => selectors.push(selector),
+                network @ PolicyPeer::Network { .. } => networks.push(network),
+            }
+        }
+        let cut = self.cut(&networks);
+        let found = selectors.iter().filter_map(|selector| self.members.get(selector));
+        let found: usize = found.map(|found| found.len()).sum();
+        let looks: usize = networks.iter().map(|network| addresses(network)).sum();
+        let looks = looks.saturating_mul(found + self.own.len());
+        if cut.len() > ENDS || found > MEMBERS || looks > LOOKS {
+            let networks = cut.len();
+            return Err(TooMany(format!("{networks} networks and {found} members in rules")));
+        }
+        let mut ends = self.own_addresses(&networks);
+        let kinds = self.found_members(&selectors, &networks);
+        if kinds.len() > ENDS {
+            return Err(TooMany(format!("{} kinds of members", kinds.len())));
+        }
+        let names: Vec<String> = selectors.iter().map(|selector| short(selector)).collect();
+        let is_node = |place: &usize| matches!(selectors[*place], Selector::Nodes(_));
+        ends.extend(kinds.into_iter().map(|((places, _), (first, count))| OtherEnd {
+            name: members_name(first, count, &places, &names),
+            addresses: first.to_vec(),
+            may_be_pod: !places.iter().all(is_node),
+        }));
+        ends.extend(self.ranges(&cut));
+        Ok(ends)
     }
 
-    fn own_addresses(&self, peers: &BTreeSet<&PolicyPeer>) -> Vec<OtherEnd> {
+    fn own_addresses(&self, networks: &[&PolicyPeer]) -> Vec<OtherEnd> {
         let mut kinds: BTreeMap<Vec<bool>, Vec<IpAddr>> = BTreeMap::new();
         for address in self.own {
-            kinds.entry(in_networks(peers, *address)).or_default().push(*address);
+            kinds.entry(in_networks(networks, *address)).or_default().push(*address);
         }
         let named = |addresses: Vec<IpAddr>| {
             let shown = addresses.first().map(|first| format!("this host ({first})"));
@@ -57,53 +100,52 @@ impl Surroundings<'_> {
         kinds.into_values().map(named).collect()
     }
 
-    fn found_members(&self, peers: &BTreeSet<&PolicyPeer>) -> Vec<OtherEnd> {
-        let mut found: BTreeMap<&[IpAddr], BTreeSet<&Selector>> = BTreeMap::new();
-        for peer in peers {
-            let PolicyPeer::Selected(selector) = peer else { continue };
+    /// By the places of the selectors that find them.
+    fn found_members(&self, selectors: &[&Selector], networks: &[&PolicyPeer]) -> MemberKinds<'_> {
+        let mut found: BTreeMap<&[IpAddr], Vec<usize>> = BTreeMap::new();
+        for (place, selector) in selectors.iter().enumerate() {
             for member in self.members.get(selector).into_iter().flat_map(|found| &**found) {
                 if !member.addresses.iter().any(|address| self.is_here(*address)) {
-                    found.entry(&member.addresses).or_default().insert(selector);
+                    let places = found.entry(&member.addresses).or_default();
+                    // Two may differ in their ports alone.
+                    if places.last() != Some(&place) {
+                        places.push(place);
+                    }
                 }
             }
         }
-        let mut kinds: BTreeMap<_, Vec<&[IpAddr]>> = BTreeMap::new();
-        for (addresses, selectors) in found {
-            let networks: Vec<_> = addresses.iter().map(|it| in_networks(peers, *it)).collect();
-            kinds.entry((selectors, networks)).or_default().push(addresses);
+        let mut kinds = MemberKinds::new();
+        for (addresses, places) in found {
+            let inside = addresses.iter().map(|it| in_networks(networks, *it)).collect();
+            kinds.entry((places, inside)).or_insert((addresses, 0)).1 += 1;
         }
-        let named = |((selectors, _), all): ((BTreeSet<&Selector>, _), Vec<&[IpAddr]>)| {
-            let what: Vec<String> = selectors.iter().map(|it| it.to_string()).collect();
-            let first = all.first().copied().unwrap_or_default();
-            let shown = first.first().map(IpAddr::to_string).unwrap_or_default();
-            let more = match all.len() {
-                ..=1 => String::new(),
-                count => format!(" and {} like it", count - 1),
-            };
-            let is_node = selectors.iter().all(|it| matches!(it, Selector::Nodes(_)));
-            OtherEnd {
-                name: format!("{shown}{more} of other hosts ({})", what.join(", ")),
-                addresses: first.to_vec(),
-                may_be_pod: !is_node,
-            }
-        };
-        kinds.into_iter().map(named).collect()
+        kinds
     }
 
-    /// One address of each part of the address spaces that `peers` and pools cut out.
-    fn ranges(&self, peers: &BTreeSet<&PolicyPeer>) -> Vec<OtherEnd> {
-        let mut networks: BTreeSet<IpNetwork> = self.pools.iter().copied().gather();
-        for peer in peers {
-            if let PolicyPeer::Network { cidr, except } = peer {
-                networks.extend([cidr].into_iter().chain(except).map(|it| subnet::masked(*it)));
+    /// The networks that cut the address spaces into parts.
+    fn cut(&self, networks: &[&PolicyPeer]) -> BTreeSet<IpNetwork> {
+        let mut cut: BTreeSet<IpNetwork> = self.pools.iter().copied().gather();
+        for network in networks {
+            if let PolicyPeer::Network { cidr, except } = network {
+                cut.extend([cidr].into_iter().chain(except).map(|it| subnet::masked(*it)));
             }
         }
+        cut
+    }
+
+    /// One address of each part of the address spaces that `networks` cut out.
+    fn ranges(&self, networks: &BTreeSet<IpNetwork>) -> Vec<OtherEnd> {
+        let lengths: BTreeSet<(Family, u8)> =
+            networks.iter().map(|it| (subnet::family(*it), it.prefix())).gather();
         let mut found: BTreeMap<(Family, Option<IpNetwork>), IpAddr> = BTreeMap::new();
-        for address in self.borders(&networks) {
-            let around = networks.iter().filter(|it| has(**it, address));
-            let smallest = around.max_by_key(|it| it.prefix()).copied();
+        for address in self.borders(networks) {
             if !self.is_here(address) {
-                found.entry((Family::of(address), smallest)).or_insert(address);
+                let family = Family::of(address);
+                let of_family = lengths.range((family, 0)..=(family, u8::MAX)).rev();
+                let mut around = of_family
+                    .map(|(_, length)| subnet::masked(subnet::with_prefix(address, *length)));
+                let smallest = around.find(|network| networks.contains(network));
+                found.entry((family, smallest)).or_insert(address);
             }
         }
         found
@@ -140,6 +182,28 @@ fn has(network: IpNetwork, address: IpAddr) -> bool {
     subnet::family(network) == Family::of(address) && network.contains(address)
 }
 
-fn in_networks(peers: &BTreeSet<&PolicyPeer>, address: IpAddr) -> Vec<bool> {
-    peers.iter().map(|peer| peer.contains(address)).collect()
+fn in_networks(networks: &[&PolicyPeer], address: IpAddr) -> Vec<bool> {
+    networks.iter().map(|network| network.contains(address)).collect()
+}
+
+/// `10.244.2.2 and 4 like it of other hosts (pods app=web of namespace shop, and 7 more)`
+fn members_name(first: &[IpAddr], count: usize, places: &[usize], names: &[String]) -> String {
+    let shown = first.first().map(IpAddr::to_string).unwrap_or_default();
+    let more = match count {
+        ..=1 => String::new(),
+        count => format!(" and {} like it", count - 1),
+    };
+    let mut what: Vec<&str> = places.iter().take(SELECTORS).map(|at| &*names[*at]).collect();
+    let rest = places.len().saturating_sub(SELECTORS);
+    let rest = if rest > 0 { format!("and {rest} more") } else { String::new() };
+    what.extend((!rest.is_empty()).then_some(&*rest));
+    format!("{shown}{more} of other hosts ({})", what.join(", "))
+}
+
+fn short(selector: &Selector) -> String {
+    let text = selector.to_string();
+    match text.char_indices().nth(CHARACTERS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }

@@ -4,18 +4,41 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::net::gather::Gather;
 use crate::net::{Family, Protocol};
+use crate::policy::change::costs::{LOOKS, TooMany};
 use crate::policy::endpoint::{Endpoint, NamedPort};
-use crate::policy::rule::{PolicyPeer, Rule};
+use crate::policy::members::Members;
+use crate::policy::name::ObjectName;
+use crate::policy::rule::{PolicyPeer, Rule, Rules};
 use crate::policy::selector::Selector;
+use crate::policy::selector_index::SelectorIndex;
 use crate::policy::service::{ICMP, ICMPV6, Service};
 use crate::policy::tuple::Transport;
 
-/// Pods of one namespace that no selector, network or named port of `rules` tells apart.
+/// Pods of one namespace and with addresses of the same families that no selector, network or named port of `rules`
+/// tells apart.
 #[derive(Clone, Debug)]
 pub struct PodKind<'a> {
     pub first: &'a Endpoint,
     pub second: Option<&'a Endpoint>,
     pub count: usize,
+}
+
+/// The rules whose subject is one of `pods`: no other rule decides anything at their ends.
+///
+/// # Errors
+/// [`TooMany`].
+pub fn concerning<'a>(rules: &'a Rules, pods: &[Endpoint]) -> Result<Vec<&'a Rule>, TooMany> {
+    let index = SelectorIndex::new(rules.iter().map(|rule| &rule.subject));
+    let (mut places, mut looks) = (BTreeSet::new(), 0);
+    for pod in pods {
+        let found = index.matching(pod);
+        looks += found.len();
+        if looks > LOOKS {
+            return Err(TooMany(format!("{} rules for {} pods", places.len(), pods.len())));
+        }
+        places.extend(found);
+    }
+    Ok(places.into_iter().map(|place| rules.get(place)).collect())
 }
 
 /// The kinds among `pods`.
@@ -32,7 +55,10 @@ pub fn alike<'a>(pods: &'a [Endpoint], rules: &[&Rule]) -> Vec<PodKind<'a>> {
             }
         };
         let subject = subjects.iter().map(|selector| selector.matches_pod(pod));
-        let kind: Vec<bool> = subject.chain(peers.iter().map(is_peer)).collect();
+        let families =
+            Family::BOTH.map(|family| pod.addresses.iter().any(|it| Family::of(*it) == family));
+        let kind: Vec<bool> =
+            families.into_iter().chain(subject).chain(peers.iter().map(is_peer)).collect();
         let new = PodKind { first: pod, second: None, count: 0 };
         let kind = kinds.entry((pod.namespace.name(), &pod.ports, kind)).or_insert(new);
         if kind.count == 1 {
@@ -53,6 +79,13 @@ impl PodKind<'_> {
     }
 }
 
+/// The ports with names of `pods` and `members`, each once.
+pub fn named_ports<'a>(pods: &'a [Endpoint], members: &'a Members) -> Vec<&'a NamedPort> {
+    let own = pods.iter().flat_map(|pod| &pod.ports);
+    let found = members.values().flat_map(|found| &**found).flat_map(|member| &member.ports);
+    own.chain(found).gather::<BTreeSet<_>>().into_iter().collect()
+}
+
 /// What to try, with its name: the ends of each range, the `ports` that rules name, and what no rule has.
 pub fn services(rules: &[&Rule], ports: &[&NamedPort]) -> Vec<(String, Transport)> {
     let mut transports = BTreeSet::from([
@@ -60,6 +93,10 @@ pub fn services(rules: &[&Rule], ports: &[&NamedPort]) -> Vec<(String, Transport
         Transport::Port(Protocol::Tcp, u16::MAX),
         Transport::Port(Protocol::Udp, u16::MAX),
     ]);
+    let mut named: BTreeMap<&ObjectName, Vec<&NamedPort>> = BTreeMap::new();
+    for port in ports {
+        named.entry(&port.name).or_default().push(port);
+    }
     let services = rules.iter().flat_map(|rule| rule.services.iter().flatten());
     for service in services.gather::<BTreeSet<&Service>>() {
         match service {
@@ -68,7 +105,7 @@ pub fn services(rules: &[&Rule], ports: &[&NamedPort]) -> Vec<(String, Transport
                 transports.insert(Transport::Port(*protocol, range.last()));
             }
             Service::Named(_, name) => {
-                let named = ports.iter().filter(|port| port.name == *name);
+                let named = named.get(name).into_iter().flatten();
                 transports.extend(named.map(|port| Transport::Port(port.protocol, port.port)));
             }
             Service::Protocol(number) => {

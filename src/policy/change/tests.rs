@@ -223,3 +223,24 @@ fn more_than_can_be_tried_is_refused() {
     let refused = compare(&change, &around).err().map(|why| why.to_string());
     assert!(refused.as_ref().is_some_and(|it| it.contains("too many to try")), "{refused:?}");
 }
+
+/// Anybody may write selectors as long as an object can be.
+#[test]
+fn the_name_of_an_end_is_short_whatever_finds_it() {
+    let any = |first: u32| {
+        let values = (first..first + 9999).map(|at| format!("v{at}"));
+        let values: Vec<String> = values.chain(["web".to_owned()]).collect();
+        let labels = json!([{"key": "app", "operator": "In", "values": values}]);
+        json!({"podSelector": {"matchExpressions": labels}})
+    };
+    let policies = |first: u32| {
+        let one = |at: u32| network_policy(&format!("p{at}"), "db", any(first + at));
+        (0..10).map(one).collect::<Vec<_>>()
+    };
+    let found = changes(&policies(0), &policies(100));
+    let of_far: Vec<_> = found.iter().filter(|it| it.contains("10.244.2.2 of other")).collect();
+    assert!(!of_far.is_empty(), "{found:#?}");
+    for line in of_far {
+        assert!(line.len() < 400 && line.contains("…, and 7 more) ->"), "{line}");
+    }
+}
