@@ -16,6 +16,8 @@ pub const FINALIZER: &str = "humanz.io/network";
 pub struct SeenObject {
     pub resource: Resource,
     pub name: Box<str>,
+    /// Of this object and no other one of its name; empty if the API does not say.
+    pub uid: Box<str>,
     /// Every write of it is for this version alone.
     pub version: Box<str>,
     /// Of its `spec`.
@@ -36,6 +38,7 @@ impl SeenObject {
         SeenObject {
             resource,
             name: text("name"),
+            uid: text("uid"),
             version: text("resourceVersion"),
             generation: metadata["generation"].as_i64().unwrap_or_default(),
             is_deleting: metadata["deletionTimestamp"].is_string(),
@@ -47,6 +50,21 @@ impl SeenObject {
 
     pub fn is_held(&self) -> bool {
         self.finalizers.iter().any(|one| one == FINALIZER)
+    }
+
+    /// `found` in etcd was written for it, or is what it says: only that goes with it.
+    pub fn owns(&self, found: &Value) -> bool {
+        let says = self.stored.as_ref().is_ok_and(|(_, wanted)| wanted["spec"] == found["spec"]);
+        says || (!self.uid.is_empty() && found["metadata"]["uid"] == *self.uid)
+    }
+
+    /// What etcd is to have in its place, with its mark.
+    pub fn written(&self, name: &StoredName, spec: Value) -> Value {
+        let mut object = name.object(spec);
+        if !self.uid.is_empty() {
+            object["metadata"]["uid"] = (*self.uid).into();
+        }
+        object
     }
 
     /// Its finalizers with ours or without.

@@ -57,9 +57,9 @@ impl Settling<'_> {
                 NetworkStep::Stay(condition) => return Ok(Some((now, condition))),
                 NetworkStep::Hold => drop(writes::hold(self.api, &now, true).await.map_err(api)?),
                 NetworkStep::Put(change) => {
-                    let is_there = change.put.keys().any(|name| there.contains_key(name));
                     if let Err(faults) = self.change(&read, change, &now).await? {
-                        return Ok(Some((now, refused(&faults, is_there))));
+                        let condition = refused(&faults, &now, &there);
+                        return Ok(Some((now, condition)));
                     }
                 }
                 NetworkStep::Remove(change) => match self.change(&read, change, &now).await? {

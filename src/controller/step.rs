@@ -36,7 +36,8 @@ pub fn step(object: &SeenObject, there: &BTreeMap<StoredName, Value>) -> Network
     };
     let found = there.get(name);
     if object.is_deleting {
-        let remove = found.map(|_| name.clone()).into_iter().collect();
+        let own = found.filter(|found| object.owns(found));
+        let remove = own.map(|_| name.clone()).into_iter().collect();
         return match object.is_held() {
             true => NetworkStep::Remove(Change { remove, ..Change::default() }),
             false => NetworkStep::Leave,
@@ -52,13 +53,25 @@ pub fn step(object: &SeenObject, there: &BTreeMap<StoredName, Value>) -> Network
             "etcd has it as it is here",
         ));
     }
-    let object = name.object(wanted["spec"].clone());
+    let object = object.written(name, wanted["spec"].clone());
     NetworkStep::Put(Change { put: [(name.clone(), object)].into(), ..Change::default() })
 }
 
-/// A change that cannot be, because of `faults`; etcd has one of its name or not.
-pub fn refused(faults: &[String], is_there: bool) -> StatusCondition {
-    let kept = if is_there { "; what was accepted before stays in force" } else { "" };
+/// A change of `object` that cannot be, because of `faults`, where etcd has `there`.
+pub fn refused(
+    faults: &[String],
+    object: &SeenObject,
+    there: &BTreeMap<StoredName, Value>,
+) -> StatusCondition {
+    let found = object.stored.as_ref().ok().and_then(|(name, _)| there.get(name));
+    let kept = match found.map(|found| object.owns(found)) {
+        Some(true) => "; what was accepted before stays in force",
+        Some(false) => {
+            "; the network of this name in etcd, which is not of this object, stays in force, even if this object is \
+             deleted"
+        }
+        None => "",
+    };
     StatusCondition::accepted(false, REFUSED, &format!("{}{kept}", faults.join("; ")))
 }
 
@@ -69,8 +82,8 @@ mod tests {
     use crate::kube::Resource;
     use serde_json::json;
 
-    fn next(name: &str, held: bool, deleting: bool, there: &[(&str, Value)]) -> String {
-        let mut metadata = json!({"name": name});
+    fn next(name: &str, held: bool, deleting: bool, there: &[(&str, Value, &str)]) -> String {
+        let mut metadata = json!({"name": name, "uid": "u1"});
         if held {
             metadata["finalizers"] = json!([FINALIZER]);
         }
@@ -79,14 +92,19 @@ mod tests {
         }
         let object = json!({"metadata": metadata, "spec": {"subnets": ["10.1.0.0/16"]}});
         let object = SeenObject::read(Resource::Networks, &object);
-        let there = there.iter().map(|(name, spec)| {
+        let there = there.iter().map(|(name, spec, uid)| {
             let kind = crate::sources::Kind::find("Network").unwrap();
             let name = StoredName::parse(kind, name).unwrap();
-            (name.clone(), name.object(spec.clone()))
+            let mut object = name.object(spec.clone());
+            object["metadata"]["uid"] = json!(uid);
+            (name, object)
         });
         match step(&object, &there.collect()) {
             NetworkStep::Hold => "hold".to_owned(),
-            NetworkStep::Put(change) => format!("put {}", change.put.keys().next().unwrap()),
+            NetworkStep::Put(change) => {
+                let (name, object) = change.put.into_iter().next().unwrap();
+                format!("put {name} {}", object["metadata"]["uid"])
+            }
             NetworkStep::Remove(change) => format!("remove {:?}", change.remove.len()),
             NetworkStep::Stay(condition) => condition.reason.to_owned(),
             NetworkStep::Leave => "leave".to_owned(),
@@ -95,16 +113,19 @@ mod tests {
 
     #[test]
     fn each_state_has_one_next_step() {
-        let same = || ("blue/front", json!({"subnets": ["10.1.0.0/16"]}));
-        let other = || ("blue/front", json!({"subnets": ["10.2.0.0/16"]}));
+        let same = || ("blue/front", json!({"subnets": ["10.1.0.0/16"]}), "");
+        let other = || ("blue/front", json!({"subnets": ["10.2.0.0/16"]}), "u1");
+        let foreign = |uid| ("blue/front", json!({"subnets": ["10.2.0.0/16"]}), uid);
         for (held, deleting, there, wanted) in [
             (false, false, vec![], "hold"),
             (false, false, vec![same()], "hold"),
-            (true, false, vec![], "put Network blue/front"),
-            (true, false, vec![other()], "put Network blue/front"),
+            (true, false, vec![], r#"put Network blue/front "u1""#),
+            (true, false, vec![other()], r#"put Network blue/front "u1""#),
             (true, false, vec![same()], IN_FORCE),
             (true, true, vec![same()], "remove 1"),
             (true, true, vec![other()], "remove 1"),
+            (true, true, vec![foreign("")], "remove 0"),
+            (true, true, vec![foreign("u2")], "remove 0"),
             (true, true, vec![], "remove 0"),
             (false, true, vec![same()], "leave"),
         ] {

@@ -140,7 +140,9 @@ impl Change {
         let put = self.put.iter().map(|(name, object)| {
             let effect = match before.get(name) {
                 None => Effect::Added,
-                Some(found) if found == object => Effect::Unchanged,
+                Some(found) if found == object || bare(found.clone()) == *object => {
+                    Effect::Unchanged
+                }
                 Some(_) => Effect::Replaced,
             };
             (name.clone(), effect)
@@ -355,6 +357,15 @@ mod tests {
         let roots = Roots { hosts: "/x".into(), counter: "/c".into(), humanz: "/h".into() };
         let key = format!("{RANGE}{}", StoredName::of(&objects[0]).unwrap().path());
         assert_eq!(roots.network(&name.to_string()), key);
+    }
+
+    #[test]
+    fn what_the_controller_wrote_for_a_custom_resource_is_the_same_object() {
+        let mut network = own("Network", "front", &json!({"subnets": ["10.1.0.0/16"]}));
+        let change = Change::put(vec![network.clone()]).unwrap();
+        network["metadata"]["uid"] = json!("u1");
+        let planned = change.plan(&stored(&[network]), RANGE, 7, &[]).unwrap();
+        assert_eq!(planned.effects[0].1, Effect::Unchanged);
     }
 
     #[test]

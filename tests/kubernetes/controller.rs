@@ -203,6 +203,20 @@ fn what_cannot_be_changes_nothing_in_etcd_and_says_why() {
     let words = "; what was accepted before stays in force";
     assert!(refused["message"].as_str().unwrap().ends_with(words), "{refused}");
     assert_eq!(stored(&scene, "red/a"), json!({"subnets": ["10.55.0.0/16"]}));
+    // A mistake with the name of one that was made by hand leaves that in etcd, whatever becomes of the controller.
+    let controller = {
+        api.put(network("hand", "10.43.1.0/24"));
+        let refused = accepted(api, "Network", "hand", false, "of network default/other;");
+        let words =
+            "; the network of this name in etcd, which is not of this object, stays in force";
+        assert!(refused["message"].as_str().unwrap().contains(words), "{refused}");
+        controller.stop();
+        api.delete_of("Network", "hand");
+        assert!(api.get("Network", "hand").is_some(), "it is held");
+        start(host)
+    };
+    soon("it goes", || api.get("Network", "hand").is_none());
+    assert_eq!(stored(&scene, "default/hand"), json!({"subnets": ["10.40.0.0/16"]}));
     // A rule of a namespace refers to it.
     api.put(custom("NamespaceRule", "shop", json!({"tenant": "red", "network": "c"})));
     accepted(api, "NamespaceRule", "shop", true, "");
@@ -285,12 +299,20 @@ fn controllers_that_are_killed_held_up_or_two_do_no_harm() {
     api.put(network("blue.front", "10.32.0.0/16"));
     soon("etcd has it", || stored(&scene, "blue/front").is_object());
     first.wait_log(&["not everything could be written", "controller.yaml"]);
+    // Nor does its status say that it is in force; it is refused afterwards, and goes.
+    api.put(network("blue.lost", "10.90.0.0/16"));
+    soon("etcd has the other, too", || stored(&scene, "blue/lost").is_object());
+    api.put(network("blue.lost", "10.244.0.0/17"));
     first.kill();
     drop(first);
+    api.delete_of("Network", "blue.lost");
+    assert!(api.get("Network", "blue.lost").unwrap()["status"].is_null());
     assert!(api.get("Network", "blue.front").unwrap()["status"].is_null());
     api.enforce(role_of_controller());
     let two = [start(h1), start(h2)];
     accepted(api, "Network", "blue.front", true, "");
+    soon("the other is gone", || api.get("Network", "blue.lost").is_none());
+    assert!(stored(&scene, "blue/lost").is_null());
     for number in 0..8 {
         api.put(network(&format!("blue.n{number}"), &format!("10.{}.0.0/16", 40 + number)));
     }

@@ -206,6 +206,9 @@ impl State {
         if path.contains("humanz.io") {
             let before = self.get(path, &key_of(&object)).unwrap_or_default();
             as_server(&mut object, &before);
+            let uid = json!(format!("uid {}", self.version));
+            let known = before["metadata"].get("uid").cloned();
+            object["metadata"]["uid"] = known.unwrap_or(uid);
         }
         self.store(path, object);
     }
