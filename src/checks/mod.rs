@@ -10,3 +10,4 @@ pub mod probe;
 pub mod redact;
 pub mod routing;
 pub mod service_manager;
+pub mod shell;

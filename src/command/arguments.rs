@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use argh::{CommandInfoWithArgs, FlagInfoKind};
 
+use crate::checks::shell::word;
 use crate::net::nearest::nearest;
 use crate::settings::flags::VARIABLES;
 
@@ -120,7 +121,8 @@ pub fn flag(variable: &str) -> String {
 
 /// The subcommand with `options` by variable, which say where things are.
 pub fn typed(subcommand: &str, options: &BTreeMap<&'static str, String>) -> String {
-    let options = options.iter().map(|(variable, text)| format!(" {} {text}", flag(variable)));
+    let option = |(variable, text): (&&str, &String)| format!(" {} {}", flag(variable), word(text));
+    let options = options.iter().map(option);
     format!("humanz-agent {subcommand}{}", options.collect::<String>())
 }
 
@@ -178,6 +180,14 @@ mod tests {
         ] {
             assert_eq!(normalised(typed), read, "{typed}");
         }
+    }
+
+    #[test]
+    fn what_is_printed_to_be_typed_is_read_as_it_is_meant() {
+        let subnets = "10.4.0.0/24, fd04::/64".to_owned();
+        let options = BTreeMap::from([("MTU", "1400".to_owned()), ("SUBNET", subnets)]);
+        let line = typed("init", &options);
+        assert_eq!(line, "humanz-agent init --mtu 1400 --subnet '10.4.0.0/24, fd04::/64'");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::agent::encryption_key;
+use crate::checks::shell::word;
 use crate::command::call::{Call, Outcome};
 use crate::inspect::agent_socket;
 use crate::settings::exit::{self, Exit};
@@ -58,7 +59,7 @@ pub fn run(call: &mut Call<'_>, options: &EncryptionCommand) -> Result<Outcome, 
     let text = format!(
         "asked: the agent begins {when}, and humanz-agent status says how far it is; to take it back \
          before: rm {}",
-        path.display()
+        word(path.display())
     );
     call.answer(*json, true, json!({ "asked": true, "agent_answers": answers }), &text)
 }

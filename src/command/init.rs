@@ -13,6 +13,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::plugin::DRIVER;
 use crate::agent::{cni_conf, lock, reconcile};
 use crate::checks::host_checks;
+use crate::checks::shell::word;
 use crate::command::arguments::typed;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::Tone;
@@ -176,7 +177,7 @@ fn unseen(settings: &Settings, options: &BTreeMap<&'static str, String>) -> Vec<
             format!("containerd's pods get the network of {}, which sorts first", path.display());
         let subject = Object::Configuration(path.clone());
         let problem = Problem::new(ProblemKind::CniConfigurationOrder, subject, what);
-        problem.with_fix(format!("mv {} /root", path.display()))
+        problem.with_fix(format!("mv {} /root", word(path.display())))
     }));
     problems
 }

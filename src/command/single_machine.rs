@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::agent::cni_conf;
 use crate::agent::dry_run::DryRun;
+use crate::checks::shell::word;
 use crate::command::arguments::typed;
 use crate::inspect::Host;
 use crate::net::{Object, Problem, ProblemKind};
@@ -41,7 +42,7 @@ fn of_plugin(settings: &Settings) -> Result<Vec<Line>, Problem> {
     let problem = |why: String| {
         let subject = Object::Configuration(path.clone());
         let what = format!("no pod starts with the CNI configuration {}: {why}", path.display());
-        let fix = format!("rm {} && {}", path.display(), again(settings));
+        let fix = format!("rm {} && {}", word(path.display()), again(settings));
         Problem::new(ProblemKind::CniConfiguration, subject, what).with_fix(fix)
     };
     let text = fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;

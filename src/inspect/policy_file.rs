@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use crate::checks::shell::word;
 use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::read::documents;
@@ -22,7 +23,8 @@ pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
             let subject = Object::File("policies", path.to_owned());
             let what = format!("{}: {why}; the last valid policies hold", path.display());
             let problem = Problem::new(ProblemKind::Policy, subject, what);
-            let fix = format!("humanz-agent policy ls -f {} lists what is wrong", path.display());
+            let file = word(path.display());
+            let fix = format!("humanz-agent policy ls -f {file} lists what is wrong");
             return update(None, vec![problem.with_fix(fix)]);
         }
     };

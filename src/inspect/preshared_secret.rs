@@ -8,6 +8,7 @@ use std::path::Path;
 use nix::libc;
 use nix::unistd::geteuid;
 
+use crate::checks::shell::word;
 use crate::net::{PresharedSecret, Problem};
 use crate::settings::invalid;
 
@@ -35,7 +36,8 @@ pub fn read(path: &Path) -> Result<PresharedSecret, Problem> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = file.map_err(failed)?;
     is_private(&file).map_err(|why| {
-        fault(&why, format!("chown root {shown} && chmod 0600 {shown}; who could read it may have it: make another one"))
+        let file = word(&shown);
+        fault(&why, format!("chown root {file} && chmod 0600 {file}; who could read it may have it: make another one"))
     })?;
     let mut text = String::new();
     file.take(LIMIT_BYTES).read_to_string(&mut text).map_err(failed)?;

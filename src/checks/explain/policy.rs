@@ -1,6 +1,7 @@
 //! Pure. What policies say of the path at its two ends.
 
 use crate::checks::explain::hop::{AGENT, HERE, Hop};
+use crate::checks::shell::word;
 use crate::net::Problem;
 
 /// What is known of policies on the path.
@@ -87,9 +88,9 @@ fn hop(policies: &PathPolicies, name: &'static str, end: &PolicyEnd, place: &str
                     Hop::odd(name, place, seen, fix)
                 }
                 (false, Some(_)) => {
-                    let policy = decision.policy.as_deref().unwrap_or_default();
+                    let policy = word(decision.policy.as_deref().unwrap_or_default());
                     let fix = format!(
-                        "humanz-agent policy show '{policy}' has what it allows; a rule must allow this"
+                        "humanz-agent policy show {policy} has what it allows; a rule must allow this"
                     );
                     Hop::lost(name, place, seen, fix)
                 }

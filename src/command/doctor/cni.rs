@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::checks::shell::word;
 use crate::command::doctor::context::DoctorContext;
 use crate::command::single_machine;
 use crate::net::{Object, Problem, ProblemKind};
@@ -92,7 +93,7 @@ fn plugins(folder: &Path) -> Vec<Problem> {
     });
     let problem = |path: std::path::PathBuf| {
         let what = format!("{} is a link to a file that is not there", path.display());
-        let fix = format!("rm {} (or install what it leads to)", path.display());
+        let fix = format!("rm {} (or install what it leads to)", word(path.display()));
         Problem::new(ProblemKind::StaleLink, Object::PluginLink(path), what).with_fix(fix)
     };
     dangling.map(problem).collect()

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use crate::checks::shell::word;
 use crate::command::doctor::context::DoctorContext;
 use crate::etcd::{self, EtcdSettings};
 use crate::inspect::cluster::ClusterView;
@@ -89,7 +90,7 @@ fn open(variable: &'static str, path: &Path) -> Option<Problem> {
         let path = path.display();
         let subject = Object::Setting(variable, path.to_string());
         let what = format!("everybody may read {path}");
-        let fix = format!("chmod 0600 {path}");
+        let fix = format!("chmod 0600 {}", word(&path));
         Problem::new(ProblemKind::SecretReadable, subject, what).with_fix(fix)
     })
 }
