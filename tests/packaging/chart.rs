@@ -83,3 +83,18 @@ fn closed(path: &str, schema: &Value) {
     assert_eq!(schema["additionalProperties"], false, "{path}");
     fields.iter().for_each(|(name, inner)| closed(&format!("{path}.{name}"), inner));
 }
+
+/// Without a terminal nothing ends the program in the pod when kubectl ends.
+#[test]
+fn a_page_that_is_served_in_a_pod_ends_with_its_kubectl() {
+    for document in ["packaging/templates/NOTES.txt", "packaging/operations.md"] {
+        let text = read(document).replace('\n', " ");
+        let found = text.match_indices(" -- humanz-agent ui").map(|(end, _)| &text[..end]);
+        let calls: Vec<&str> =
+            found.map(|before| before.rsplit(" exec ").next().unwrap()).collect();
+        assert!(
+            !calls.is_empty() && calls.iter().all(|it| it.starts_with("-it ")),
+            "{document}: {calls:?}"
+        );
+    }
+}
