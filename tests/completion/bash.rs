@@ -50,9 +50,12 @@ _humanz-agent() {
     _humanz_agent_level ''
     for ((at = 1; at < COMP_CWORD; at++)); do
         word=${COMP_WORDS[at]}
-        if [[ $word == : || $glued ]]; then
-            # bash parts words there.
-            if [[ $word == : ]]; then glued=yes; else glued=; fi
+        if [[ $word == :* || $word == =:* ]]; then
+            # bash parts words there, and takes what stands there together for a word.
+            glued=yes
+            if [[ $valued ]]; then valued=; elif ((${#typed[@]} == 0)); then typed+=("$word"); fi
+        elif [[ $glued ]]; then
+            glued=
         elif [[ $valued ]]; then
             if [[ $word != = ]]; then valued=; fi
         elif [[ $word == -* ]]; then
@@ -64,7 +67,7 @@ _humanz-agent() {
             typed+=("$word")
         fi
     done
-    if [[ $glued || $current == : ]]; then
+    if [[ $glued || $current == :* || $current == =:* ]]; then
         return 0
     elif [[ $valued ]]; then
         if [[ $current == = ]]; then current=; fi
