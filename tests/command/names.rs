@@ -46,7 +46,6 @@ fn names_of_pods_hosts_and_objects_are_completed() {
     ] {
         run(h1, line, SETTINGS).ok();
     }
-    cluster.etcd.put("/humanz/v1-policies/Group/blue/$(touch x)", "{}");
     cluster.etcd.put("/humanz/v1-policies/Group/blue/not-understood", "{");
     let (web, db) = (Pod::add(h1, "web"), Pod::add(h1, "db"));
     // Who may write the store is root, or was: a former plugin, a restored copy.
@@ -59,6 +58,11 @@ fn names_of_pods_hosts_and_objects_are_completed() {
     ))
     .ok();
     assert!(run(h1, "pods", SETTINGS).stdout.contains("$(touch"));
+    h1.shell("mkdir '/run/humanz/ipam/$(touch ran)' /run/humanz/ipam/-rf").ok();
+    assert_eq!(
+        (names(h1, "pods"), names(h1, "stores")),
+        (vec!["default/web".to_owned()], vec!["humanz".to_owned()])
+    );
     for (typed, wanted) in [
         ("ipam show ''", "default/web"),
         ("explain default/web d", "default/web"),
