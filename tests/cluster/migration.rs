@@ -168,14 +168,16 @@ fn starts(step: &Step, host: &Node, agents: &mut Vec<Agent>) -> bool {
 
 /// What `explain` says to `ends` on a host with pods of an earlier plugin: nothing is lost, and nothing is made up.
 fn explains_taken_over(host: &Node, ends: &str) -> String {
-    let explained = Agent::run(host, &format!("explain {ends}"), &[]);
-    let text = &explained.stdout;
+    // It may not have heard of the other host yet.
+    let text = eventually(&format!("explain {ends}: nothing is lost"), SOON, || {
+        let explained = Agent::run(host, &format!("explain {ends}"), &[]);
+        if explained.succeeded() { Ok(explained.stdout) } else { Err(explained.to_string()) }
+    });
     println!("{text}");
-    assert!(explained.succeeded(), "{explained}");
     assert!(!text.contains("gone or incomplete") && !text.contains("was deleted"), "{text}");
     assert!(text.contains("its network namespace is not known"), "{text}");
     assert!(text.contains("nothing is wrong as far as this host can see"), "{text}");
-    explained.stdout
+    text
 }
 
 /// The runtime ends a pod of before, by the plugin that is there now: the interface, which is not
