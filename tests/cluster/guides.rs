@@ -56,6 +56,8 @@ fn the_guide_of_operation_does_what_it_shows() {
     guide.leave_to("tests/kubernetes/chart.rs", &["With Helm"]);
     let elsewhere = ["Scrapes from another machine", "The Prometheus of that machine"];
     guide.leave_to("tests/agent/scraped.rs", &elsewhere);
+    guide.leave_to("tests/packages/life.rs", &["Upgrade with apt"]);
+    guide.leave_to("tests/packages/rpm.rs", &["Upgrade with rpm", "Upgrade with dnf"]);
     guide.finish();
 }
 

@@ -1,6 +1,7 @@
 //! The packages under test.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Where the project lies.
 pub fn root() -> &'static Path {
@@ -25,4 +26,16 @@ pub fn package_in(folder: &Path, ending: &str) -> PathBuf {
         panic!("{}: {} files end in .{ending}: run make packages", folder.display(), found.len());
     };
     package.clone()
+}
+
+/// A copy of what packages and the image are made of, without the executable; `dist/` is empty.
+pub fn source() -> tempfile::TempDir {
+    let source = tempfile::tempdir().unwrap();
+    for name in ["Makefile", "Cargo.toml", "LICENSE", "packaging"] {
+        let copied =
+            Command::new("cp").arg("-a").arg(root().join(name)).arg(source.path()).status();
+        assert!(copied.unwrap().success());
+    }
+    std::fs::create_dir(source.path().join("dist")).unwrap();
+    source
 }

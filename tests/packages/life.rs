@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::built::{package, package_in, root};
+use crate::built::{package, package_in, root, source};
 use crate::machine::{Machine, STANDALONE};
 use crate::support::cni::{Attachment, Network};
+use crate::support::guide::Guide;
 use crate::support::pod::make_netns;
 use crate::support::{Pinger, Place, Pod};
 use crate::unit::{configure, install, serving};
@@ -15,15 +16,9 @@ use crate::unit::{configure, install, serving};
 const TRY_AGAIN: u64 = 11;
 
 /// Packages of version 0.2.0: of the same executable, but longer and younger.
-fn next_version() -> (tempfile::TempDir, PathBuf) {
-    let source = tempfile::tempdir().unwrap();
-    for name in ["Makefile", "Cargo.toml", "LICENSE", "packaging"] {
-        let copied =
-            Command::new("cp").arg("-a").arg(root().join(name)).arg(source.path()).status();
-        assert!(copied.unwrap().success());
-    }
+pub fn next_version() -> (tempfile::TempDir, PathBuf) {
+    let source = source();
     let dist = source.path().join("dist");
-    std::fs::create_dir(&dist).unwrap();
     let mut executable = std::fs::read(root().join("dist/humanz-agent")).unwrap();
     executable.extend(b"0.2.0");
     std::fs::write(dist.join("humanz-agent"), executable).unwrap();
@@ -65,19 +60,17 @@ fn an_installation_starts_nothing_and_keeps_what_the_operator_wrote() {
 fn an_upgrade_and_a_downgrade_disturb_no_pod_and_fail_no_add() {
     let (_source, dist) = next_version();
     let machine = serving("upgrade");
+    for (version, package) in [("0.2.0", package_in(&dist, "deb")), ("0.1.0", package("deb"))] {
+        let shown = machine.shown(&package);
+        machine.ok(&format!("mv {shown} /root/humanz_{version}_amd64.deb"));
+    }
     let (a, b) = (Pod::add(&machine.host, "a"), Pod::add(&machine.host, "b"));
     let pings = [Pinger::start(&a, b.v4()), Pinger::start(&b, a.v6())];
     let busy = AtomicBool::new(true);
     let added = std::thread::scope(|scope| {
         let churn = scope.spawn(|| churn(&machine, &busy));
         let over = Over(&busy);
-        for (wanted, package) in [("0.2.0", package_in(&dist, "deb")), ("0.1.0", package("deb"))] {
-            let before = machine.shows("MainPID");
-            install(&machine, &package);
-            machine.serves(&before);
-            assert_eq!(version(&machine), wanted);
-            assert!(plugin_is_current(&machine), "{wanted}");
-        }
+        follow_upgrade(&machine, "Upgrade with apt", version);
         drop(over);
         churn.join().unwrap()
     });
@@ -86,6 +79,26 @@ fn an_upgrade_and_a_downgrade_disturb_no_pod_and_fail_no_add() {
     a.check().unwrap();
     a.delete();
     b.delete();
+}
+
+/// What the guide says of upgrades and downgrades below `heading`; after each its version is installed, and another agent
+/// serves. `version` gives what is installed.
+pub fn follow_upgrade(machine: &Machine, heading: &str, version: impl Fn(&Machine) -> String) {
+    let mut guide = Guide::read("operations.md");
+    let mut wanted = ["0.2.0", "0.1.0"].into_iter();
+    let mut before = machine.shows("MainPID");
+    guide.follow(heading, &machine.host, |step| {
+        if ["install", "downgrade", "rpm -U"].iter().any(|word| step.command.contains(word)) {
+            before = machine.shows("MainPID");
+        } else {
+            machine.serves(&before);
+            let wanted = wanted.next().expect("two versions are installed");
+            assert_eq!(version(machine), wanted);
+            assert!(plugin_is_current(machine), "{wanted}");
+        }
+        false
+    });
+    assert_eq!(wanted.next(), None, "{heading}: it has an upgrade and a downgrade");
 }
 
 /// Stops the background process, also when a test fails.

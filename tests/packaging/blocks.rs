@@ -44,6 +44,7 @@ const RUN_BY: [(&str, &[(&str, &str)]); 9] = [
             ),
         ],
     ),
+            ("tests/packages/life.rs", "an_upgrade_and_a_downgrade_disturb_no_pod_and_fail_no_add"),
     (
         "packaging/policy.md",
         &[("tests/policy_agent/guide.rs", "the_guide_of_policies_does_what_it_shows")],

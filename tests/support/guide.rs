@@ -20,8 +20,9 @@ const ELLIPSIS: &str = "…";
 const CODE: &str = "; echo $?";
 
 /// Words of commands that change something: what fails the first time has failed.
-const CHANGES: [&str; 20] = [
+const CHANGES: [&str; 22] = [
     "--apply",
+    "-U",
     "-i",
     "-w",
     ">",
@@ -30,6 +31,7 @@ const CHANGES: [&str; 20] = [
     "apply",
     "create",
     "delete",
+    "downgrade",
     "enable",
     "grant-permission",
     "grant-role",
