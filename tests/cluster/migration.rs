@@ -70,6 +70,32 @@ fn old_pod(host: &Node, network: &Network, name: &str) -> Pod {
     Pod::connect(host, network, Attachment::new(name)).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// Sections of the guide that the test of flannel follows, and those of the test of a bridge.
+const FLANNEL: [&str; 5] = [
+    "Configure the hosts of flannel",
+    "Keep the subnets of flannel",
+    "Look before the switch",
+    "Switch from flannel",
+    "After flannel",
+];
+const BRIDGE: [&str; 3] =
+    ["From bridge and host-local", "Without the agent", "Back to the former network"];
+
+/// No section of the guide is left, but those of `others` here and of the networks that pods cannot be taken over from.
+fn finish(mut guide: Guide, others: &[&str]) {
+    guide.leave_to("tests/cluster/migration.rs", others);
+    let moved = [
+        "Stop kindnet",
+        "Remove what kindnet left",
+        "Start humanz in place of kindnet",
+        "Stop Calico",
+        "Remove what Calico left",
+        "Start humanz in place of Calico",
+    ];
+    guide.leave_to("tests/cluster/moved.rs", &moved);
+    guide.finish();
+}
+
 const KEPT: &[(&str, &str)] = &[("BRIDGE_NAME", "cni0"), ("CNI_NAME", "cbr0")];
 
 #[test]
@@ -144,6 +170,7 @@ fn hosts_of_flannel_keep_their_subnets_and_pods() {
         .ok();
     }
     guide.follow("After flannel", both[0], |_| false);
+    finish(guide, &BRIDGE);
     for (pod, (host, _)) in old.iter().zip(&hosts) {
         goes(host, pod);
     }
@@ -245,6 +272,7 @@ fn a_bridge_with_host_local_is_taken_over_with_its_pods() {
         stops
     });
     without_agent(host, &mut guide);
+    finish(guide, &FLANNEL);
 }
 
 /// The guide's configuration for a host that has no agent.

@@ -6,15 +6,15 @@ use crate::support::{Agent, Cluster, Node, Place, Pod, ping};
 
 /// Both nodes, each with what the other network made for its only pod and for the other node.
 struct FormerNetwork {
-    name: &'static str,
     /// A script; `$own`, `$other`: number of the subnet, `$node`: address of the other node.
     made: &'static str,
     conf: &'static str,
+    /// The sections of the guide: the end of the former network, what it left, the start of humanz.
+    sections: [&'static str; 3],
 }
 
 /// Source: kindnet's cmd/kindnetd: cniTemplate, routes.go, masq.go.
 const KINDNET: FormerNetwork = FormerNetwork {
-    name: "kindnet",
     made: "
         ip route add 10.244.$own.2 dev old0 scope host
         ip route add 10.244.$other.0/24 via $node
@@ -24,11 +24,11 @@ const KINDNET: FormerNetwork = FormerNetwork {
         iptables -t nat -A POSTROUTING -m addrtype ! --dst-type LOCAL -j KIND-MASQ-AGENT
         echo '{}' >/etc/cni/net.d/10-kindnet.conflist",
     conf: "10-kindnet.conflist",
+    sections: ["Stop kindnet", "Remove what kindnet left", "Start humanz in place of kindnet"],
 };
 
 /// Source: Calico's reference: VXLAN of an IP pool, felix's dataplane/linux (routes of protocol 80, chains cali-…).
 const CALICO: FormerNetwork = FormerNetwork {
-    name: "Calico",
     made: "
         ip link add vxlan.calico type vxlan id 4096 dev eth0 dstport 4789 nolearning
         ip address add 10.244.$own.64/32 dev vxlan.calico
@@ -44,6 +44,7 @@ const CALICO: FormerNetwork = FormerNetwork {
         echo '{}' >/etc/cni/net.d/10-calico.conflist
         echo '{}' >/etc/cni/net.d/calico-kubeconfig",
     conf: "10-calico.conflist",
+    sections: ["Stop Calico", "Remove what Calico left", "Start humanz in place of Calico"],
 };
 
 #[test]
@@ -61,14 +62,14 @@ fn moves(former: &FormerNetwork) {
     let [h1, h2] = &cluster.hosts[..] else { panic!("two hosts") };
     former.on(h1, 1, 2, h2);
     former.on(h2, 2, 1, h1);
-    let name = former.name;
+    let [stop, remove, start] = former.sections;
     let mut guide = Guide::read("migration.md");
     let kubectl = |step: &Step| step.command.starts_with("kubectl ");
-    guide.follow(&format!("Stop {name}"), h1, kubectl);
-    guide.follow_on(&format!("Remove what {name} left"), &[h1, h2], |_, _| false);
+    guide.follow(stop, h1, kubectl);
+    guide.follow_on(remove, &[h1, h2], |_, _| false);
     assert!(h1.list("/etc/cni/net.d").is_empty(), "{:?}", h1.list("/etc/cni/net.d"));
     let mut agents = Vec::new();
-    guide.follow(&format!("Start humanz in place of {name}"), h1, |step| {
+    guide.follow(start, h1, |step| {
         match step.command.as_str() {
             "kubectl delete pods --all --all-namespaces" => {
                 for host in [h1, h2] {
