@@ -10,5 +10,6 @@ mod image;
 mod life;
 mod lint;
 mod machine;
+mod reproducible;
 mod rpm;
 mod unit;

@@ -1,0 +1,90 @@
+//! The same executable gives the same packages and the same image; and no path of the machine that built it is in it.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::built::{package_in, root, source};
+
+/// Two machines: where they differ, as variables and as a command of the shell.
+const MACHINES: [(&str, &str, &str); 2] =
+    [("UTC", "C", "umask 022"), ("Pacific/Kiritimati", "C.UTF-8", "umask 077")];
+
+/// What `script` leaves in `dist/` with each ending, made on both machines from the executable that ships.
+fn made(script: &str, endings: &[&str]) -> [Vec<(String, Vec<u8>)>; 2] {
+    MACHINES.map(|(zone, locale, mask)| {
+        let source = source();
+        let lines = format!(
+            "{mask}; mkdir -p home; cp -p {}/dist/humanz-agent dist/; {script}",
+            root().display()
+        );
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-ec", &lines]).current_dir(source.path());
+        shell.env("TZ", zone).env("LC_ALL", locale).env("HOME", source.path().join("home"));
+        let ended = shell.output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        let files = endings.iter().map(|ending| {
+            let path = package_in(&source.path().join("dist"), ending);
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            (name, std::fs::read(path).unwrap())
+        });
+        files.collect()
+    })
+}
+
+fn are_same([one, other]: [Vec<(String, Vec<u8>)>; 2]) {
+    assert_eq!(one.len(), other.len());
+    for ((name, bytes), (other_name, other)) in one.iter().zip(&other) {
+        assert_eq!(name, other_name);
+        let differs = bytes.iter().zip(other).position(|(byte, other)| byte != other);
+        assert!(
+            bytes == other,
+            "{name}: {} and {} bytes, from {differs:?}",
+            bytes.len(),
+            other.len()
+        );
+    }
+}
+
+#[test]
+fn packages_of_one_executable_are_the_same_bytes_on_every_machine() {
+    are_same(made("packaging/package", &["deb", "rpm"]));
+}
+
+#[test]
+fn images_of_one_executable_are_the_same_bytes_on_every_machine() {
+    if std::env::var("SKIP_RUNTIMES").is_ok_and(|value| value == "1") {
+        return println!("left out: SKIP_RUNTIMES=1");
+    }
+    are_same(made("packaging/image", &["tar"]));
+}
+
+#[test]
+fn the_executable_has_no_path_of_the_machine_that_built_it() {
+    let own = paths_in(&root().join("dist/humanz-agent"));
+    assert!(own.is_empty(), "{own:?}");
+    // Which are found where they are.
+    let of_cargo = paths_in(Path::new(env!("CARGO_BIN_EXE_humanz-agent")));
+    assert!(!of_cargo.is_empty(), "a build without packaging/build has none, either");
+}
+
+/// Folders of this machine, and of usual ones, that are in an executable.
+fn paths_in(executable: &Path) -> Vec<String> {
+    let bytes =
+        std::fs::read(executable).unwrap_or_else(|e| panic!("{}: {e}", executable.display()));
+    let home = std::env::var("HOME").unwrap_or_default();
+    let cargo = std::env::var("CARGO_HOME").unwrap_or_else(|_| format!("{home}/.cargo"));
+    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().unwrap().stdout;
+    let sysroot = String::from_utf8(sysroot).unwrap();
+    let paths = [
+        format!("{}/src/", root().display()),
+        format!("{}/target/", root().display()),
+        format!("{cargo}/registry/"),
+        format!("{}/lib/", sysroot.trim()),
+        "/.cargo/".to_owned(),
+        "/.rustup/".to_owned(),
+        "/home/".to_owned(),
+        "/work/".to_owned(),
+    ];
+    let is_in = |path: &String| bytes.windows(path.len()).any(|found| found == path.as_bytes());
+    paths.into_iter().filter(is_in).collect()
+}
