@@ -7,6 +7,8 @@ mod blocks;
 mod chart;
 #[path = "packaging/crds.rs"]
 mod crds;
+#[path = "packaging/manifests.rs"]
+mod manifests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

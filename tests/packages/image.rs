@@ -1,6 +1,6 @@
 //! The image, run as the manifest says, by podman.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::built::{package, root};
 use crate::support::cluster::Alone;
@@ -74,7 +74,13 @@ fn a_container_serves_its_host_and_can_be_removed() {
         host.run(&format!("podman --storage-driver vfs exec agent humanz-agent {words}"))
     };
     inside("ready --wait 20").ok();
-    inside("ready --alive").ok();
+    for probe in probes() {
+        host.run(&format!("podman --storage-driver vfs exec agent {probe}")).ok();
+    }
+    let format = "{{index .Labels \"org.opencontainers.image.version\"}} {{index .Labels \"org.opencontainers.image.title\"}}";
+    let mut inspect = command("podman --storage-driver vfs image inspect --format");
+    let labels = host.run_command(inspect.args([format, &image()]), "").ok();
+    assert_eq!(labels.trim(), concat!(env!("CARGO_PKG_VERSION"), " humanz"));
     let (pod, other) = (Pod::add(host, "a"), Pod::add(host, "b"));
     // The names of pods, their namespaces and the plugin's log are the host's.
     let explained = inside("explain default/a default/b").ok();
@@ -87,6 +93,19 @@ fn a_container_serves_its_host_and_can_be_removed() {
     pod.run("ping -n -c 1 -W 3 10.244.1.1").ok();
     pod.check().unwrap();
     pod.delete();
+}
+
+/// The commands by which the kubelet asks a container of either manifest.
+fn probes() -> BTreeSet<String> {
+    let mut probes = BTreeSet::new();
+    for manifest in ["daemonset.yaml", "daemonset-kubernetes.yaml"] {
+        let text = std::fs::read_to_string(root().join("packaging").join(manifest)).unwrap();
+        let before = probes.len();
+        let lines = text.lines().filter_map(|line| line.trim().strip_prefix("exec: {command: ["));
+        probes.extend(lines.map(|words| words.trim_end_matches("]}").replace(',', "")));
+        assert!(probes.len() >= before.max(2), "{manifest}: {probes:?}");
+    }
+    probes
 }
 
 /// As the manifest names it.
