@@ -1,9 +1,9 @@
 //! Subcommands beside an agent whose settings are in no file.
 
-use crate::support::Agent;
 use crate::support::cluster::Alone;
+use crate::support::disk::EXECUTABLE;
 use crate::support::node::{Place, command};
-use crate::support::soon;
+use crate::support::{Agent, Node, soon};
 use crate::{object, refused, run};
 
 const FILE: &str = "/etc/humanz/agent.env";
@@ -11,7 +11,7 @@ const FILE: &str = "/etc/humanz/agent.env";
 /// Nothing in the environment: a shell of an operator.
 const SHELL: [(&str, &str); 1] = [("ETCD_HOST", "")];
 
-const ASKING: [&str; 8] = [
+const ASKING: [&str; 9] = [
     "status",
     "doctor",
     "ready",
@@ -20,7 +20,21 @@ const ASKING: [&str; 8] = [
     "explain 10.244.2.1 10.244.2.1 --quiet",
     "nodes ls",
     "config --running",
+    "pods",
 ];
+
+/// `watch` follows the agent, and not the kernel alone.
+fn watch_follows(host: &Node, damage: &str) {
+    let mut watch = command(&format!("{EXECUTABLE} watch"));
+    watch.envs(SHELL);
+    let watch = host.spawn(&mut watch);
+    soon(&format!("{damage}: watch shows what the agent does"), || {
+        host.run("nft delete table inet humanz");
+        assert!(watch.ended().is_none(), "{damage}: {}", watch.log());
+        watch.log().contains("added nft table inet humanz")
+    });
+    assert!(!watch.log().contains("wrong:"), "{damage}: {}", watch.log());
+}
 
 #[test]
 fn what_the_agent_was_started_with_is_known_to_all_subcommands() {
@@ -30,6 +44,7 @@ fn what_the_agent_was_started_with_is_known_to_all_subcommands() {
     let typed = "--standalone --subnet 10.244.2.0/24 --bridge-name br7 --mtu 1402";
     let agent = Agent::start_with(host, typed, &SHELL);
     agent.wait_ready();
+    let mut codes = Vec::new();
     for (damage, text) in [
         ("none", ""),
         ("another host's", "BRIDGE_NAME=br1\nETCD_HOST=192.0.2.99\n"),
@@ -37,10 +52,22 @@ fn what_the_agent_was_started_with_is_known_to_all_subcommands() {
         ("no syntax", "export MTU\n\"\n"),
     ] {
         host.write(FILE, text);
+        let mut found = Vec::new();
         for line in ASKING {
             let ended = run(host, line, &SHELL);
             assert!(!ended.stderr.contains("wrong:"), "{damage}: {line}: {ended}");
+            // A file with a fault is a problem, which these two show.
+            match line {
+                "status" | "doctor" => {
+                    assert!(matches!(ended.status.code(), Some(0 | 1)), "{ended}")
+                }
+                _ => found.push((line, ended.status.code())),
+            }
         }
+        // The same as beside a file without faults.
+        codes = if codes.is_empty() { found.clone() } else { codes };
+        assert_eq!(codes, found, "{damage}");
+        watch_follows(host, damage);
         let shown = run(host, "status", &SHELL);
         assert!(shown.stdout.contains("10.244.2.0/24"), "{damage}: {shown}");
         let running = object(&run(host, "config --running --json --changed", &SHELL));

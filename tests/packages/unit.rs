@@ -76,7 +76,11 @@ fn an_agent_that_hangs_is_replaced() {
         "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = \"/usr/other\"\n";
     machine.ok("mkdir -p /etc/containerd");
     machine.host.write("/etc/containerd/config.toml", containerd);
+    machine.ok("mkdir -p /var/lib/humanz && echo '{' >/var/lib/humanz/history.json");
     machine.ok("systemctl daemon-reload; systemctl start humanz-agent");
+    let warnings = machine.ok("journalctl -u humanz-agent -o cat -p warning..warning");
+    let known = "the history of this host begins anew";
+    assert!(warnings.contains(known) && !warnings.contains("<4>"), "{}", machine.journal());
     let errors = machine.ok("journalctl -u humanz-agent -o cat -p err..err");
     assert!(errors.contains("containerd looks for plugins in /usr/other"), "{}", machine.journal());
     let before = machine.shows("MainPID");
@@ -268,6 +272,8 @@ fn a_start_without_etcd_holds_up_neither_the_kubelet_nor_the_operator() {
     assert!(shown.contains("not ready: waiting for etcd"), "{shown}\n{}", machine.journal());
     let refused = machine.host.shell("humanz-agent ready");
     assert_eq!(refused.status.code(), Some(1), "{refused}");
+    // What waits is not to be killed by a probe.
+    machine.ok("humanz-agent ready --alive");
     assert!(machine.host.read("/etc/cni/net.d/05-humanz.conflist").is_none(), "no pod can start");
     // Both at one boot.
     machine.ok("systemctl stop kubelet humanz-agent");
