@@ -15,7 +15,7 @@ fn the_examples_of_the_manual_are_run() {
     let cluster = Cluster::new(2);
     let [h1, h2] = &cluster.hosts[..] else { panic!("two hosts") };
     let shown = examples("humanz-agent.8");
-    let [denied, typed] = &shown[..] else { panic!("{shown:?}") };
+    let [denied, typed, ..] = &shown[..] else { panic!("{shown:?}") };
     // What `watch --drops` prints; the guide of policies, which is run, shows the same.
     assert!(include_str!("../../packaging/policy.md").contains(denied.as_str()), "{denied}");
     let lines: Vec<&str> = typed.lines().collect();
@@ -42,6 +42,24 @@ fn the_examples_of_the_manual_are_run() {
     let machine = Alone::new();
     let _server = machine.host.spawn(&mut command(&here(alone)));
     machine.host.until_ok(&format!("{EXECUTABLE} ready"), SOON);
+}
+
+/// Those by groups are examples of the help, and show each subcommand that has some.
+#[test]
+fn the_manual_has_examples_of_every_subcommand() {
+    let info = Arguments::get_args_info();
+    let known = below("humanz-agent", &info);
+    let shown = examples("humanz-agent.8");
+    let shown: Vec<&str> = shown[2..].iter().flat_map(|block| block.lines()).collect();
+    let others: Vec<&&str> =
+        shown.iter().filter(|line| !known.iter().any(|known| known == *line)).collect();
+    assert!(others.is_empty(), "no examples of the help: {others:?}");
+    for command in &info.commands {
+        let start = format!("humanz-agent {}", command.name);
+        let is_of = |line: &str| line == start || line.starts_with(&format!("{start} "));
+        let is_here = shown.iter().any(|line| is_of(line));
+        assert_eq!(is_here, known.iter().any(|line| is_of(line)), "{start}");
+    }
 }
 
 #[test]
