@@ -5,26 +5,13 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::inspect::pods::store_problem;
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::{Hint, Object, Problem, ProblemKind};
 use crate::os::files::FileError;
 use crate::plan::{Describe, Line};
 
 /// What to do about a failure that gives no better advice.
 pub const RETRIED: &str =
     "the agent tries again by itself; if this stays, its log shows each attempt";
-
-/// Context of an error for which the fix is known.
-#[derive(Debug)]
-pub struct Hint {
-    pub why: String,
-    pub fix: String,
-}
-
-impl Display for Hint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.why)
-    }
-}
 
 /// Context of an error of the IPAM store: what could not be inspected for it is an effect.
 #[derive(Debug)]

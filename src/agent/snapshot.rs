@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 use crate::etcd::Contact;
 use crate::inspect::host_state::HostState;
 use crate::lease::{LeaseError, Peers};
-use crate::net::{Object, PerFamily, Problem, ProblemKind};
+use crate::net::{FailureReason, Object, PerFamily, Problem, ProblemKind};
 use crate::plan::encryption::KeyState;
 use crate::plan::peer_routes::PeerRoutes;
 use crate::policy::Scoped;
@@ -54,7 +54,7 @@ pub struct StoreStatus {
     /// The member that answers.
     pub endpoint: Option<String>,
     /// Why none does.
-    pub down: Option<String>,
+    pub down: Option<FailureReason>,
     /// What etcd and this host do not agree on.
     pub trouble: Option<LeaseError>,
     /// When the first certificate in use ends.
@@ -72,13 +72,35 @@ impl StoreStatus {
         };
         let subject = || Object::named(store);
         let down = self.down.as_ref().map(|why| {
-            let what = format!("{store} does not answer: {why}");
-            Problem::new(kind, subject(), what).with_fix(format!(
-                "check that {ask}, its port is open, user and certificates are right; until then \
-                 pods keep their network, and no new host is reached"
+            let why = why.clone().at(format_args!("{store} does not answer"));
+            let fix = why.fix.unwrap_or_else(|| {
+                format!("check that {ask}, its port is open, user and certificates are right")
+            });
+            Problem::new(kind, subject(), why.what).with_fix(format!(
+                "{fix}; until then pods keep their network, and no new host is reached"
             ))
         });
         let trouble = self.trouble.as_ref().map(|error| error.problem(store));
         down.into_iter().chain(trouble).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_with_a_fix_of_its_own_has_that_one_and_no_other() {
+        let source = Source::Kubernetes(Default::default());
+        let check = |down: FailureReason, wanted: &str, other: &str| {
+            let status = StoreStatus { down: Some(down), ..StoreStatus::default() };
+            let [problem] = status.problems(&source).try_into().unwrap();
+            let fix = problem.fix.unwrap();
+            assert_eq!(problem.kind, ProblemKind::KubernetesApi);
+            assert!(fix.starts_with(wanted) && !fix.contains(other), "{fix}");
+            assert!(!problem.what.contains(wanted), "{}", problem.what);
+        };
+        check(FailureReason::new("expired", "renew it"), "renew it; until then", "port is open");
+        check("no answer".into(), "check that the API server is up", "renew it");
     }
 }

@@ -143,8 +143,23 @@ pub enum PathKind {
 pub struct KeyStatus {
     pub made: String,
     pub age_seconds: f64,
-    /// `steady`; while it is changed `leaving` or `returning`.
-    pub stage: String,
+    pub stage: KeyStage,
+}
+
+/// Where the change of a host's WireGuard key is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyStage {
+    /// It is not changed.
+    #[default]
+    Steady,
+    /// Peers switch to the second device.
+    Leaving,
+    /// Peers switch back to the first device, with its new key.
+    Returning,
+    /// Of an agent of another release.
+    #[serde(other)]
+    Unknown,
 }
 
 /// A host that packets are encrypted to.

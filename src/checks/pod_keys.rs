@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cni::pod_keys::{UnknownKey, unknown};
+use crate::net::problem::LISTED_FIRST;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::view::View;
 
@@ -33,7 +34,8 @@ pub fn pod_keys(view: &View) -> Vec<Problem> {
         found.iter().take(PODS).map(|(pod, keys)| problem(pod, keys)).collect();
     if more > 0 {
         let what = format!("{more} more pods have annotations or labels that are not known");
-        problems.push(Problem::new(ProblemKind::UnknownPodKey, Object::named("pods"), what));
+        let problem = Problem::new(ProblemKind::UnknownPodKey, Object::named("pods"), what);
+        problems.push(problem.with_fix(LISTED_FIRST));
     }
     problems
 }

@@ -73,7 +73,8 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
         all.filter(|shown| !options.changed || shown.source != SettingSource::Default).collect();
     let settings: Vec<Value> = shown.iter().map(setting).collect();
     let texts = |problems: &[Problem]| problems.iter().map(Problem::to_string).collect::<Vec<_>>();
-    let problems: Vec<&Problem> = faults.iter().chain(&warnings).collect();
+    let problems = faults.iter().chain(&warnings).cloned().map(Problem::with_usual_fix);
+    let problems: Vec<Problem> = problems.collect();
     let value = json!({
         "settings": settings, "problems": problems, "remarks": texts(&warnings),
         "faults": texts(&faults),

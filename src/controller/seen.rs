@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::kube::{Heard, ObjectKey, Resource};
+use crate::net::FailureReason;
 use crate::net::gather::Gather;
 use crate::sources::{StoredName, document};
 
@@ -88,7 +89,7 @@ impl SeenObject {
 pub struct SeenObjects {
     objects: BTreeMap<Resource, BTreeMap<ObjectKey, SeenObject>>,
     listed: BTreeSet<Resource>,
-    disconnected: BTreeMap<Resource, String>,
+    disconnected: BTreeMap<Resource, FailureReason>,
 }
 
 impl SeenObjects {
@@ -117,7 +118,7 @@ impl SeenObjects {
     }
 
     /// Why one of them is not followed.
-    pub fn trouble(&self) -> Option<&String> {
+    pub fn trouble(&self) -> Option<&FailureReason> {
         self.disconnected.values().next()
     }
 

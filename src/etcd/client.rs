@@ -107,9 +107,7 @@ impl Etcd {
             let before = cluster;
             (revision, cluster) = self.read_range(&range, revision, put).await?;
             if before != 0 && before != cluster {
-                return Err(EtcdError::Unreachable(
-                    "the etcd cluster changed meanwhile".to_owned(),
-                ));
+                return Err(EtcdError::Unreachable("the etcd cluster changed meanwhile".into()));
             }
         }
         snapshot.revision = revision;
@@ -260,7 +258,9 @@ impl Etcd {
             TxnOpResponse::Get(range) => range.kvs().first().map(KeyValue::version),
             _ => None,
         });
-        version.ok_or_else(|| EtcdError::Refused(format!("count up {key}: no version came back")))
+        version.ok_or_else(|| {
+            EtcdError::Refused(format!("count up {key}: no version came back").into())
+        })
     }
 
     /// The reports of all hosts, within the limits.
@@ -380,8 +380,8 @@ impl Etcd {
             match timeout(self.timeout.get(), renew(&mut keeper, &mut answers)).await {
                 Ok(Ok(ttl)) if ttl > 0 => sleep(every).await,
                 Ok(Ok(_)) => return EtcdError::NoLease(format!("{what}: it expired")),
-                Ok(Err(error)) => return EtcdError::Unreachable(reason(&error)),
-                Err(_) => return EtcdError::Unreachable(format!("{what}: no answer")),
+                Ok(Err(error)) => return EtcdError::Unreachable(reason(&error).into()),
+                Err(_) => return EtcdError::Unreachable(format!("{what}: no answer").into()),
             }
         }
     }

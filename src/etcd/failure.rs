@@ -1,6 +1,6 @@
 //! Pure. What kind of failure an error of the crate is.
 
-use std::fmt;
+use std::time::SystemTime;
 
 use etcd_client::Error;
 
@@ -8,30 +8,20 @@ use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::files::Files;
 use crate::etcd::tls::meaning;
 use crate::lease::EtcdError;
+use crate::net::FailureReason;
 
 /// Why one attempt on one member failed.
 pub enum Failure {
     /// The member: try the next.
-    Member(String),
+    Member(FailureReason),
     /// Certificates: the next may take them.
-    Files(String),
+    Files(FailureReason),
     /// User and password.
-    Login(String),
+    Login(FailureReason),
     /// The token: renew it.
-    Token(String),
+    Token(FailureReason),
     /// The request: no member would take it.
     Request(Rejection),
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Failure::Member(why) | Failure::Files(why) | Failure::Login(why) => f.write_str(why),
-            Failure::Token(why) | Failure::Request(Rejection { reason: why, .. }) => {
-                f.write_str(why)
-            }
-        }
-    }
 }
 
 /// A refusal whose error is made when what and where are known.
@@ -47,16 +37,25 @@ impl Rejection {
 }
 
 impl Failure {
+    pub fn into_reason(self) -> FailureReason {
+        match self {
+            Failure::Member(why) | Failure::Files(why) | Failure::Login(why) => why,
+            Failure::Token(why) => why,
+            Failure::Request(Rejection { reason, .. }) => reason.into(),
+        }
+    }
+
     /// The failure of a new connection with `files`: one that broke off may have failed because of TLS.
     pub fn of_connection(
         error: &Error,
         settings: &EtcdSettings,
         files: &Files,
         tls: bool,
+        now: SystemTime,
     ) -> Failure {
         match Failure::of(error, settings) {
-            Failure::Member(why) if broke_off(&why) => {
-                Failure::Files(meaning::of_broken_connection(&why, settings, files, tls))
+            Failure::Member(why) if broke_off(&why.what) => {
+                Failure::Files(meaning::of_broken_connection(&why.what, settings, files, tls, now))
             }
             failure => failure,
         }
@@ -68,24 +67,27 @@ impl Failure {
             return Failure::Files(why);
         }
         match sort(error) {
-            Sort::Member => Failure::Member(reason(error)),
+            Sort::Member => Failure::Member(reason(error).into()),
             Sort::Login => Failure::Login(wrong_login(&reason(error), settings)),
-            Sort::Token if settings.user.is_none() => Failure::Token(format!(
-                "{}; set ETCD_USER and ETCD_PASSWORD_FILE, or a client certificate whose name is \
-                 that of the user",
-                reason(error)
+            Sort::Token if settings.user.is_none() => Failure::Token(FailureReason::new(
+                reason(error),
+                "set ETCD_USER and ETCD_PASSWORD_FILE, or a client certificate whose name is that \
+                 of the user",
             )),
-            Sort::Token => Failure::Token(reason(error)),
+            Sort::Token => Failure::Token(reason(error).into()),
             Sort::Request(kind) => Failure::Request(Rejection { kind, reason: reason(error) }),
         }
     }
 }
 
-fn wrong_login(reason: &str, settings: &EtcdSettings) -> String {
+fn wrong_login(reason: &str, settings: &EtcdSettings) -> FailureReason {
     let user = settings.user.as_deref().unwrap_or_default();
     let file = settings.password_file.as_deref().map(|path| path.display().to_string());
     let file = file.unwrap_or_default();
-    format!("{reason}: ETCD_USER {user} with the password in ETCD_PASSWORD_FILE {file}")
+    FailureReason::new(
+        format!("{reason}: ETCD_USER {user} with the password in ETCD_PASSWORD_FILE {file}"),
+        "correct ETCD_USER, or write its password to ETCD_PASSWORD_FILE",
+    )
 }
 
 /// The connection was made and then closed.
@@ -112,13 +114,17 @@ enum Sort {
     Request(fn(String) -> EtcdError),
 }
 
+fn refused(why: String) -> EtcdError {
+    EtcdError::Refused(why.into())
+}
+
 /// What kind of failure an error of the crate is. The numbers are gRPC's status codes
 /// (`google.rpc.Code`); the texts are etcd's (`api/v3rpc/rpctypes/error.go`), which uses one code
 /// for several things.
 fn sort(error: &Error) -> Sort {
     let status = match error {
         Error::GRpcStatus(status) => status,
-        Error::InvalidArgs(_) | Error::InvalidUri(_) => return Sort::Request(EtcdError::Refused),
+        Error::InvalidArgs(_) | Error::InvalidUri(_) => return Sort::Request(refused),
         Error::LeaseKeepAliveError(text) if text == "lease not found" => {
             return Sort::Request(EtcdError::NoLease);
         }
@@ -138,7 +144,7 @@ fn sort(error: &Error) -> Sort {
         7 => Sort::Request(EtcdError::Denied),
         11 if says("compacted") => Sort::Request(EtcdError::Compacted),
         11 if says("message length too large") => Sort::Request(EtcdError::TooLarge),
-        3 | 5 | 8 | 9 | 11 => Sort::Request(EtcdError::Refused),
+        3 | 5 | 8 | 9 | 11 => Sort::Request(refused),
         _ => Sort::Member,
     }
 }

@@ -1,7 +1,7 @@
 //! Applies renewed certificates and passwords.
 
 use std::convert::Infallible;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::sleep;
 
@@ -24,7 +24,7 @@ pub async fn follow(etcd: &Etcd, mut publish: impl FnMut(Update)) -> Infallible 
         etcd.members().check_files().await;
         etcd.members().check_login().await;
         let (taken, faults) = etcd.members().files();
-        let old = taken.untimely();
+        let old = taken.untimely(SystemTime::now());
         let now = (faults.into_iter().chain(old).gather(), taken.until());
         if published != now {
             published = now;

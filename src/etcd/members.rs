@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use etcd_client::{Error, GetOptions};
 use tokio::sync::{Notify, watch as latest};
@@ -13,7 +13,7 @@ use crate::etcd::failure::Failure;
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::files::{Files, Stamp};
 use crate::lease::EtcdError;
-use crate::net::{Object, Problem, ProblemKind, hash};
+use crate::net::{FailureReason, Object, Problem, ProblemKind, hash};
 use crate::os::random;
 
 /// Wait before a refused password is tried again, unless the file changes: each attempt costs etcd 50 ms,
@@ -50,7 +50,7 @@ struct FileState {
     /// When files other than `taken` were refused.
     refused: Option<Instant>,
     /// Refused passwords, with the reason and the time of the next attempt.
-    passwords: Vec<(Option<String>, String, Instant)>,
+    passwords: Vec<(Option<String>, FailureReason, Instant)>,
     /// Problems of the files.
     faults: Vec<Problem>,
     /// Remark on the connection, and when it was checked.
@@ -59,7 +59,7 @@ struct FileState {
 
 impl FileState {
     /// Why the password of `files` was refused, if recently.
-    fn refusal_of(&self, files: &Files) -> Option<String> {
+    fn refusal_of(&self, files: &Files) -> Option<FailureReason> {
         let now = Instant::now();
         let mut refused = self.passwords.iter();
         let found =
@@ -136,7 +136,9 @@ impl EtcdMembers {
             let failure = match attempt {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(failure)) => failure,
-                Err(_) => Failure::Member(format!("no answer within {:?}", settings.timeout)),
+                Err(_) => {
+                    Failure::Member(format!("no answer within {:?}", settings.timeout).into())
+                }
             };
             match failure {
                 Failure::Request(error) => return Err(error.of(what, &endpoint)),
@@ -147,15 +149,16 @@ impl EtcdMembers {
                     self.connection.take();
                 }
                 Failure::Token(reason) => {
-                    return Err(EtcdError::Refused(format!("{what}: etcd {endpoint}: {reason}")));
+                    let reason = reason.at(format_args!("{what}: etcd {endpoint}"));
+                    return Err(EtcdError::Refused(reason));
                 }
                 Failure::Member(reason) | Failure::Files(reason) | Failure::Login(reason) => {
-                    unreachable.push(format!("etcd {endpoint}: {reason}"));
+                    unreachable.push(reason.at(format_args!("etcd {endpoint}")));
                     self.give_up(index);
                 }
             }
         }
-        Err(EtcdError::Unreachable(unreachable.join("; ")))
+        Err(EtcdError::Unreachable(FailureReason::joined(unreachable)))
     }
 
     /// The next call goes to another member.
@@ -212,7 +215,7 @@ impl EtcdMembers {
             return Err(why);
         }
         let Ok(opened) = self.open(&before).await else { return Err(why) };
-        self.refuse(stamp, vec![self.refused(&why)]);
+        self.refuse(stamp, vec![self.refused(why)]);
         self.note(opened.remark.map(without_login));
         Ok(opened.member)
     }
@@ -242,7 +245,7 @@ impl EtcdMembers {
                 log::info!("etcd {}: reconnected with changed files", self.endpoint());
             }
             Ok(Err(why @ (Failure::Files(_) | Failure::Login(_)))) => {
-                self.refuse(stamp, vec![self.refused(&why)]);
+                self.refuse(stamp, vec![self.refused(why)]);
             }
             // The member does not answer: the next call handles that.
             _ => {}
@@ -277,9 +280,10 @@ impl EtcdMembers {
                 log::info!("etcd {}: reconnected as its user", self.endpoint());
             }
             Ok(Err(why @ (Failure::Files(_) | Failure::Login(_)))) => {
-                let what = format!("etcd {} requires authentication: {why}", self.endpoint());
+                let why = why.into_reason();
+                let place = format!("etcd {} requires authentication", self.endpoint());
                 let fix = "correct ETCD_USER, or write its password to ETCD_PASSWORD_FILE";
-                self.note(Some(of_connection(what, fix)));
+                self.note(Some(of_connection(why.at(place), fix)));
             }
             // The member does not answer: the next call handles that.
             _ => {}
@@ -287,9 +291,9 @@ impl EtcdMembers {
     }
 
     /// The member refuses the files; a connection with their previous content works.
-    fn refused(&self, why: &Failure) -> Problem {
-        let what = format!("{GOES_ON}: etcd {}: {why}", self.endpoint());
-        of_connection(what, "put good files in place, which are applied without a restart")
+    fn refused(&self, why: Failure) -> Problem {
+        let why = why.into_reason().at(format_args!("{GOES_ON}: etcd {}", self.endpoint()));
+        of_connection(why, "put good files in place, which are applied without a restart")
     }
 
     fn note(&self, remark: Option<Problem>) {
@@ -312,13 +316,13 @@ impl EtcdMembers {
     fn read(&self) -> Result<(Files, Vec<Problem>), Failure> {
         let (settings, tls) = (self.settings(), self.speaks_tls());
         if tls && settings.ca.is_none() {
-            let why = "https needs ETCD_CACERT, the file of its authorities";
-            return Err(Failure::Member(why.to_owned()));
+            let fix = "set ETCD_CACERT to the file of its authorities";
+            return Err(Failure::Member(FailureReason::new("https needs ETCD_CACERT", fix)));
         }
         let (found, faults) = Files::read(&settings, tls, &self.files.borrow().taken);
         match faults.first() {
             Some(fault) if !found.are_complete(&settings, tls) => {
-                Err(Failure::Member(fault.to_string()))
+                Err(Failure::Member(fault.clone().into()))
             }
             _ => Ok((found, faults)),
         }
@@ -341,7 +345,10 @@ impl EtcdMembers {
         let opened = open(&self.endpoint(), &settings, files, &self.probe).await;
         let failure = match opened {
             Ok(opened) => return Ok(opened),
-            Err(error) => Failure::of_connection(&error, &settings, files, self.speaks_tls()),
+            Err(error) => {
+                let now = SystemTime::now();
+                Failure::of_connection(&error, &settings, files, self.speaks_tls(), now)
+            }
         };
         if let Failure::Login(why) = &failure {
             let until = Instant::now() + random::jittered(REFUSED);
@@ -374,12 +381,14 @@ fn still_used(fault: &Problem) -> Problem {
 }
 
 /// A problem of a login or of files as etcd sees them.
-fn of_connection(what: String, fix: &str) -> Problem {
-    Problem::new(ProblemKind::EtcdFiles, Object::named("files for etcd"), what).with_fix(fix)
+/// `usual`: its fix, if `why` has none of its own.
+fn of_connection(why: FailureReason, usual: &str) -> Problem {
+    let fix = why.fix.unwrap_or_else(|| usual.to_owned());
+    Problem::new(ProblemKind::EtcdFiles, Object::named("files for etcd"), why.what).with_fix(fix)
 }
 
 fn without_login(remark: String) -> Problem {
-    of_connection(remark, "enable authentication in etcd, or remove ETCD_USER")
+    of_connection(remark.into(), "enable authentication in etcd, or remove ETCD_USER")
 }
 
 /// The consequence of files that cannot be used.

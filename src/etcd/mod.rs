@@ -44,7 +44,7 @@ pub use watch::{after, canceled};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ipnetwork::IpNetwork;
 use tokio::sync::watch as latest;
@@ -176,7 +176,7 @@ pub fn commit(
 /// that are invalid at this time or will be soon.
 pub fn check_files(settings: &EtcdSettings) -> (Vec<Problem>, Vec<Problem>) {
     let (files, faults) = tls::files::Files::read(settings, true, &Default::default());
-    (faults, files.untimely())
+    (faults, files.untimely(SystemTime::now()))
 }
 
 /// Allocates a number that no other host has.

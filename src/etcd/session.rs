@@ -22,7 +22,7 @@ use crate::etcd::{files, liveness, pod_answers, survivors};
 use crate::lease::EtcdError;
 use crate::lease::session::{Command, Event, Found, Pause, SessionExit, SessionMachine, Settled};
 use crate::lease::{HostAttributes, LeaseError};
-use crate::net::PerFamily;
+use crate::net::{FailureReason, PerFamily};
 use crate::os::random;
 
 /// Longest time between two attempts while etcd does not answer: much shorter than the wait on an empty etcd, as a survivor
@@ -129,7 +129,7 @@ struct Session<'a, P> {
 enum PublishedState {
     Connected,
     /// With the reasons published since: reasons that alternate are published once.
-    Disconnected(BTreeSet<String>),
+    Disconnected(BTreeSet<FailureReason>),
 }
 
 impl<P: FnMut(Update)> Session<'_, P> {
@@ -155,7 +155,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     if let EtcdError::Refused(_) = error {
                         self.etcd.next_member();
                     }
-                    self.publish_disconnected(error.to_string());
+                    self.publish_disconnected(error.into());
                 }
             }
             attempts += 1;
@@ -284,7 +284,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
         }
     }
 
-    fn publish_disconnected(&mut self, why: String) {
+    fn publish_disconnected(&mut self, why: FailureReason) {
         if let PublishedState::Connected = self.connection {
             self.connection = PublishedState::Disconnected(BTreeSet::new());
         }

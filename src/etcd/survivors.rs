@@ -39,7 +39,7 @@ pub async fn wait(etcd: &Etcd, roots: &Roots) -> Result<(), EtcdError> {
 
 /// An answer to a request of now, before survivors would be late.
 async fn answer(stream: &mut WatchStream) -> Result<(), EtcdError> {
-    let failed = |why: String| EtcdError::Unreachable(waiting(why));
+    let failed = |why: String| EtcdError::Unreachable(waiting(why).into());
     stream.request_progress().await.map_err(|error| failed(reason(&error)))?;
     loop {
         let answer = timeout(PUT_BACK, stream.message()).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::lease::{Lease, LeaseError, Snapshot};
-use crate::net::Problem;
+use crate::net::{FailureReason, Problem};
 
 #[derive(Clone, Debug)]
 pub enum Update {
@@ -15,7 +15,7 @@ pub enum Update {
         endpoint: String,
     },
     /// The store does not answer; what was published stays valid. Repeated for every new reason.
-    Disconnected { why: String },
+    Disconnected { why: FailureReason },
     /// The subnets of this host: before the first snapshot, and again if they change.
     Lease(Lease),
     /// The whole content of the store. Never partial, never before this host's lease, and never

@@ -125,14 +125,14 @@ impl KeyWatch {
             Ok(Some(answer)) if self.has_ended(&answer) => Ok(Changes::default()),
             Ok(Some(answer)) if answer.canceled() => Err(canceled(&answer, ended)),
             Ok(Some(answer)) if is_of_other_cluster(&answer, snapshot) => {
-                Err(EtcdError::Unreachable(ended("it is of another cluster".to_owned())))
+                Err(EtcdError::Unreachable(ended("it is of another cluster".to_owned()).into()))
             }
             Ok(Some(answer)) if has_gone_back(&answer, snapshot) => Err(EtcdError::Unreachable(
-                ended(format!("its revision is less than {}", snapshot.revision)),
+                ended(format!("its revision is less than {}", snapshot.revision)).into(),
             )),
             Ok(Some(answer)) => Ok(self.take(&answer, snapshot)),
-            Ok(None) => Err(EtcdError::Unreachable(ended("the stream ended".to_owned()))),
-            Err(error) => Err(EtcdError::Unreachable(ended(reason(&error)))),
+            Ok(None) => Err(EtcdError::Unreachable(ended("the stream ended".to_owned()).into())),
+            Err(error) => Err(EtcdError::Unreachable(ended(reason(&error)).into())),
         }
     }
 
@@ -221,7 +221,7 @@ pub fn after(prefix: &str) -> Vec<u8> {
 }
 
 fn failed(error: Error) -> EtcdError {
-    EtcdError::Unreachable(format!("watch: {}", reason(&error)))
+    EtcdError::Unreachable(format!("watch: {}", reason(&error)).into())
 }
 
 pub fn raw(pair: &KeyValue) -> Raw<'_> {
@@ -259,6 +259,6 @@ pub fn canceled(answer: &WatchResponse, ended: impl Fn(String) -> String) -> Etc
     } else if why.contains("permission denied") {
         EtcdError::Denied(ended(why.to_owned()))
     } else {
-        EtcdError::Unreachable(ended(format!("canceled: {why}")))
+        EtcdError::Unreachable(ended(format!("canceled: {why}")).into())
     }
 }

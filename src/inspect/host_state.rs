@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use crate::lease::HostAttributes;
 use crate::lease::records::WireguardEnd;
 use crate::net::gather::Gather;
-use crate::net::{Family, IfName, PerFamily, subnet};
+use crate::net::{Family, Hint, IfName, PerFamily, subnet};
 use crate::netlink::NetlinkError;
 use crate::netlink::address::Address;
 use crate::netlink::link::Link;
@@ -174,10 +174,12 @@ fn own_addresses(
         }
     }
     if own.is_empty() && settings.has_others() {
-        bail!(
-            "cannot determine this host's node address: there is no default route, and not exactly one address ({}); set NODE_IP",
-            found.iter().map(|found| found.address.to_string()).collect::<Vec<_>>().join(", ")
+        let found: Vec<_> = found.iter().map(|found| found.address.to_string()).collect();
+        let why = format!(
+            "cannot determine this host's node address: there is no default route, and not exactly one address ({})",
+            found.join(", ")
         );
+        return Err(Hint { why, fix: "set NODE_IP".to_owned() }.into());
     }
     Ok(own)
 }
@@ -202,9 +204,9 @@ fn refuse_inside_pool(settings: &Settings, own: &PerFamily<IpAddr>) -> anyhow::R
     for (family, address) in own.entries() {
         let pool = settings.pools.get(family).map(|pool| pool.network());
         if let Some(pool) = pool.filter(|pool| pool.contains(*address)) {
-            bail!(
-                "this host's address {address} lies inside the pod pool {pool}: choose another IP_SUBNET (IPV6_SUBNET) for the cluster, or set NODE_IP"
-            );
+            let why = format!("this host's address {address} lies inside the pod pool {pool}");
+            let fix = "choose another IP_SUBNET (IPV6_SUBNET) for the cluster, or set NODE_IP";
+            return Err(Hint { why, fix: fix.to_owned() }.into());
         }
     }
     Ok(())

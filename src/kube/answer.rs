@@ -5,8 +5,10 @@ use std::pin::Pin;
 
 use http_body::Body as _;
 use tonic::body::Body;
+use tonic::codegen::Bytes;
 
 use crate::etcd::failure::chain;
+use crate::net::FailureReason;
 
 /// Why a call failed, as far as it decides what to do next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,11 +27,23 @@ pub enum ApiError {
     TooLarge(String),
     /// No answer, a refusal, or an invalid one.
     #[error("{0}")]
-    Failed(String),
+    Failed(FailureReason),
+}
+
+impl From<ApiError> for FailureReason {
+    fn from(error: ApiError) -> FailureReason {
+        match error {
+            ApiError::Failed(reason) => reason,
+            ApiError::Expired(what)
+            | ApiError::Missing(what)
+            | ApiError::Conflict(what)
+            | ApiError::TooLarge(what) => what.into(),
+        }
+    }
 }
 
 /// The next bytes of a body; `None` at its end.
-pub async fn next_bytes(body: &mut Body) -> Result<Option<tonic::codegen::Bytes>, String> {
+pub async fn next_bytes(body: &mut Body) -> Result<Option<Bytes>, FailureReason> {
     loop {
         let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
         match frame.transpose().map_err(|status| broken(&chain(&status)))? {
@@ -44,13 +58,30 @@ pub async fn next_bytes(body: &mut Body) -> Result<Option<tonic::codegen::Bytes>
 }
 
 /// An error of the connection, with its fix.
-pub fn broken(reason: &str) -> String {
-    let advice = if reason.contains("UnknownIssuer") {
-        "; its certificate was not signed by the authority in the kubeconfig (or the service account)"
+pub fn broken(reason: &str) -> FailureReason {
+    let (meaning, fix) = if reason.contains("UnknownIssuer") {
+        (
+            "its certificate was not signed by the authority in the kubeconfig (or the service account)",
+            "set certificate-authority in the kubeconfig to that of this cluster",
+        )
     } else if reason.contains("not valid for name") {
-        "; its certificate is for other names: set tls-server-name in the kubeconfig, or KUBE_API"
+        ("its certificate is for other names", "set tls-server-name in the kubeconfig, or KUBE_API")
     } else {
-        ""
+        return reason.into();
     };
-    format!("{reason}{advice}")
+    FailureReason::new(format!("{reason}; {meaning}"), fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invalid_certificate_of_the_api_has_its_own_fix() {
+        let fix = |reason| broken(reason).fix;
+        let names = fix("invalid peer certificate: certificate not valid for name \"a\"");
+        assert_eq!(names.as_deref(), Some("set tls-server-name in the kubeconfig, or KUBE_API"));
+        assert!(fix("invalid peer certificate: UnknownIssuer").is_some());
+        assert_eq!(fix("Connection refused"), None);
+    }
 }

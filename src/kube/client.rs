@@ -21,6 +21,7 @@ use crate::kube::query::{Query, escaped};
 use crate::kube::settings::KubeSettings;
 use crate::kube::watch::WatchStream;
 use crate::lease::records::NodeName;
+use crate::net::FailureReason;
 use crate::os::random;
 
 /// Changes of the server's address that may wait; there is one.
@@ -65,9 +66,9 @@ pub struct Api {
 impl Api {
     /// Reads the files in `settings`. To be called in an event loop.
     pub fn open(settings: &KubeSettings) -> Result<Api, ApiError> {
-        let access = Access::open(settings).map_err(ApiError::Failed)?;
+        let access = Access::open(settings).map_err(failed_without_call)?;
         let failed = |error: tonic::transport::Error| {
-            ApiError::Failed(format!("{}: {}", access.server.origin, chain(&error)))
+            failed_without_call(format!("{}: {}", access.server.origin, chain(&error)))
         };
         let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&access.ca));
         if let Some((certificate, key)) = &access.client {
@@ -88,7 +89,7 @@ impl Api {
         // As etcd-client does: any other way would bring the whole client a second time.
         let (channel, members) = Channel::balance_channel(REQUESTS);
         let insert = Change::Insert(endpoint.uri().clone(), endpoint);
-        members.try_send(insert).map_err(|error| ApiError::Failed(error.to_string()))?;
+        members.try_send(insert).map_err(|error| failed_without_call(error.to_string()))?;
         Ok(Api { access, channel })
     }
 
@@ -115,14 +116,14 @@ impl Api {
                 }
                 page => page?,
             };
-            let page = take(&bytes).map_err(|error| self.failed(&what, &error))?;
+            let page = take(&bytes).map_err(|error| self.failed(&what, error))?;
             count += page.count;
             if count > query.limit {
-                return Err(self.failed(&what, &format!("more than {}", query.limit)));
+                return Err(self.failed(&what, format!("more than {}", query.limit)));
             }
             empty = if page.count == 0 { empty + 1 } else { 0 };
             if empty > EMPTY_PAGES {
-                return Err(self.failed(&what, &format!("{empty} empty pages, and no end")));
+                return Err(self.failed(&what, format!("{empty} empty pages, and no end")));
             }
             let version = version.get_or_insert(page.version);
             next = page.next;
@@ -163,7 +164,7 @@ impl Api {
             self.whole(&what, &mut body, DISCOVERY_LIMIT).await
         };
         match timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(&what))? {
-            Ok(bytes) => parse(&bytes).map(Some).map_err(|error| self.failed(&what, &error)),
+            Ok(bytes) => parse(&bytes).map(Some).map_err(|error| self.failed(&what, error)),
             Err(ApiError::Missing(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -219,7 +220,7 @@ impl Api {
         let uri = format!("{}{path}", self.access.server.prefix);
         let mut request =
             Request::builder().method(method).uri(uri).header(ACCEPT, "application/json");
-        if let Some(token) = self.access.token().map_err(ApiError::Failed)? {
+        if let Some(token) = self.access.token().map_err(failed_without_call)? {
             let value = HeaderValue::try_from(format!("Bearer {token}"));
             let mut value = value.map_err(|_| self.failed(what, "invalid token"))?;
             value.set_sensitive(true);
@@ -229,9 +230,9 @@ impl Api {
             request = request.header(CONTENT_TYPE, format!("application/{kind}+json"));
         }
         let body = patch.map_or_else(Body::empty, |(_, text)| Body::new(text));
-        let request = request.body(body).map_err(|error| self.failed(what, &error.to_string()))?;
+        let request = request.body(body).map_err(|error| self.failed(what, error.to_string()))?;
         let mut channel = self.channel.clone();
-        let broken = |error: tonic::transport::Error| self.failed(what, &broken(&chain(&error)));
+        let broken = |error: tonic::transport::Error| self.failed(what, broken(&chain(&error)));
         poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;
         let answer = channel.call(request).await.map_err(broken)?;
         let status = answer.status();
@@ -246,7 +247,7 @@ impl Api {
     /// All bytes of a body.
     async fn whole(&self, what: &str, body: &mut Body, limit: usize) -> Result<Vec<u8>, ApiError> {
         let mut bytes = Vec::new();
-        while let Some(more) = next_bytes(body).await.map_err(|error| self.failed(what, &error))? {
+        while let Some(more) = next_bytes(body).await.map_err(|error| self.failed(what, error))? {
             if bytes.len() + more.len() > limit {
                 let why = format!("{what}: {}: more than {limit} bytes", self.endpoint());
                 return Err(ApiError::TooLarge(why));
@@ -258,28 +259,32 @@ impl Api {
 
     fn refused(&self, what: &str, status: StatusCode, said: &str) -> ApiError {
         let code = status.as_u16();
-        let advice = match code {
-            401 => "; is the token (or client certificate) this cluster's, and not expired?",
-            403 => {
-                "; give its account the role in packaging/daemonset-kubernetes.yaml (of the controller: controller.yaml)"
-            }
-            _ => "",
+        let fix = match code {
+            401 => Some("is the token (or client certificate) this cluster's, and not expired?"),
+            403 => Some(
+                "give its account the role in packaging/daemonset-kubernetes.yaml (of the controller: controller.yaml)",
+            ),
+            _ => None,
         };
         let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-        let why = format!("{what}: {}: status {status}{said}{advice}", self.endpoint());
+        let why = format!("{what}: {}: status {status}{said}", self.endpoint());
         match code {
             404 => ApiError::Missing(why),
             409 => ApiError::Conflict(why),
             410 => ApiError::Expired(why),
-            _ => ApiError::Failed(why),
+            _ => ApiError::Failed(FailureReason { what: why, fix: fix.map(str::to_owned) }),
         }
     }
 
-    fn failed(&self, what: &str, why: &str) -> ApiError {
-        ApiError::Failed(format!("{what}: {}: {why}", self.endpoint()))
+    fn failed(&self, what: &str, why: impl Into<FailureReason>) -> ApiError {
+        ApiError::Failed(why.into().at(format_args!("{what}: {}", self.endpoint())))
     }
 
     fn no_answer(&self, what: &str) -> ApiError {
-        self.failed(what, &format!("no answer within {ANSWER_TIMEOUT:?}"))
+        self.failed(what, format!("no answer within {ANSWER_TIMEOUT:?}"))
     }
+}
+
+fn failed_without_call(why: String) -> ApiError {
+    ApiError::Failed(why.into())
 }

@@ -14,6 +14,7 @@ use crate::kube::discovery;
 use crate::kube::query::Query;
 use crate::kube::resource::{ObjectEvent, ObjectKey, Resource};
 use crate::kube::settings::KubeSettings;
+use crate::net::FailureReason;
 use crate::os::random;
 
 /// Longest time before another attempt after the first failure; doubled for each further one …
@@ -48,7 +49,7 @@ pub enum Heard<T> {
     Connected,
     /// It is not followed now; what was heard before stays. Repeated for every new reason.
     Disconnected {
-        why: String,
+        why: FailureReason,
     },
 }
 
@@ -98,7 +99,7 @@ struct Follower<T> {
     /// A list of them was heard.
     has_objects: bool,
     /// The API does not answer, for the reasons reported since.
-    disconnected: Option<BTreeSet<String>>,
+    disconnected: Option<BTreeSet<FailureReason>>,
     attempts: u32,
     absences: u32,
 }
@@ -127,10 +128,10 @@ impl<T> Follower<T> {
                         self.query.path = path.into();
                     }
                     Ok(_) => return self.absent(why).await,
-                    Err(error) => self.disconnected(error.to_string()).await?,
+                    Err(error) => self.disconnected(error.into()).await?,
                 }
             }
-            Err(error) => self.disconnected(error.to_string()).await?,
+            Err(error) => self.disconnected(error.into()).await?,
         }
         if self.attempts >= TRIES {
             self.listed = None;
@@ -172,7 +173,7 @@ impl<T> Follower<T> {
     async fn absent(&mut self, why: String) -> Result<(), Unheard> {
         self.absences += 1;
         if self.has_objects && self.absences < ABSENCES {
-            self.disconnected(why).await?;
+            self.disconnected(why.into()).await?;
         } else {
             if self.absences == 1 || self.has_objects {
                 self.send(Heard::All(BTreeMap::new())).await?;
@@ -266,7 +267,7 @@ impl<T> Follower<T> {
         Ok(())
     }
 
-    async fn disconnected(&mut self, why: String) -> Result<(), Unheard> {
+    async fn disconnected(&mut self, why: FailureReason) -> Result<(), Unheard> {
         if self.disconnected.get_or_insert_default().insert(why.clone()) {
             self.send(Heard::Disconnected { why }).await?;
         }

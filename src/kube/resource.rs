@@ -14,7 +14,7 @@ pub enum Resource {
     Pods,
     NetworkPolicies,
     ClusterNetworkPolicies,
-    /// What came before ClusterNetworkPolicies.
+    /// The predecessor of ClusterNetworkPolicies.
     AdminNetworkPolicies,
     BaselineAdminNetworkPolicies,
     Groups,
@@ -56,7 +56,7 @@ impl Resource {
         Resource::NetProfiles,
     ];
 
-    /// Those that hosts follow.
+    /// Those that agents watch.
     pub const ALL: [Resource; 11] = [
         Resource::Namespaces,
         Resource::Nodes,

@@ -16,6 +16,7 @@ use crate::kube::object::{self, NodeEvent, NodeObject};
 use crate::kube::own;
 use crate::kube::settings::{Setup, Start};
 use crate::lease::{HostAttributes, Identity, Lease, NodeError, Snapshot};
+use crate::net::FailureReason;
 use crate::net::time::rfc3339;
 use crate::os::random;
 
@@ -97,7 +98,7 @@ struct KubeSession<'a, P> {
     published: Option<Arc<Snapshot>>,
     trouble: Option<NodeError>,
     /// The API does not answer, for the reasons published since.
-    disconnected: Option<BTreeSet<String>>,
+    disconnected: Option<BTreeSet<FailureReason>>,
     /// The node whose condition the API refused to change, and when; logged.
     refused: Option<(NodeObject, Instant)>,
     attempts: u32,
@@ -131,7 +132,7 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
             Err(Interruption::Failed(ApiError::Expired(why))) => {
                 log::debug!("listing nodes again: {why}")
             }
-            Err(Interruption::Failed(error)) => self.publish_disconnected(error.to_string()),
+            Err(Interruption::Failed(error)) => self.publish_disconnected(error.into()),
             Err(Interruption::Refused(error)) => {
                 (self.publish)(Update::Fatal(error.into()));
                 return ControlFlow::Break(());
@@ -287,7 +288,7 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
         }
     }
 
-    fn publish_disconnected(&mut self, why: String) {
+    fn publish_disconnected(&mut self, why: FailureReason) {
         if self.disconnected.get_or_insert_default().insert(why.clone()) {
             (self.publish)(Update::Disconnected { why });
         }

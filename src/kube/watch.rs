@@ -5,6 +5,7 @@ use tonic::body::Body;
 
 use crate::kube::answer::{ApiError, next_bytes};
 use crate::kube::object::Ended;
+use crate::net::FailureReason;
 
 /// Largest event accepted, in bytes.
 const EVENT_LIMIT: usize = 4 * 1024 * 1024;
@@ -34,7 +35,7 @@ impl WatchStream {
     ) -> Result<Option<Vec<E>>, ApiError> {
         loop {
             let more = match timeout_at(self.until, next_bytes(&mut self.body)).await {
-                Ok(more) => more.map_err(|error| self.failed(&error))?,
+                Ok(more) => more.map_err(|error| self.failed(error))?,
                 Err(_) => return Err(self.failed("it does not end")),
             };
             let Some(more) = more else { return Ok(None) };
@@ -42,7 +43,7 @@ impl WatchStream {
             let end = end.map(|end| self.rest.len() + end);
             self.rest.extend_from_slice(&more);
             if self.rest.len() - end.map_or(0, |end| end + 1) > EVENT_LIMIT {
-                return Err(self.failed(&format!("an event of more than {EVENT_LIMIT} bytes")));
+                return Err(self.failed(format!("an event of more than {EVENT_LIMIT} bytes")));
             }
             if let Some(end) = end {
                 let lines: Vec<u8> = self.rest.drain(..=end).collect();
@@ -59,12 +60,12 @@ impl WatchStream {
         match parsed {
             Ok(Ok(event)) => Ok(event),
             Ok(Err(Ended(410, why))) => Err(ApiError::Expired(why)),
-            Ok(Err(Ended(_, why))) => Err(self.failed(&why)),
-            Err(error) => Err(self.failed(&error)),
+            Ok(Err(Ended(_, why))) => Err(self.failed(why)),
+            Err(error) => Err(self.failed(error)),
         }
     }
 
-    fn failed(&self, why: &str) -> ApiError {
-        ApiError::Failed(format!("{}: {why}", self.what))
+    fn failed(&self, why: impl Into<FailureReason>) -> ApiError {
+        ApiError::Failed(why.into().at(&self.what))
     }
 }

@@ -20,7 +20,7 @@ use crate::lease::choose::free_slot;
 use crate::lease::peers::Owners;
 use crate::lease::records::{Key, NodeName, Roots};
 use crate::lease::transaction::Transaction;
-use crate::net::problem::capped;
+use crate::net::problem::{LISTED_FIRST, capped};
 use crate::net::shown::shown;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Object, Problem, ProblemKind};
@@ -206,7 +206,7 @@ impl OwnedBlocks {
     /// The faults, of many of them the first.
     pub fn problems(&self) -> Vec<Problem> {
         let problems = self.faults.iter().map(BlockFault::problem);
-        capped(problems, PROBLEMS, ProblemKind::OtherHost, "further blocks of hosts")
+        capped(problems, PROBLEMS, ProblemKind::OtherHost, "further blocks of hosts", LISTED_FIRST)
     }
 }
 

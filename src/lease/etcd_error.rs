@@ -1,14 +1,14 @@
 //! Pure. Why a request to etcd failed.
 
+use crate::net::FailureReason;
+
 /// Why a request to etcd failed, as far as it decides what to do next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EtcdError {
     /// No member answers; each with its reason.
     #[error("{0}")]
-    Unreachable(String),
-    #[error(
-        "{0}; grant the role of this host's etcd user that permission (humanz-agent nodes roles)"
-    )]
+    Unreachable(FailureReason),
+    #[error("{0}; {GRANT}")]
     Denied(String),
     /// The requested revision no longer exists; read everything again.
     #[error("{0}")]
@@ -21,5 +21,21 @@ pub enum EtcdError {
     TooLarge(String),
     /// Any other refusal.
     #[error("{0}")]
-    Refused(String),
+    Refused(FailureReason),
+}
+
+/// The fix of a permission that was denied.
+const GRANT: &str =
+    "grant the role of this host's etcd user that permission (humanz-agent nodes roles)";
+
+impl From<EtcdError> for FailureReason {
+    fn from(error: EtcdError) -> FailureReason {
+        match error {
+            EtcdError::Unreachable(reason) | EtcdError::Refused(reason) => reason,
+            EtcdError::Denied(what) => FailureReason::new(what, GRANT),
+            EtcdError::Compacted(what) | EtcdError::NoLease(what) | EtcdError::TooLarge(what) => {
+                what.into()
+            }
+        }
+    }
 }

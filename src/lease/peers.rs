@@ -110,7 +110,8 @@ impl Peers {
     /// The faults, of many of them the first.
     pub fn problems(&self) -> Vec<Problem> {
         let problems = self.faults.iter().map(PeerFault::problem);
-        capped(problems, PROBLEMS, ProblemKind::OtherHost, "further records of hosts")
+        let all = "humanz-agent nodes ls lists all";
+        capped(problems, PROBLEMS, ProblemKind::OtherHost, "further records of hosts", all)
     }
 }
 

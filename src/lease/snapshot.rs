@@ -12,7 +12,7 @@ use crate::lease::records::{
     claim_value, host_value, wireguard_value,
 };
 use crate::lease::transaction::{Transaction, Write};
-use crate::net::problem::capped;
+use crate::net::problem::{LISTED_FIRST, capped};
 use crate::net::shown::shown;
 use crate::net::{Object, Problem, ProblemKind};
 
@@ -166,7 +166,7 @@ impl Snapshot {
     /// The faults, of many of them the first.
     pub fn problems(&self) -> Vec<Problem> {
         let problems = self.faults.values().map(IgnoredKey::problem);
-        capped(problems, PROBLEMS, ProblemKind::EtcdRecord, "further keys in etcd")
+        capped(problems, PROBLEMS, ProblemKind::EtcdRecord, "further keys in etcd", LISTED_FIRST)
     }
 
     /// Equal to `other` but for the revision and what this host noted.

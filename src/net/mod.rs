@@ -1,6 +1,7 @@
 //! Pure. The field's words: address family, subnet, range, MAC address, interface
 //! name, host port, moment, key, object, problem.
 
+pub mod failure_reason;
 pub mod family;
 pub mod gather;
 pub mod hash;
@@ -18,6 +19,7 @@ pub mod subnet;
 pub mod time;
 pub mod wireguard_key;
 
+pub use failure_reason::{FailureReason, Hint};
 pub use family::{Family, PerFamily};
 pub use ifname::IfName;
 pub use mac::Mac;

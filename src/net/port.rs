@@ -44,7 +44,6 @@ pub struct PortMapping {
 pub struct HostPort {
     /// The protocol.
     pub protocol: Protocol,
-    /// The port.
     pub port: u16,
     /// The address; an unspecified one stands for all of its family.
     pub address: IpAddr,

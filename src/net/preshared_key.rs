@@ -1,6 +1,6 @@
 //! Pure. What two hosts have besides their WireGuard keys, made of a secret that all hosts have.
 //!
-//! Whoever has neither the secret nor a host's file gets no handshake, whatever key he puts into a record, and what
+//! Whoever has neither the secret nor a host's file gets no handshake, whatever key is put into a record, and what
 //! was recorded stays closed to a computer that solves for private keys. Source: the WireGuard paper §5.2.
 
 use std::fmt;

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::net::failure_reason::FailureReason;
 use crate::net::node_name::NodeName;
 use crate::net::object::Object;
 use crate::net::time::{read_rfc3339, rfc3339};
@@ -197,12 +198,16 @@ impl From<ReadProblem> for Problem {
     }
 }
 
-/// The first `most` of `problems`, and one more of `kind` that counts the others.
+/// The fix of problems of which only the first are listed.
+pub const LISTED_FIRST: &str = "correct those that are listed; further ones are listed then";
+
+/// The first `most` of `problems`, and one more of `kind` that counts the others, with `fix`.
 pub fn capped(
     problems: impl Iterator<Item = Problem>,
     most: usize,
     kind: ProblemKind,
     others: &str,
+    fix: &str,
 ) -> Vec<Problem> {
     let mut problems = problems.fuse();
     let mut first: Vec<Problem> = problems.by_ref().take(most).collect();
@@ -210,7 +215,7 @@ pub fn capped(
     if more > 0 {
         let what = format!("{more} more problems of that kind ({others})");
         let all = Problem::new(kind, Object::named(others), what);
-        first.push(all.with_fix("humanz-agent nodes ls lists all"));
+        first.push(all.with_fix(fix));
     }
     first
 }
@@ -222,6 +227,11 @@ impl Problem {
     /// Without a fix, and not known since when.
     pub fn new(kind: ProblemKind, subject: Object, what: impl Into<String>) -> Problem {
         Problem { kind, subject, what: what.into(), fix: None, since: None }
+    }
+
+    /// With the fix of the failure, if that has one.
+    pub fn of_failure(kind: ProblemKind, subject: Object, why: FailureReason) -> Problem {
+        Problem { fix: why.fix, ..Problem::new(kind, subject, why.what) }
     }
 
     pub fn with_fix(self, fix: impl Into<String>) -> Problem {
@@ -237,6 +247,9 @@ impl Problem {
             }
             ProblemKind::Policy => {
                 "correct it where it is written; humanz-agent policy ls shows what is in force"
+            }
+            ProblemKind::InvalidSetting => {
+                "correct it where it is set: humanz-agent config shows where each setting comes from"
             }
             _ => return self,
         };
@@ -254,6 +267,12 @@ impl Problem {
 
     pub fn key(&self) -> ProblemKey {
         (self.kind, self.subject.clone())
+    }
+}
+
+impl From<Problem> for FailureReason {
+    fn from(Problem { what, fix, .. }: Problem) -> FailureReason {
+        FailureReason { what, fix }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::net::Problem;
+use crate::net::{Hint, Object, Problem};
 
 /// A reason to leave; the text says what failed, on what, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub struct Exit {
     pub code: u8,
     /// For the operator.
     pub why: String,
+    /// The settings that are invalid.
+    pub refused: Vec<&'static str>,
 }
 
 /// A failure while running.
@@ -28,14 +30,19 @@ pub const TEMPORARY: u8 = 75;
 impl Exit {
     /// Leaves with `code`.
     pub fn new(code: u8, why: impl fmt::Display) -> Exit {
-        Exit { code, why: why.to_string() }
+        Exit { code, why: why.to_string(), refused: Vec::new() }
     }
 
     /// Lists every invalid setting.
     pub fn invalid_settings(problems: &[Problem]) -> Exit {
         let lines: Vec<String> = problems.iter().map(|problem| format!("  {problem}")).collect();
         let count = if lines.len() == 1 { "a setting is" } else { "settings are" };
-        Exit::new(SETTINGS, format!("{count} wrong:\n{}", lines.join("\n")))
+        let refused = problems.iter().filter_map(|problem| match problem.subject {
+            Object::Setting(variable, _) => Some(variable),
+            _ => None,
+        });
+        let why = format!("{count} wrong:\n{}", lines.join("\n"));
+        Exit { refused: refused.collect(), ..Exit::new(SETTINGS, why) }
     }
 
     /// This user may not do that (`read`, `take`) with `path`: nobody knows what is there.
@@ -46,6 +53,19 @@ impl Exit {
 
 impl From<anyhow::Error> for Exit {
     fn from(error: anyhow::Error) -> Exit {
-        Exit { code: FAILURE, why: format!("{error:#}") }
+        let fix = error.downcast_ref::<Hint>().map(|hint| format!("; {}", hint.fix));
+        Exit::new(FAILURE, format!("{error:#}{}", fix.unwrap_or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_with_a_fix_ends_with_it() {
+        let hint = Hint { why: "no node address".to_owned(), fix: "set NODE_IP".to_owned() };
+        let error = anyhow::Error::from(hint).context("inspect this host");
+        assert_eq!(Exit::from(error).why, "inspect this host: no node address; set NODE_IP");
     }
 }

@@ -181,7 +181,7 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
         if self.waits_until.is_some_and(|until| until <= Instant::now()) {
             self.waits_until = None;
             self.session.waited();
-            return Err(EtcdError::Refused("read again what hosts put back".to_owned()));
+            return Err(EtcdError::Refused("read again what hosts put back".into()));
         }
         if !self.note_own() {
             return Ok(false);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::kube::{Heard, ObjectKey, Resource};
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::{FailureReason, Object, Problem, ProblemKind};
 use crate::policy::read::Parsed;
 use crate::policy::read::cluster::Cluster;
 use crate::policy::read::documents::{self, Documents};
@@ -42,7 +42,7 @@ pub struct ClusterState {
     /// Resources that have been listed.
     listed: BTreeSet<Resource>,
     /// Why a resource is not followed now.
-    disconnected: BTreeMap<Resource, String>,
+    disconnected: BTreeMap<Resource, FailureReason>,
     /// What policies and custom resources say, until one of them changes.
     read: Option<Arc<ReadObjects>>,
 }
@@ -312,10 +312,10 @@ impl ClusterState {
     }
 
     fn disconnections(&self) -> Vec<Problem> {
-        let problem = |(resource, why): (&Resource, &String)| {
+        let problem = |(resource, why): (&Resource, &FailureReason)| {
             let subject = Object::named(resource.query().name);
-            let what = format!("not followed; what was known of them stays in force: {why}");
-            Problem::new(ProblemKind::KubernetesApi, subject, what)
+            let why = why.clone().at("not followed; what was known of them stays in force");
+            Problem::of_failure(ProblemKind::KubernetesApi, subject, why)
         };
         self.disconnected.iter().filter(|(it, _)| self.is_needed(**it)).map(problem).collect()
     }

@@ -12,7 +12,7 @@ use crate::lease::EtcdError;
 use crate::lease::records::Roots;
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::{FailureReason, Object, Problem, ProblemKind};
 use crate::policy::Selector;
 use crate::sources::exchanged::{ExchangeStart, HEARD, HeardMembers};
 use crate::sources::generations::{self, HeardGenerations};
@@ -260,8 +260,9 @@ impl<'a> KnownMembers<'a> {
         let mut heard = HeardMembers { unread, ..HeardMembers::default() };
         if let Some(why) = trouble.filter(|_| !groups.is_empty()) {
             let subject = Object::named("members of groups");
-            let what = format!("not followed; those known before stay in force: {why}");
-            heard.problems.push(Problem::new(ProblemKind::Etcd, subject, what));
+            let why = FailureReason::from(why.clone());
+            let why = why.at("not followed; those known before stay in force");
+            heard.problems.push(Problem::of_failure(ProblemKind::Etcd, subject, why));
         }
         for (group, selector) in groups.iter().filter(|(group, _)| self.known.contains(group)) {
             self.hear_group(group, selector, &mut heard);

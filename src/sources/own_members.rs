@@ -147,7 +147,7 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
         let has_changed = !transactions.is_empty();
         for transaction in transactions {
             if self.etcd.commit("publish members of groups", &transaction).await?.is_none() {
-                return Err(EtcdError::Refused("this host's record was changed".to_owned()));
+                return Err(EtcdError::Refused("this host's record was changed".into()));
             }
         }
         Ok(PublishedKeys { had_some, has_changed })
@@ -180,7 +180,7 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
 
     fn note(&self, published: &Published) -> Result<(), EtcdError> {
         let noted = published::write(&self.start.state_dir, &self.at, published, self.generation);
-        noted.map_err(|error| EtcdError::Refused(format!("note what is published: {error}")))
+        noted.map_err(|error| EtcdError::Refused(format!("note what is published: {error}").into()))
     }
 
     fn complain(&mut self, error: Option<EtcdError>) {

@@ -10,7 +10,7 @@ use crate::etcd::{Etcd, EtcdSettings};
 use crate::lease::EtcdError;
 use crate::lease::records::Roots;
 use crate::lease::snapshot::Raw;
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::{FailureReason, Object, Problem, ProblemKind};
 use crate::os::event_loop::{self, EventLoop};
 use crate::os::random;
 use crate::policy::{ObjectSource, PolicySnapshot, Provider, SourceUpdate};
@@ -120,7 +120,7 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
     async fn follow(&mut self, failures: &mut u32) -> Result<Infallible, EtcdError> {
         let (stored, revision) = read_stored(self.etcd, &self.range).await?;
         if stored.is_untouched() && self.had_some {
-            return Err(EtcdError::Refused(LOST.to_owned()));
+            return Err(EtcdError::Refused(LOST.to_owned().into()));
         }
         self.stored = stored;
         self.publish()?;
@@ -146,7 +146,7 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
     fn publish(&mut self) -> Result<(), EtcdError> {
         if self.stored.is_too_much() {
             let why = format!("more than {OBJECTS_LIMIT} objects or {BYTES_LIMIT} bytes");
-            return Err(EtcdError::Refused(format!("{}: {why}", self.range)));
+            return Err(EtcdError::Refused(format!("{}: {why}", self.range).into()));
         }
         let read = self.stored.read(&self.range, self.ruling);
         let snapshot = PolicySnapshot {
@@ -166,8 +166,9 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
     /// What holds goes on holding.
     fn complain(&mut self, error: &EtcdError) {
         let subject = Object::named("policies in etcd");
-        let what = format!("not followed; those known before stay in force: {error}");
-        self.say(Some(Problem::new(ProblemKind::Etcd, subject, what)));
+        let why = FailureReason::from(error.clone());
+        let why = why.at("not followed; those known before stay in force");
+        self.say(Some(Problem::of_failure(ProblemKind::Etcd, subject, why)));
     }
 
     fn say(&mut self, trouble: Option<Problem>) {

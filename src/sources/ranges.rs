@@ -205,8 +205,10 @@ impl RangeWatch<'_> {
         let answer = match answer {
             Ok(Some(answer)) if answer.canceled() => return Err(canceled(&answer, ended)),
             Ok(Some(answer)) => answer,
-            Ok(None) => return Err(EtcdError::Unreachable(ended("the stream ended".to_owned()))),
-            Err(error) => return Err(EtcdError::Unreachable(ended(reason(&error)))),
+            Ok(None) => {
+                return Err(EtcdError::Unreachable(ended("the stream ended".to_owned()).into()));
+            }
+            Err(error) => return Err(EtcdError::Unreachable(ended(reason(&error)).into())),
         };
         self.heard_at = Instant::now();
         self.revision = answer.header().map_or(0, |it| it.revision()).max(self.revision);
@@ -222,9 +224,9 @@ impl RangeWatch<'_> {
         if self.heard_at.elapsed() > SILENCE {
             self.etcd.next_member();
             let why = format!("watch: no response for {SILENCE:?}");
-            return Err(EtcdError::Unreachable(why));
+            return Err(EtcdError::Unreachable(why.into()));
         }
         let asked = self.stream.request_progress().await;
-        asked.map_err(|error| EtcdError::Unreachable(format!("watch: {}", reason(&error))))
+        asked.map_err(|error| EtcdError::Unreachable(format!("watch: {}", reason(&error)).into()))
     }
 }

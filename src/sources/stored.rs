@@ -158,9 +158,14 @@ impl StoredName {
 
     /// What follows the range in its key.
     pub fn path(&self) -> String {
+        format!("{}/{}", self.kind.name, self.scoped())
+    }
+
+    /// The name after its scope, if it has one.
+    pub fn scoped(&self) -> String {
         match &self.scope {
-            Some(scope) => format!("{}/{scope}/{}", self.kind.name, self.name),
-            None => format!("{}/{}", self.kind.name, self.name),
+            Some(scope) => format!("{scope}/{}", self.name),
+            None => self.name.to_string(),
         }
     }
 

@@ -225,7 +225,7 @@ fn saved_state_of_a_network_with_other_settings_is_not_restored() {
 }
 
 fn leads_elsewhere(update: &Update) -> bool {
-    matches!(update, Update::Disconnected { why } if why.contains("another etcd cluster"))
+    matches!(update, Update::Disconnected { why } if why.what.contains("another etcd cluster"))
 }
 
 #[test]

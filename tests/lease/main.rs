@@ -2,7 +2,6 @@
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    missing_docs,
     reason = "a test stops at the first failure and may print"
 )]
 

@@ -50,7 +50,8 @@ fn a_host_that_starts_before_etcd_waits_and_logs_the_reason() {
         let host = Host::launch(start(&etcd, "h1"));
         host.reported(0, "why", |update| match update {
             Update::Disconnected { why } => {
-                why.contains("etcd http://127.0.0.1:2379") && why.contains("Connection refused")
+                why.what.contains("etcd http://127.0.0.1:2379")
+                    && why.what.contains("Connection refused")
             }
             _ => false,
         });

@@ -2,6 +2,7 @@
 
 use etcd_client::Permission;
 use humanz::etcd::{EtcdStart, Update};
+use humanz::net::FailureReason;
 
 use crate::host::{HOSTS, Host, settings, start};
 use crate::support::certificates::{CLIENT, Certificates, Wanted, openssl};
@@ -33,17 +34,17 @@ pub fn start_as(certificates: &Certificates, etcd: &EtcdServer, name: Option<&st
     start
 }
 
-/// Waits until `host` reports a disconnection with these words; gives the line.
-fn disconnected(host: &Host, words: &str) -> String {
-    let mut line = String::new();
+/// Waits until `host` reports a disconnection with these words; gives its reason.
+fn disconnected(host: &Host, words: &str) -> FailureReason {
+    let mut reason = None;
     host.reported(0, words, |update| match update {
-        Update::Disconnected { why } if why.contains(words) => {
-            line.clone_from(why);
+        Update::Disconnected { why } if why.to_string().contains(words) => {
+            reason = Some(why.clone());
             true
         }
         _ => false,
     });
-    line
+    reason.unwrap()
 }
 
 #[test]
@@ -106,8 +107,11 @@ fn check(certificates: &Certificates, etcd: &EtcdServer, cases: &[Case<'_>]) {
     for (case, change, wanted) in cases {
         let mut start = start_as(certificates, etcd, Some("client"));
         change(&mut start);
-        let line = disconnected(&Host::launch(start), wanted[0]);
-        println!("{case}: {line}");
+        let reason = disconnected(&Host::launch(start), wanted[0]);
+        let line = reason.to_string();
+        println!("{case}: {reason:?}");
+        // A member that nothing listens at has no fix that is its own.
+        assert_eq!(reason.fix.is_none(), wanted == &["Connection refused"], "{case}: {reason:?}");
         for words in *wanted {
             assert!(line.contains(words), "{case}: no {words:?} in: {line}");
         }

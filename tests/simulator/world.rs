@@ -336,7 +336,7 @@ impl World {
         let unreachable = !self.up || self.hosts[host].cut.is_some();
         let Some(agent) = &self.hosts[host].agent else { return };
         if unreachable && agent.state == AgentState::WaitsOnEmpty {
-            let why = EtcdError::Unreachable("it does not answer a host that waits".to_owned());
+            let why = EtcdError::Unreachable("it does not answer a host that waits".into());
             self.respond(host, agent.sequence, Err(why));
         }
     }
@@ -550,7 +550,7 @@ impl World {
     fn send(&mut self, call: Call) {
         let host = call.host;
         let failed = |host: usize| {
-            let why = EtcdError::Unreachable("no answer".to_owned());
+            let why = EtcdError::Unreachable("no answer".into());
             Scheduled::Response(host, call.life, call.sequence, Box::new(Err(why)))
         };
         if self.hosts[host].cut.is_some() {
@@ -766,7 +766,7 @@ impl World {
     fn execute(&mut self, mut call: Call) {
         let (host, life, sequence) = (call.host, call.life, call.sequence);
         if !self.up || self.hosts[host].cut.is_some() {
-            let why = EtcdError::Unreachable("cut off".to_owned());
+            let why = EtcdError::Unreachable("cut off".into());
             let failed = Scheduled::Response(host, life, sequence, Box::new(Err(why)));
             return if call.answered {
                 self.after(3_000, failed)

@@ -40,7 +40,12 @@ pub fn get(host: &Node, path: &str) -> (u16, String) {
 pub fn status(host: &Node) -> Value {
     let (code, body) = get(host, "/v1/status");
     assert_eq!(code, 200, "{body}");
-    serde_json::from_str(&body).unwrap_or_else(|e| panic!("{e}: {body}"))
+    let status: Value = serde_json::from_str(&body).unwrap_or_else(|e| panic!("{e}: {body}"));
+    for problem in status["problems"].as_array().into_iter().flatten() {
+        let fix = problem["fix"].as_str().unwrap_or_default();
+        assert!(!fix.is_empty(), "a problem without a fix: {problem:#}");
+    }
+    status
 }
 
 /// Something of this kind is wrong.

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use nix::errno::Errno;
 
-use crate::agent::applier::{Applier, Hint};
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Reconcile, store_unusable};
 use crate::inspect::pods;
 use crate::ipam::StoreEntry;
 use crate::net::gather::Gather;
-use crate::net::{IfName, Object, Problem};
+use crate::net::{Hint, IfName, Object, Problem};
 use crate::netlink::link::{self, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError, neighbour};

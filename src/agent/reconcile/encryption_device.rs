@@ -4,9 +4,9 @@ use anyhow::Context;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use crate::agent::applier::{Applier, Hint};
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Reconcile, sysctls};
-use crate::net::IfName;
+use crate::net::{Hint, IfName};
 use crate::netlink::link::{self, Link, LinkChange, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::wireguard::{self, KIND, PeerEdit, Wireguard, WireguardInfo};

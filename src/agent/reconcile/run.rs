@@ -23,7 +23,7 @@ use crate::checks::routing::without_repeats;
 use crate::inspect::host_state::{self, HostState};
 use crate::lease::TunnelFault;
 use crate::lease::records::WireguardEnd;
-use crate::net::problem::capped;
+use crate::net::problem::{LISTED_FIRST, capped};
 use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::plan::peer_routes::{
     ClearPeer, LocalEncryption, LocalHost, PeerRoutes, UnreachableSubnet,
@@ -67,7 +67,7 @@ pub fn run(
     }
     let before = run.previous.map(|before| before.own);
     let mut host_state = host_state::observe(&run.kernel.rtnl, run.settings, before)
-        .map_err(|error| applier.inspect_failed(Object::named("this host"), format!("{error:#}")))
+        .map_err(|error| applier.inspection_failed(Object::named("this host"), &error))
         .ok()?;
     let to_peers = |peers| known.peer_routes.to(peers, run.resolved, local_host(run, &host_state));
     let peer_routes = run.peers.map(to_peers).unwrap_or_default();
@@ -261,8 +261,13 @@ fn routes(
     let unreachable = unreachable.map(UnreachableSubnet::problem);
     let tunnels = peer_routes.faults.iter().map(TunnelFault::problem);
     let clear = peer_routes.clear.iter().map(ClearPeer::problem);
-    let clear =
-        capped(clear, CLEAR_PROBLEMS, ProblemKind::ClearText, "further hosts in clear text");
+    let clear = capped(
+        clear,
+        CLEAR_PROBLEMS,
+        ProblemKind::ClearText,
+        "further hosts in clear text",
+        LISTED_FIRST,
+    );
     let problems = unreachable.chain(tunnels).chain(clear).chain(peers.problems());
     let mut problems: Vec<Problem> = problems.collect();
     let encryption = reconcile::encryption::reconcile(run, host_state, peer_routes, applier);

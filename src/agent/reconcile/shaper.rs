@@ -1,4 +1,4 @@
-//! Keeps the device that holds pods to the rates of their profiles, and its classes.
+//! Reconciles the ifb device and the HTB classes that enforce the rates of profiles.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use anyhow::Context;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::net::gather::Gather;
-use crate::net::{IfName, Object};
+use crate::net::{Hint, IfName, Object};
 use crate::netlink::Message;
 use crate::netlink::link::{self, Link, LinkChange, LinkRef};
 use crate::netlink::rtnl::Rtnl;
@@ -26,7 +26,7 @@ fn object() -> Object {
     Object::Link("device".to_owned(), name())
 }
 
-/// The device's index; made and set up if it is not there. `None`: that failed, or would be done.
+/// The device's index; made and set up if it is not there. `None` on failure, and in a dry run.
 pub fn device(run: &Reconcile<'_>, applier: &mut Applier) -> Option<u32> {
     let rtnl = &run.kernel.rtnl;
     let found = find(rtnl);
@@ -85,13 +85,36 @@ pub fn remove(run: &Reconcile<'_>, applier: &mut Applier) {
 }
 
 /// # Errors
-/// The name is somebody else's, or the kernel refused.
+/// An interface of that name was not created by humanz, or the kernel refused.
 fn find(rtnl: &Rtnl) -> anyhow::Result<Option<Link>> {
     let name = name();
-    let Some(link) = rtnl.link(&name).context("look for it")? else { return Ok(None) };
+    let Some(link) = rtnl.link(&name).context("look up the interface")? else { return Ok(None) };
     let is_ours = link.alias.as_deref() == Some(ALIAS) && link.kind.as_deref() == Some(KIND);
     match is_ours {
         true => Ok(Some(link)),
-        false => anyhow::bail!("{name} is somebody else's: rename it, so that pods can be limited"),
+        false => Err(not_ours(&name).into()),
+    }
+}
+
+fn not_ours(name: &IfName) -> Hint {
+    Hint {
+        why: format!("interface {name} exists, and humanz did not create it: no pod is limited"),
+        fix: format!("ip link set {name} name OTHER"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::ProblemKind;
+
+    #[test]
+    fn an_interface_of_another_program_is_a_problem_with_its_fix() {
+        let mut applier = Applier::new(false);
+        applier.inspection_failed(object(), &not_ours(&name()).into());
+        let [problem] = applier.failures() else { panic!("one failure") };
+        assert_eq!(problem.kind, ProblemKind::InspectFailed);
+        assert_eq!(problem.fix.as_deref(), Some("ip link set humanz-shape name OTHER"));
+        assert!(!problem.what.contains("ip link"), "{problem}");
     }
 }

@@ -11,6 +11,7 @@ use crate::agent::trigger::Scope;
 use crate::etcd::Update;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Lease, LeaseError, Resolved, peers};
+use crate::net::FailureReason;
 use crate::net::gather::Gather;
 use crate::settings::exit::Exit;
 
@@ -90,7 +91,7 @@ impl Agent {
         self.follow_dispute();
     }
 
-    fn note_down(&mut self, why: Option<String>) {
+    fn note_down(&mut self, why: Option<FailureReason>) {
         if why.is_some() {
             self.state.etcd.endpoint = None;
         }
@@ -98,7 +99,7 @@ impl Agent {
         self.note_store();
         if let Registry::Leased(leased) = &mut self.registry {
             // A failed call does not decide whether this machine is a copy.
-            leased.down = why;
+            leased.down = why.map(|why| why.to_string());
         }
     }
 

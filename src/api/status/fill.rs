@@ -15,7 +15,7 @@ use crate::api::problems::{gateways, problems};
 use crate::api::status::policies::policies;
 use crate::api::status::{
     Addresses, BlockStatus, ChangeStatus, ConnectionStatus, EncryptionStatus, EtcdStatus,
-    FirewallStatus, KeyStatus, KubernetesStatus, LeaseStatus, Loop, NodeStatus, PathKind,
+    FirewallStatus, KeyStage, KeyStatus, KubernetesStatus, LeaseStatus, Loop, NodeStatus, PathKind,
     PeerStatus, ProbeStatus, Problems, SCHEMA, Status,
 };
 use crate::checks::probe::ProbeStats;
@@ -101,12 +101,12 @@ fn moment(at: SystemTime) -> String {
 
 fn key(of: KeyState) -> KeyStatus {
     let stage = match of.stage {
-        Stage::Steady => "steady",
-        Stage::Leaving => "leaving",
-        Stage::Returning => "returning",
+        Stage::Steady => KeyStage::Steady,
+        Stage::Leaving => KeyStage::Leaving,
+        Stage::Returning => KeyStage::Returning,
     };
     let age_seconds = of.made.elapsed().unwrap_or_default().as_secs_f64();
-    KeyStatus { made: moment(of.made), age_seconds, stage: stage.to_owned() }
+    KeyStatus { made: moment(of.made), age_seconds, stage }
 }
 
 fn node((name, machine_id): (&str, &str), snapshot: Option<&AgentSnapshot>) -> NodeStatus {
@@ -168,7 +168,10 @@ fn connection(snapshot: &AgentSnapshot) -> ConnectionStatus {
     ConnectionStatus {
         connected: store.endpoint.clone(),
         last_contact_seconds: heard_at.and_then(|at| Some(at.elapsed().ok()?.as_secs_f64())),
-        error: store.down.clone().or_else(|| Some(store.trouble.as_ref()?.to_string())),
+        error: {
+            let down = store.down.as_ref().map(ToString::to_string);
+            down.or_else(|| Some(store.trouble.as_ref()?.to_string()))
+        },
     }
 }
 

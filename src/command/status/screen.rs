@@ -1,8 +1,8 @@
 //! Pure. The status as text.
 
 use crate::api::status::{
-    ChangeStatus, ConnectionStatus, EtcdStatus, KeyStatus, KubernetesStatus, Loop, PeerStatus,
-    PolicySourceStatus, Status,
+    ChangeStatus, ConnectionStatus, EtcdStatus, KeyStage, KeyStatus, KubernetesStatus, Loop,
+    PeerStatus, PolicySourceStatus, Status,
 };
 use crate::command::single_machine;
 use crate::command::status::shown::Shown;
@@ -187,10 +187,10 @@ fn pods(shown: &Shown) -> String {
 }
 
 fn encryption(key: &KeyStatus) -> String {
-    let change = match key.stage.as_str() {
-        "steady" => "",
-        "leaving" => "; it is changed: hosts go over to the second device",
-        _ => "; it was changed: hosts return to the first device",
+    let change = match key.stage {
+        KeyStage::Steady | KeyStage::Unknown => "",
+        KeyStage::Leaving => "; it is changed: hosts go over to the second device",
+        KeyStage::Returning => "; it was changed: hosts return to the first device",
     };
     format!("WireGuard, this host's key is of {}{change}", key.made)
 }

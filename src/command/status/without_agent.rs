@@ -66,7 +66,8 @@ fn last_policies(host: &Host) -> Option<View> {
 
 fn store_status(host: &Host) -> StoreStatus {
     let stale = host.cluster.as_ref().and_then(|cluster| cluster.stale.as_ref());
-    let down = stale.map(|stale| stale.why.clone()).or_else(|| host.peers_unknown.clone());
+    let why = stale.map(|stale| &stale.why).or(host.peers_unknown.as_ref());
+    let down = why.map(|why| why.as_str().into());
     let endpoint = match &host.settings.source {
         Source::Etcd { server, .. } => server.endpoints.first().cloned(),
         Source::Kubernetes(_) => Some("the API server".to_owned()),

@@ -166,7 +166,9 @@ impl<P: FnMut(Update)> Session<'_, P> {
     async fn ask(&self, state: &mut FollowState) -> Result<(), EtcdError> {
         if state.heard_at.elapsed() > SILENCE {
             self.etcd.next_member();
-            return Err(EtcdError::Unreachable(format!("watch: no response for {SILENCE:?}")));
+            return Err(EtcdError::Unreachable(
+                format!("watch: no response for {SILENCE:?}").into(),
+            ));
         }
         if let Some(watch) = state.watch.as_mut().filter(|_| state.resume_at.is_none()) {
             watch.request_progress().await?;

@@ -81,14 +81,14 @@ impl Files {
     }
 
     /// The certificates that are invalid at this time or will be soon.
-    pub fn untimely(&self) -> Vec<Problem> {
-        self.certificates().filter_map(Pem::untimely).collect()
+    pub fn untimely(&self, now: SystemTime) -> Vec<Problem> {
+        self.certificates().filter_map(|pem| pem.untimely(now)).collect()
     }
 
-    /// Why this host's certificate is invalid now.
-    pub fn invalid_now(&self) -> Option<String> {
-        let found = self.pair.as_ref()?.0.untimely()?;
-        (found.kind == ProblemKind::Certificate).then(|| found.to_string())
+    /// Why this host's certificate is invalid at that time.
+    pub fn invalid_at(&self, now: SystemTime) -> Option<Problem> {
+        let found = self.pair.as_ref()?.0.untimely(now)?;
+        (found.kind == ProblemKind::Certificate).then_some(found)
     }
 
     /// The end of validity of the first certificate.
@@ -103,8 +103,8 @@ impl Files {
 }
 
 impl Pem {
-    fn untimely(&self) -> Option<Problem> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    fn untimely(&self, now: SystemTime) -> Option<Problem> {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let validity = self.validity?;
         let renew = "replace it with a renewed one, which is applied without a restart";
         let until = Date(validity.until);

@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
 use rustls::pki_types::ServerName;
 use rustls::{CertificateError, Error};
@@ -10,9 +11,10 @@ use rustls::{CertificateError, Error};
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::files::Files;
 use crate::etcd::tls::validity::Date;
+use crate::net::FailureReason;
 
 /// The TLS error among the sources of `error`, with its fix; `None` if there is none.
-pub fn of(error: &(dyn StdError + 'static), settings: &EtcdSettings) -> Option<String> {
+pub fn of(error: &(dyn StdError + 'static), settings: &EtcdSettings) -> Option<FailureReason> {
     below(error).map(|error| of_tls(error, settings))
 }
 
@@ -24,67 +26,75 @@ pub fn of_broken_connection(
     settings: &EtcdSettings,
     files: &Files,
     tls: bool,
-) -> String {
+    now: SystemTime,
+) -> FailureReason {
     if !tls {
-        return "it closed the connection; if it speaks TLS, write https:// in ETCD_HOST, and set \
-                ETCD_CACERT"
-            .to_owned();
+        let fix = "if it speaks TLS, write https:// in ETCD_HOST, and set ETCD_CACERT";
+        return FailureReason::new("it closed the connection", fix);
     }
     if why.contains("handshake eof") {
-        return format!("it closed the connection during the handshake; perhaps {NO_TLS}");
+        let what = "it closed the connection during the handshake; perhaps it does not speak TLS";
+        return FailureReason::new(what, USE_NO_TLS);
     }
-    match files.invalid_now() {
-        Some(why_invalid) => format!("it refuses the certificate: {why_invalid}"),
-        None if why.contains("alert") => format!("{} ({why})", refused(settings)),
-        None => refused(settings),
+    match files.invalid_at(now) {
+        Some(invalid) => FailureReason::from(invalid).at("it refuses the certificate"),
+        None if why.contains("alert") => refused(settings, &format!(" ({why})")),
+        None => refused(settings, ""),
     }
 }
 
-const NO_TLS: &str = "it does not speak TLS; write http:// in ETCD_HOST, or turn TLS on there";
+/// The fix for a member that does not speak TLS.
+const USE_NO_TLS: &str = "write http:// in ETCD_HOST, or turn TLS on there";
 
-fn of_tls(error: &Error, settings: &EtcdSettings) -> String {
+fn of_tls(error: &Error, settings: &EtcdSettings) -> FailureReason {
     let shown =
         |path: Option<&Path>| path.map(|path| path.display().to_string()).unwrap_or_default();
     let ca = shown(settings.ca.as_deref());
     match error {
-        Error::InvalidCertificate(CertificateError::UnknownIssuer) => format!(
-            "the authority that signed its certificate is not in ETCD_CACERT {ca}; add it there"
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => FailureReason::new(
+            format!("the authority that signed its certificate is not in ETCD_CACERT {ca}"),
+            "add that authority to ETCD_CACERT",
         ),
-        Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. }) => format!(
-            "its certificate expired at {}; renew it on the member, or set the clock of this host",
-            Date(not_after.as_secs())
-        ),
+        Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. }) => {
+            FailureReason::new(
+                format!("its certificate expired at {}", Date(not_after.as_secs())),
+                "renew it on the member, or set the clock of this host",
+            )
+        }
         Error::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. }) => {
-            format!(
-                "its certificate is not valid before {}; set the clock of this host or the member's",
-                Date(not_before.as_secs())
+            FailureReason::new(
+                format!("its certificate is not valid before {}", Date(not_before.as_secs())),
+                "set the clock of this host or the member's",
             )
         }
         Error::InvalidCertificate(CertificateError::NotValidForNameContext {
             expected,
             presented,
-        }) => format!(
-            "its certificate is not for {} but for {}; write one of its names in ETCD_HOST, or give \
-             the member a certificate with that subjectAltName",
-            name(expected),
-            names(presented)
+        }) => FailureReason::new(
+            format!("its certificate is not for {} but for {}", name(expected), names(presented)),
+            "write one of its names in ETCD_HOST, or give the member a certificate with that \
+             subjectAltName",
         ),
-        Error::InvalidMessage(_) => NO_TLS.to_owned(),
-        Error::AlertReceived(alert) => format!("{} ({alert:?})", refused(settings)),
-        other => format!("TLS: {other}"),
+        Error::InvalidMessage(_) => FailureReason::new("it does not speak TLS", USE_NO_TLS),
+        Error::AlertReceived(alert) => refused(settings, &format!(" ({alert:?})")),
+        other => format!("TLS: {other}").into(),
     }
 }
 
-/// The advice if a member refuses this host's certificate.
-fn refused(settings: &EtcdSettings) -> String {
+/// A member refuses this host's certificate; `alert`: its alert, in brackets.
+fn refused(settings: &EtcdSettings, alert: &str) -> FailureReason {
     match &settings.cert {
-        None => "it closed the connection: it may require a client certificate; set ETCD_CERT \
-                 and ETCD_KEY"
-            .to_owned(),
-        Some(cert) => format!(
-            "it closed the connection: perhaps it refuses the certificate in ETCD_CERT {}; an authority \
-             of its --trusted-ca-file must have signed it, for clients (extendedKeyUsage clientAuth)",
-            cert.display()
+        None => FailureReason::new(
+            format!("it closed the connection: it may require a client certificate{alert}"),
+            "set ETCD_CERT and ETCD_KEY",
+        ),
+        Some(cert) => FailureReason::new(
+            format!(
+                "it closed the connection: perhaps it refuses the certificate in ETCD_CERT {}{alert}",
+                cert.display()
+            ),
+            "let an authority of its --trusted-ca-file sign the certificate, for clients \
+             (extendedKeyUsage clientAuth)",
         ),
     }
 }
@@ -130,8 +140,9 @@ mod tests {
         let tls = || Error::InvalidCertificate(CertificateError::UnknownIssuer);
         let held = io::Error::other(io::Error::new(io::ErrorKind::InvalidData, tls()));
         for error in [&tls() as &(dyn StdError + 'static), &held] {
-            let text = of(error, &EtcdSettings::default()).unwrap();
-            assert!(text.contains("is not in ETCD_CACERT"), "{text}");
+            let reason = of(error, &EtcdSettings::default()).unwrap();
+            assert!(reason.what.contains("is not in ETCD_CACERT"), "{reason}");
+            assert_eq!(reason.fix.as_deref(), Some("add that authority to ETCD_CACERT"));
         }
         let other = io::Error::from(io::ErrorKind::ConnectionRefused);
         assert_eq!(of(&other, &EtcdSettings::default()), None);

@@ -28,7 +28,7 @@ impl SessionMachine {
             new_store_id,
         } = found;
         if let Some(why) = self.other_cluster(&found) {
-            return Err(EtcdError::Refused(why).into());
+            return Err(EtcdError::Refused(why.into()).into());
         }
         known_config::keep(&mut found, self.last_known.as_deref(), &configured);
         self.own.vacated = vacated;

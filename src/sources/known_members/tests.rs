@@ -310,7 +310,7 @@ fn problems_are_bounded() {
     }
     let start = start(&[]);
     let mut scene = Scene::new(&start, 3, &[]);
-    let away = EtcdError::Unreachable("etcd is away".to_owned());
+    let away = EtcdError::Unreachable("etcd is away".into());
     let problems = |scene: &Scene| scene.known.heard(&scene.needed, Some(&away)).problems.len();
     assert_eq!(problems(&scene), 1);
     scene.step(Unneeded);

@@ -4,10 +4,10 @@ use anyhow::Context;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use crate::agent::applier::{Applier, Hint};
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::sysctls;
-use crate::net::{Family, IfName, Object};
+use crate::net::{Family, Hint, IfName, Object};
 use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::vxlan::{self, NewVxlan};
