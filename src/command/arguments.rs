@@ -95,17 +95,19 @@ pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> Stri
     }
 }
 
-/// The message for a setting that was refused with `why`, where it was typed behind a subcommand that has an option of
+/// The message if one of the settings `refused` is invalid, where it was typed behind a subcommand that has an option of
 /// nearly that name.
-pub fn meant(typed: &[String], why: &str, info: &CommandInfoWithArgs) -> Option<String> {
+pub fn meant(
+    typed: &[String],
+    refused: &[&'static str],
+    info: &CommandInfoWithArgs,
+) -> Option<String> {
     let words: Vec<&str> = typed.iter().map(String::as_str).collect();
     let (path, level) = descend(&words, info);
     let command = path.strip_prefix("humanz-agent ")?;
     let own: Vec<&str> = level.flags.iter().map(|flag| flag.long).collect();
-    let is_refused = |variable: &str| why.contains(&format!("{variable}="));
-    let mut refused = VARIABLES.iter().filter(|known| is_refused(known.name));
-    refused.find_map(|known| {
-        let option = flag(known.name);
+    refused.iter().find_map(|variable| {
+        let option = flag(variable);
         let is_typed = |word: &&str| word.split('=').next() == Some(option.as_str());
         let behind = words.iter().skip_while(|word| word.starts_with('-'));
         let near = nearest(behind.copied().find(|word| is_typed(word)).and(Some(&option))?, &own)?;
@@ -148,6 +150,8 @@ mod tests {
 
     use super::*;
     use crate::command::Arguments;
+    use crate::settings::exit::Exit;
+    use crate::settings::invalid;
 
     fn normalised(line: &str) -> String {
         normal(line.split_whitespace().map(str::to_owned).collect()).join(" ")
@@ -218,20 +222,20 @@ mod tests {
 
     #[test]
     fn a_setting_that_is_refused_was_perhaps_meant_for_an_option_of_the_subcommand() {
-        let message = |line: &str, why: &str| {
+        let message = |line: &str, refused: &'static str| {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            meant(&words, why, &Arguments::get_args_info())
+            let exit = Exit::invalid_settings(&[invalid(refused, "x", "is not known")]);
+            meant(&words, &exit.refused, &Arguments::get_args_info())
         };
-        let why = "POLICY=x: is not known";
         for line in ["group create web --policy x", "group create web --policy=x"] {
-            let said = message(line, why).unwrap();
+            let said = message(line, "POLICY").unwrap();
             let words = "unknown option --policy of group create; did you mean --policies?";
             assert!(said.starts_with(words), "{said}");
         }
         for line in ["--policy x group create web", "group ls --policy x", "status", "--policy x"] {
-            assert_eq!(message(line, why), None, "{line}");
+            assert_eq!(message(line, "POLICY"), None, "{line}");
         }
-        assert_eq!(message("group create web --policy on", "MTU=x: is no number"), None);
+        assert_eq!(message("group create web --policy on", "MTU"), None);
     }
 
     #[test]

@@ -151,7 +151,7 @@ pub fn main(words: impl Iterator<Item = OsString>) -> i32 {
         Ok(Outcome::Fine) => 0,
         Ok(Outcome::Wrong) => exit::FAILURE.into(),
         Err(exit) => {
-            let meant = || arguments::meant(&typed, &exit.why, &Arguments::get_args_info());
+            let meant = || arguments::meant(&typed, &exit.refused, &Arguments::get_args_info());
             let meant = (exit.code == exit::SETTINGS).then(meant).flatten();
             call::complain(meant.as_ref().unwrap_or(&exit.why));
             exit.code.into()

@@ -1,6 +1,6 @@
 //! Pure. The two ends, as far as they are pods of this host.
 
-use crate::checks::explain::hop::{AGENT, HERE, Hop};
+use crate::checks::explain::hop::{AGENT, HERE, Hop, HopFix};
 use crate::checks::explain::path::{Path, PathEnd, PathHost, PodNetns, TracedPod};
 use crate::net::Family;
 use crate::netlink::link::Link;
@@ -111,7 +111,7 @@ fn bridge(path: &Path) -> Vec<Hop> {
         return vec![Hop::lost("bridge", HERE, format!("bridge {name} does not exist"), AGENT)];
     };
     if !bridge.up {
-        let fix = format!("ip link set {name} up; {AGENT}");
+        let fix = HopFix::then_agent(format!("ip link set {name} up"));
         return vec![Hop::lost("bridge", HERE, format!("bridge {name} is down"), fix)];
     }
     if path.is_bridged() {
@@ -190,7 +190,7 @@ fn guard(end: &PathEnd, pod: &TracedPod, host: &PathHost) -> Option<Hop> {
         let (seen, fix) = match pod.is_taken_over() {
             true => (
                 format!("an earlier plugin attached it, so it has {without}"),
-                "a pod that humanz attaches has a guard: recreate it when that suits",
+                "a pod that humanz attaches has a guard: recreate it when that suits".into(),
             ),
             false => (format!("{port} has {without}"), AGENT),
         };

@@ -23,9 +23,57 @@ pub enum HopVerdict {
     /// It goes on.
     Fine,
     /// It may go on; somebody should look.
-    Odd(String),
+    Odd(HopFix),
     /// It is lost here; what to do about it.
-    Lost(String),
+    Lost(HopFix),
+}
+
+/// What to do at a hop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HopFix {
+    Text(String),
+    /// After `first`, if there is something to do first, `by` restores the rest.
+    Restored {
+        first: Option<String>,
+        by: Restorer,
+    },
+}
+
+/// What restores the state of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restorer {
+    Agent,
+    /// The next ADD of the plugin: no agent runs there.
+    Plugin,
+}
+
+impl HopFix {
+    /// `first`, then what the agent restores.
+    pub fn then_agent(first: impl Into<String>) -> HopFix {
+        HopFix::Restored { first: Some(first.into()), by: Restorer::Agent }
+    }
+}
+
+impl<T: Into<String>> From<T> for HopFix {
+    fn from(text: T) -> HopFix {
+        HopFix::Text(text.into())
+    }
+}
+
+impl fmt::Display for HopFix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, by) = match self {
+            HopFix::Text(text) => return f.write_str(text),
+            HopFix::Restored { first, by } => (first, by),
+        };
+        first.iter().try_for_each(|first| write!(f, "{first}; "))?;
+        f.write_str(match by {
+            Restorer::Agent => {
+                "the agent puts it back: is humanz-agent running? (humanz-agent doctor says)"
+            }
+            Restorer::Plugin => "start a pod: its ADD puts it back (no agent runs here)",
+        })
+    }
 }
 
 impl Hop {
@@ -37,7 +85,7 @@ impl Hop {
             HopVerdict::Lost(fix) => (ProblemKind::PacketLost, fix),
         };
         let subject = Object::named(format!("{} of {}", self.name, self.place));
-        Some(Problem::new(kind, subject, &self.seen).with_fix(fix))
+        Some(Problem::new(kind, subject, &self.seen).with_fix(fix.to_string()))
     }
 
     pub fn fine(name: &'static str, place: &str, seen: impl fmt::Display) -> Hop {
@@ -48,9 +96,9 @@ impl Hop {
         name: &'static str,
         place: &str,
         seen: impl fmt::Display,
-        fix: impl fmt::Display,
+        fix: impl Into<HopFix>,
     ) -> Hop {
-        let verdict = HopVerdict::Lost(fix.to_string());
+        let verdict = HopVerdict::Lost(fix.into());
         Hop { verdict, ..Hop::fine(name, place, seen) }
     }
 
@@ -58,9 +106,9 @@ impl Hop {
         name: &'static str,
         place: &str,
         seen: impl fmt::Display,
-        fix: impl fmt::Display,
+        fix: impl Into<HopFix>,
     ) -> Hop {
-        let verdict = HopVerdict::Odd(fix.to_string());
+        let verdict = HopVerdict::Odd(fix.into());
         Hop { verdict, ..Hop::fine(name, place, seen) }
     }
 
@@ -76,12 +124,36 @@ pub const HERE: &str = "this host";
 /// The same fixes for a host that the plugin serves without an agent.
 pub fn without_agent(hops: &mut [Hop]) {
     for hop in hops {
-        if let HopVerdict::Lost(fix) | HopVerdict::Odd(fix) = &mut hop.verdict {
-            *fix = fix.replace(AGENT, "start a pod: its ADD puts it back (no agent runs here)");
+        if let HopVerdict::Lost(fix) | HopVerdict::Odd(fix) = &mut hop.verdict
+            && let HopFix::Restored { by, .. } = fix
+        {
+            *by = Restorer::Plugin;
         }
     }
 }
 
-/// What stands for an agent that does not do its work.
-pub const AGENT: &str =
-    "the agent puts it back: is humanz-agent running? (humanz-agent doctor says)";
+/// The fix for an agent that does not do its work.
+pub const AGENT: HopFix = HopFix::Restored { first: None, by: Restorer::Agent };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_an_agent_the_plugin_restores_what_the_agent_would() {
+        let first = "ip link set humanz0 up";
+        let mut hops = [
+            Hop::lost("bridge", HERE, "humanz0 is down", HopFix::then_agent(first)),
+            Hop::odd("bridge", HERE, "humanz0 has no port", AGENT),
+            Hop::lost("route", HERE, "no route", "add one"),
+        ];
+        let fixes =
+            |hops: &[Hop]| hops.iter().map(|hop| hop.problem()?.fix).collect::<Vec<Option<_>>>();
+        let before = fixes(&hops);
+        without_agent(&mut hops);
+        let add = "start a pod: its ADD puts it back (no agent runs here)";
+        let wanted = [format!("{first}; {add}"), add.to_owned(), "add one".to_owned()];
+        assert_eq!(fixes(&hops), wanted.map(Some));
+        assert!(before[0].as_ref().unwrap().starts_with(&format!("{first}; the agent")));
+    }
+}

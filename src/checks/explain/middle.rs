@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::checks::explain::hop::{AGENT, HERE, Hop};
+use crate::checks::explain::hop::{AGENT, HERE, Hop, HopFix};
 use crate::checks::explain::path::{
     EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, RemoteEnd,
 };
@@ -147,7 +147,8 @@ fn leaving(name: &'static str, host: &PathHost, lookup: &Lookup, end: &PathEnd) 
         }
         EndPlace::Pod(_) if way.device != bridge => {
             let seen = format!("{text}, not by {}", host.bridge_name);
-            let fix = format!("remove the route that is nearer (ip route get {to}); {AGENT}");
+            let fix =
+                HopFix::then_agent(format!("remove the route that is nearer (ip route get {to})"));
             vec![Hop::lost(name, HERE, seen, fix)]
         }
         EndPlace::RemoteHost(RemoteEnd { subnet: Some(subnet), has_route: false, .. }) => {
@@ -163,8 +164,8 @@ fn no_route(name: &'static str, host: &PathHost, end: &PathEnd, why: &str) -> Ho
     let to = end.address;
     let Some(remote) = end.remote() else {
         let fix = match end.place {
-            EndPlace::Pod(_) => AGENT.to_owned(),
-            _ => format!("give this host a route to {to}"),
+            EndPlace::Pod(_) => AGENT,
+            _ => format!("give this host a route to {to}").into(),
         };
         return Hop::lost(name, HERE, format!("{to}: {why}"), fix);
     };
@@ -176,12 +177,12 @@ fn no_route(name: &'static str, host: &PathHost, end: &PathEnd, why: &str) -> Ho
     let tunnel = host.links.values().find(|link| link.vxlan.is_some() && !link.up);
     if let (Some(link), Some(_)) = (tunnel, remote.subnet) {
         let name = &link.name;
-        let fix = format!("ip link set {name} up; {AGENT}");
+        let fix = HopFix::then_agent(format!("ip link set {name} up"));
         return Hop::lost("tunnel", HERE, format!("{name} is down, and its routes are gone"), fix);
     }
     let fix = match remote.subnet {
-        Some(_) => AGENT.to_owned(),
-        None => format!("give this host a route to {to}"),
+        Some(_) => AGENT,
+        None => format!("give this host a route to {to}").into(),
     };
     Hop::lost(name, HERE, format!("{to} of host {}: {why}", remote.host), fix)
 }

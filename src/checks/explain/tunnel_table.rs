@@ -47,8 +47,8 @@ pub fn received(path: &Path, remote: &RemoteEnd, outer: IpAddr) -> Option<Hop> {
          pods of {host} or {outer} send, not {inner}"
     );
     let fix = match remote.subnet {
-        Some(_) => AGENT.to_owned(),
-        None => format!("let {host} send from {outer} or from the address of its tunnel"),
+        Some(_) => AGENT,
+        None => format!("let {host} send from {outer} or from the address of its tunnel").into(),
     };
     Some(Hop::lost(NAME, HERE, seen, fix))
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-use crate::checks::explain::{AGENT, EndPlace, Hop, HopVerdict, PathEnd, RemoteEnd, TracedPod};
+use crate::checks::explain::{EndPlace, Hop, HopFix, HopVerdict, PathEnd, RemoteEnd, TracedPod};
 use crate::command::explain::pins::KnownPins;
 use crate::inspect::Host;
 use crate::inspect::host_ports;
@@ -291,7 +291,8 @@ fn lead(address: IpAddr, port: Option<(u8, u16)>, host: &Host) -> Result<Lead, E
     let verdict = match there {
         true => HopVerdict::Fine,
         false => {
-            HopVerdict::Lost(format!("the table inet humanz-hostports does not have it; {AGENT}"))
+            let lacks = "the table inet humanz-hostports does not have it";
+            HopVerdict::Lost(HopFix::then_agent(lacks))
         }
     };
     let hop = Hop { name: "host-port", place: "this host".to_owned(), seen, verdict };

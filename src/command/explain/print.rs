@@ -22,7 +22,7 @@ pub fn text(path: &Path, hops: &[Hop], style: Style) -> String {
     for hop in hops {
         let (HopVerdict::Odd(fix) | HopVerdict::Lost(fix)) = &hop.verdict else { continue };
         let what = style.paint(word(&hop.verdict).1, hop.name);
-        text.push_str(&format!("{what}: {}\n", printable(fix)));
+        text.push_str(&format!("{what}: {}\n", printable(&fix.to_string())));
     }
     let end = match hops.iter().find(|hop| hop.is_lost()) {
         Some(hop) => {
@@ -40,7 +40,7 @@ pub fn json(path: &Path, hops: &[Hop]) -> Value {
     let hop = |hop: &Hop| {
         let fix = match &hop.verdict {
             HopVerdict::Fine => Value::Null,
-            HopVerdict::Odd(fix) | HopVerdict::Lost(fix) => fix.as_str().into(),
+            HopVerdict::Odd(fix) | HopVerdict::Lost(fix) => fix.to_string().into(),
         };
         json!({
             "hop": hop.name, "place": hop.place, "seen": hop.seen,
