@@ -8,28 +8,32 @@
 //! | room | responsibility | touches |
 //! |---|---|---|
 //! | `main.rs` | name the program was called by → role → exit code | nothing |
-//! | [`command`] | subcommands that print | stdout |
+//! | [`command`] | subcommands that print | stdout; kernel, files and etcd, which it changes only as the subcommand says |
 //! | [`plugin`] | the CNI verbs | kernel, IPAM store, stdout |
 //! | [`api`] | `Status`, metrics, HTTP on the agent's socket, the page's data | its sockets |
 //! | [`uninstall`] | takes off this host what agent and plugin made | everything |
 //! | [`agent`] | threads, triggers, reconcile, install | everything |
-//! | [`inspect`] | one look at kernel, disk and cluster | everything, read only |
+//! | [`inspect`] | one look at kernel, disk and cluster | everything, read only but for the files that it reads again after a start, and the sockets between agent and plugin |
 //! | [`settings`] | variables, file, flags, defaults, exit codes | environment, one file |
 //! | [`checks`] | what is wrong and where packets are lost → problems | nothing |
 //! | [`plan`] | (wanted, found) → changes: bridge, routes, tunnels, firewall, host ports, pod | nothing |
-//! | [`controller`] | keeps networks of the Kubernetes API in etcd, and the status of custom resources | etcd, the API, its socket |
-//! | [`sources`] | policies, pods and members of groups as the Kubernetes API and etcd have them | their connections |
+//! | [`controller`] | keeps networks of the Kubernetes API in etcd, and the status of custom resources | etcd, the API |
+//! | [`sources`] | policies, pods and members of groups as the Kubernetes API and etcd have them | their connections, what it keeps of them below `STATE_DIR` |
 //! | [`flows`] | who connects to what: connections and denied packets, counted in bounded room | its sockets |
 //! | [`policy`] | rules of every source, what they decide for a connection and why, and the table that enforces them | nothing |
-//! | [`kube`] | client of the Kubernetes API; nodes as snapshots, lists and watches of other objects | the API |
-//! | [`etcd`] | client, members, session, TLS | etcd |
+//! | [`kube`] | client of the Kubernetes API; nodes as snapshots, lists and watches of other objects | the API, files with credentials |
+//! | [`etcd`] | client, members, session, TLS | etcd, files with credentials |
 //! | [`lease`] | records, claim, session state machine, restore, growth | nothing |
 //! | [`ipam`] | address pool, file store, host-port claims | files below `dataDir` |
-//! | [`nft`] | nf_tables codec, our tables, base chains of others | its socket |
+//! | [`nft`] | nf_tables codec, our tables, base chains of others | its socket, `iptables-legacy-save` |
 //! | [`netlink`] | rtnetlink, conntrack: socket, codec, links, addresses, routes, events | sockets |
-//! | [`os`] | files, inotify, namespaces, sysctls, ICMP echo, process | files, /proc |
+//! | [`os`] | files, inotify, namespaces, sysctls, ICMP echo, process | files, /proc, namespaces, sockets for echoes |
 //! | [`cni`] | the CNI protocol as values | nothing |
 //! | [`net`] | the field's words: subnet, MAC, interface and node name, time, problem | nothing |
+//!
+//! Policies have three rooms, so that what decides ([`policy`]) knows neither where objects come from ([`sources`])
+//! nor what is counted ([`flows`]). [`controller`] runs once in a cluster, not on each host. [`uninstall`] takes
+//! off what [`agent`] and [`plugin`] made, which do not know each other.
 //!
 //! # Data flow
 //!
@@ -58,7 +62,8 @@
 //!    `humanz…`). Nothing without the mark is removed, except a VXLAN device that somebody recreated
 //!    without a mark under the name of a tunnel's.
 //! 5. Nothing is removed before the first complete snapshot of etcd.
-//! 6. A file whose first line says `//! Pure.` touches no clock, environment, file, socket or log.
+//! 6. A file whose first line says `//! Pure.` touches no clock, environment, file, socket or log, and calls no
+//!    function of a file that might.
 //! 7. What is found is a value and what is wrong is a `Problem`; text is made where it is shown, and
 //!    no text of ours is parsed.
 

@@ -1,4 +1,10 @@
 //! One look at this host, read only: kernel, disk, cluster.
+//!
+//! `Host` is what a command or a dry run sees, once. The agent's loop reads the same parts (`Kernel`, `host_state`)
+//! each time it runs, and only those that its trigger concerns; `explain` adds what one path alone needs, most of it
+//! from inside the pods' namespaces (`command/explain/observe.rs`).
+//!
+//! Written are here only files that are read again after a start, and the sockets between agent and plugin.
 
 pub mod agent_socket;
 pub mod cluster;
