@@ -11,6 +11,7 @@
 //! is tried again, and a client costs at most one connection of a few.
 
 pub mod answer;
+pub mod controller_probes;
 pub mod encryption;
 pub mod http;
 pub mod http_server;

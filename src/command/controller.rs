@@ -1,10 +1,13 @@
 //! `controller`: keeps custom resources of Kubernetes in etcd, once in a cluster.
 
+use std::path::Path;
 use std::time::Duration;
 
 use argh::{ArgsInfo, FromArgs};
 
 use crate::agent::logger;
+use crate::api::controller_probes;
+use crate::api::listen::Socket;
 use crate::command::call::{Call, Outcome};
 use crate::command::connectivity::signals::HeldSignals;
 use crate::controller::{self, ControllerStart};
@@ -51,12 +54,19 @@ pub fn run(call: &mut Call<'_>, _: &ControllerOptions) -> Result<Outcome, Exit> 
         roots: roots.clone(),
         api,
         pools: settings.pool_networks().iter().copied().collect(),
-        socket: settings.socket.clone(),
     };
     let failed = |error| Exit::new(exit::FAILURE, format!("start the controller: {error}"));
-    let running = controller::spawn(start).map_err(failed)?;
+    let socket = settings.socket.as_deref().map(open).transpose()?;
+    let probes = async move |working| controller_probes::serve(socket, working).await;
+    let running = controller::spawn(start, probes).map_err(failed)?;
     while !signals.came(WAIT) {}
     log::info!("stopped by a signal");
     running.stop();
     Ok(Outcome::Fine)
+}
+
+/// The socket at which probes ask.
+fn open(path: &Path) -> Result<Socket, Exit> {
+    let why = |error| format!("SOCKET={}: {error}; give this one another place", path.display());
+    Socket::open(path).map_err(|error| Exit::new(exit::FAILURE, why(error)))
 }

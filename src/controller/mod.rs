@@ -8,35 +8,47 @@
 //! - `rounds`: follows both, and looks at everything whenever one of them changed
 //! - `settle`: brings one network to where it should be
 //! - `writes`: changes of objects in the API
-//! - `served`: says whether it works, on a socket
+//! - `working`: says whether it works
 //! - `start`, `seen`, `step`, `accepted`, `condition`: values and decisions, pure
 
 mod accepted;
 mod condition;
 mod rounds;
 mod seen;
-mod served;
 mod settle;
 mod start;
 mod step;
+mod working;
 mod writes;
 
+use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
+
+use tokio::task::LocalSet;
 
 use crate::os::event_loop::EventLoop;
 
 pub use start::ControllerStart;
+pub use working::Working;
 
-/// Starts it.
+/// Starts it; `serve` answers probes, in the same event loop.
 ///
 /// # Errors
-/// The socket, the thread or its event loop cannot be created.
-pub fn spawn(start: ControllerStart) -> io::Result<EventLoop> {
-    let listener = start.socket.as_deref().map(served::bind).transpose()?;
+/// The thread or its event loop cannot be created.
+pub fn spawn(
+    start: ControllerStart,
+    serve: impl AsyncFnOnce(Arc<Working>) -> Infallible + Send + 'static,
+) -> io::Result<EventLoop> {
     EventLoop::spawn("controller", async move |stopped| {
-        tokio::select! {
-            _ = stopped => {}
-            never = rounds::run(&start, listener) => match never {},
-        }
+        let working = Arc::new(Working::default());
+        let all = async {
+            tokio::select! {
+                _ = stopped => {}
+                never = rounds::run(&start, &working) => match never {},
+                never = serve(Arc::clone(&working)) => match never {},
+            }
+        };
+        LocalSet::new().run_until(all).await;
     })
 }

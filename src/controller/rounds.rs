@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,10 +11,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::controller::accepted::accepted;
 use crate::controller::condition::{StatusCondition, WantedStatus};
 use crate::controller::seen::{SeenObject, SeenObjects};
-use crate::controller::served::{self, Working};
 use crate::controller::settle::{Settling, api, etcd};
 use crate::controller::start::ControllerStart;
 use crate::controller::step::{NetworkStep, step};
+use crate::controller::working::Working;
 use crate::controller::writes;
 use crate::etcd::Etcd;
 use crate::kube::{Api, Query, Resource, follow};
@@ -34,14 +33,12 @@ const COALESCE_ETCD: Duration = Duration::from_millis(500);
 const FAILURES: usize = 3;
 
 /// Works for ever.
-pub async fn run(start: &ControllerStart, listener: Option<UnixListener>) -> Infallible {
-    let working = Arc::new(Working::default());
-    served::serve(listener, Arc::clone(&working));
+pub async fn run(start: &ControllerStart, working: &Working) -> Infallible {
     let etcd = Etcd::new(start.etcd.clone(), start.roots.clone());
     let changed = Notify::new();
     tokio::select! {
         never = watch_etcd(start, &changed) => never,
-        never = rounds(start, &etcd, &changed, &working) => never,
+        never = rounds(start, &etcd, &changed, working) => never,
     }
 }
 
@@ -63,7 +60,7 @@ async fn rounds(
                     let soon = Instant::now() + COALESCE;
                     due = Some(due.map_or(soon, |due| due.min(soon)));
                 }
-                working.follows(seen.trouble().cloned(), seen.is_whole());
+                working.follows(seen.trouble().map(ToString::to_string), seen.is_whole());
             }
             () = changed.notified() => {
                 due.get_or_insert(Instant::now() + COALESCE_ETCD);
@@ -188,9 +185,8 @@ fn with_hosts(
     condition: StatusCondition,
     hosts: &BTreeMap<&str, BTreeSet<&str>>,
 ) -> WantedStatus {
-    let name = network.stored.as_ref().ok().map(|(name, _)| name.path());
-    let name = name.as_deref().and_then(|path| path.split_once('/')).map(|(_, name)| name);
-    let count = name.and_then(|name| hosts.get(name)).map_or(0, BTreeSet::len);
+    let name = network.stored.as_ref().ok().map(|(stored, _)| stored.scoped());
+    let count = name.and_then(|name| hosts.get(name.as_str())).map_or(0, BTreeSet::len);
     WantedStatus { condition, hosts: Some(count) }
 }
 

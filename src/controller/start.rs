@@ -1,7 +1,5 @@
 //! Pure. What the controller is started with.
 
-use std::path::PathBuf;
-
 use ipnetwork::IpNetwork;
 
 use crate::etcd::EtcdSettings;
@@ -16,6 +14,4 @@ pub struct ControllerStart {
     pub api: KubeSettings,
     /// The pools of the settings, which no network may share addresses with.
     pub pools: Vec<IpNetwork>,
-    /// Where probes ask.
-    pub socket: Option<PathBuf>,
 }
