@@ -213,7 +213,7 @@ fn faults(page: &mut Page, shared: &SharedState, known: &AgentSnapshot, uses: &[
             samples.sample(&labels, count as f64);
         }
     }
-    let help = "What is wrong now, by where it was found.";
+    let help = "What is wrong now, by where it was found; humanz_problems has it by kind.";
     let mut samples = page.gauges("humanz_faults", help);
     for (kind, checks) in [
         ("failure", &[ProblemSource::Reconcile][..]),
