@@ -23,8 +23,8 @@ use crate::plan::peer_routes::PeerRoutes;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 
-/// The changes, as `+`, `-` and `~` lines, in the order they would be made; then what would stand
-/// in the way, as `!` lines.
+/// The changes, as `+`, `-` and `~` lines, in the order they would be made; then the
+/// problems that only an operator can solve, as `!` lines.
 ///
 /// # Errors
 /// This user may not read what is there, etcd cannot be read, or this host would get no subnet.

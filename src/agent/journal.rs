@@ -14,13 +14,12 @@ const KEPT: usize = 200;
 pub struct JournalEntry {
     /// Counts from 1.
     pub number: u64,
-    /// When.
     pub at: SystemTime,
     /// What, as in the log: `added route 10.1.2.0/24 via 192.0.2.7`.
     pub what: String,
-    /// What made the agent look.
+    /// The trigger of the reconcile.
     pub why: String,
-    /// Somebody else had changed what the agent keeps.
+    /// It repairs a change by another program.
     pub repair: bool,
 }
 
@@ -81,7 +80,7 @@ impl Journal {
         kept.changes.iter().filter(|entry| entry.number > after).cloned().collect()
     }
 
-    /// Hears the number of the last change, from now on.
+    /// Subscribes to the number of the last change.
     pub fn follow(&self) -> latest::Receiver<u64> {
         self.last.subscribe()
     }

@@ -27,7 +27,7 @@ pub fn take(state_dir: &Path) -> Result<Flock<File>, Exit> {
     let mut options = File::options();
     let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
     let mut file = file.with_context(|| format!("create {}", path.display()))?;
-    // Whoever may read it may hold it.
+    // flock(2) needs read access only.
     files::keep_private(&file).with_context(|| format!("protect {}", path.display()))?;
     for _ in 0..TRIES {
         file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {

@@ -3,6 +3,9 @@
 //! A packet must pass every base chain at a hook, so an `accept` in our own table does not help
 //! against a drop in another (Docker sets the policy of iptables' FORWARD to DROP). Where the
 //! chain is iptables' own, our rules go to its head; everything else is its owner's to change.
+//!
+//! A chain that drops packets of some hosts alone is reported with these hosts: probes show that they do not
+//! answer, not which chain is the reason.
 
 mod blocking_rule;
 pub mod evaluate;

@@ -11,9 +11,7 @@ use crate::settings::Settings;
 /// The addresses of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// The family.
     pub family: Family,
-    /// The subnet.
     pub subnet: IpNetwork,
     /// Pods have them.
     pub used: u128,

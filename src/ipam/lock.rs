@@ -37,7 +37,7 @@ pub(super) fn acquire(
     let mut pause = PAUSES.0;
     loop {
         let file = options.open(path).map_err(|source| failed("open", source))?;
-        // Whoever may read it may hold it.
+        // flock(2) needs read access only.
         files::keep_private(&file).map_err(|source| failed("protect", source))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             // A file that was deleted meanwhile locks nobody else out.

@@ -14,7 +14,7 @@ const FAMILY_NAME: u16 = 2;
 /// Bytes of `struct genlmsghdr`: command, version, two reserved.
 const HEADER: usize = 4;
 
-/// The version of every family that is spoken here.
+/// `genlmsghdr.version`, the same for all families in use.
 const VERSION: u8 = 1;
 
 /// The number that the kernel gave a family; another one after the next boot.

@@ -30,7 +30,7 @@ pub fn set(index: u32, address: IpAddr, mac: Mac) -> Message {
     Message::new(what, Rtm::Newneigh, NlmF::CREATE | NlmF::REPLACE, &header, attributes)
 }
 
-/// Says for good that a neighbour of the link `index` has this MAC: the kernel neither checks nor
+/// Adds a permanent entry (`NUD_PERMANENT`): a neighbour of the link `index` has this MAC; the kernel neither checks nor
 /// forgets it. It bears our mark ([`PROTOCOL`]) where the kernel has marks for neighbours (5.0).
 pub fn set_permanent(index: u32, neighbour: &Neighbour) -> Message {
     /// NDA_PROTOCOL of linux/neighbour.h.
@@ -84,7 +84,7 @@ pub struct NeighbourState {
 pub enum NudState {
     /// It may be used.
     Valid,
-    /// It was set for good.
+    /// It is permanent.
     Permanent,
     /// It was asked for, and there is no answer yet.
     Incomplete,

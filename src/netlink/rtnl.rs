@@ -161,7 +161,7 @@ impl Rtnl {
         self.socket.dump(&fdb::list(index), fdb::parse)
     }
 
-    /// The neighbours of the link of that number whose MAC was said for good, both families.
+    /// The permanent neighbour entries of the link of that number, both families.
     ///
     /// # Errors
     /// [`NetlinkError`].

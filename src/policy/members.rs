@@ -1,4 +1,4 @@
-//! Pure. Which pods and nodes the selectors in use find.
+//! Pure. Pods and nodes matched by the selectors in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ pub struct Member {
     pub ports: Vec<NamedPort>,
 }
 
-/// What a selector finds. Two values that are one in memory are compared at once.
+/// What a selector matches. Shared by `Arc`, so that equal values compare by pointer.
 pub type FoundMembers = Arc<BTreeSet<Member>>;
 
 /// Selector → what it finds. A selector without entry finds nothing.
@@ -94,7 +94,7 @@ pub fn no_more(mut members: Members, selectors: BTreeSet<Selector>) -> Members {
     members
 }
 
-/// What is as in `before` becomes the same values.
+/// Reuses the `Arc`s of `before` for unchanged selectors.
 pub fn share(members: &mut Members, before: &Members) {
     for (selector, found) in members {
         if let Some(before) = before.get(selector).filter(|before| *before == found) {

@@ -45,7 +45,7 @@ pub struct Network {
 pub fn on_host(test: impl FnOnce(&Network) + Send + 'static) {
     let host = thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
-            .expect("make namespaces (needs root)");
+            .expect("make namespaces (root, or the runner of .cargo/config.toml)");
         let none = None::<&str>;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
         mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), none).unwrap();

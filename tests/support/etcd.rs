@@ -16,10 +16,11 @@ use super::wait::eventually;
 
 /// Runs `test` on a thread with a network of its own: only a loopback.
 ///
-/// Threads and programs started by it are in there too. Needs root, or `unshare -rn`.
+/// Threads and programs started by it are in there too. Needs root, or the runner of `.cargo/config.toml`.
 pub fn isolated(test: impl FnOnce() + Send) {
     let thread = || {
-        unshare(CloneFlags::CLONE_NEWNET).expect("no network namespace to be had: run as root");
+        unshare(CloneFlags::CLONE_NEWNET)
+            .expect("make a network namespace (root, or the runner of .cargo/config.toml)");
         let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
         assert!(up.expect("run ip (package iproute2)").success(), "ip link set lo up failed");
         test();

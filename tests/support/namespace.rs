@@ -54,7 +54,7 @@ impl Namespace {
         if ready != "ready\n" {
             let mut said = String::new();
             let _ = holder.stderr.take().expect("a pipe").read_to_string(&mut said);
-            panic!("no namespaces to be had (these tests need root): {said}");
+            panic!("no namespaces (root, or the runner of .cargo/config.toml): {said}");
         }
         let children = format!("/proc/{0}/task/{0}/children", holder.id());
         let children = std::fs::read_to_string(children).unwrap();

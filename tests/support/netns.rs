@@ -16,7 +16,8 @@ impl Netns {
     /// Without duplicate address detection, which takes a second.
     pub fn new() -> Netns {
         let made = on_thread(|| {
-            unshare(CloneFlags::CLONE_NEWNET).expect("make a network namespace (needs root)");
+            unshare(CloneFlags::CLONE_NEWNET)
+                .expect("make a network namespace (root, or the runner of .cargo/config.toml)");
             trust_addresses();
             File::open("/proc/thread-self/ns/net").unwrap()
         });

@@ -20,7 +20,7 @@ pub struct CachedGuard {
     is_claimed: bool,
 }
 
-/// Puts right what differs, before there is a bridge, a device or a route; false if the table is not as it
+/// Repairs differences, before there is a bridge, a device or a route; false if the table is not as it
 /// should be.
 pub fn reconcile(run: &Reconcile<'_>, known: &mut CachedGuard, applier: &mut Applier) -> bool {
     let wanted = wanted(run);

@@ -23,7 +23,7 @@ use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::{encryption, tunnel::device_name};
 use crate::settings::Settings;
 
-/// Puts right what differs; gives what firewalls of other programs do to pod traffic.
+/// Repairs differences; gives what firewalls of other programs do to pod traffic.
 pub fn reconcile(
     run: &Reconcile<'_>,
     host_state: &HostState,

@@ -11,7 +11,7 @@ use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
 use crate::plan::firewall::{TableRepair, changes, repair};
 use crate::plan::tunnel::device_name;
 
-/// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
+/// Repairs differences; gives why the kernel refuses, if it does: pods then go on without.
 pub fn reconcile(
     run: &Reconcile<'_>,
     host_state: &HostState,

@@ -25,7 +25,7 @@ use crate::settings::Settings;
 /// How long plugins are waited for, which hold the claims for a millisecond.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// Puts right what differs; gives the ports that lead elsewhere and stay. Looks without the lock first: plugins
+/// Repairs differences; gives the ports that lead elsewhere and stay. Looks without the lock first: plugins
 /// would wait for it.
 pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Vec<Problem> {
     let Some(claims) = claims(run.settings, applier) else { return Vec::new() };

@@ -23,7 +23,7 @@ use crate::plan::tunnel::{
     next_hop, removals, surplus,
 };
 
-/// The devices as they are after [`keep`], by the family of their outer packets.
+/// The devices as they are after [`reconcile`], by the family of their outer packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tunnels {
     devices: PerFamily<KeptDevice>,
@@ -35,8 +35,8 @@ struct KeptDevice {
     /// 0 in a dry run that would make it.
     index: u32,
     mtu_bytes: u32,
-    /// Packets can be sent: what is not wanted may go. While this host has no address to send from,
-    /// all stays as it is.
+    /// The underlay has a source address: surplus entries may be removed. Without one all stays as
+    /// it is.
     usable: bool,
 }
 
@@ -58,7 +58,7 @@ pub fn pod_mtu(run: &Reconcile<'_>, host_state: &HostState, peer_routes: &PeerRo
 }
 
 /// Makes or repairs the devices, and removes those that are not to be. One that has been needed stays:
-/// a host that has just come nearer may still be sending. `None` if they could not be looked at.
+/// a host that has moved to this segment may still send through it. `None` if they could not be looked at.
 pub fn reconcile(
     run: &Reconcile<'_>,
     host_state: &HostState,
@@ -107,8 +107,7 @@ impl Tunnels {
         peer_routes.remotes.iter().filter_map(route).gather()
     }
 
-    /// A route that is not wanted stays: nothing can be sent through its tunnel at this moment, and
-    /// that is no reason to forget the way.
+    /// A route that is not wanted stays: it is kept until its tunnel is usable again.
     pub fn keeps(&self, hop: &NextHop) -> bool {
         self.devices.iter().any(|device| device.index == hop.device && !device.usable)
     }

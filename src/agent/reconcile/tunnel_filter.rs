@@ -20,7 +20,7 @@ pub struct CachedFilter {
     wanted: Option<(Arc<Peers>, TunnelFilter, Ruleset)>,
 }
 
-/// Puts right what differs. Before the other hosts are known all stays as it is.
+/// Repairs differences. Before the other hosts are known all stays as it is.
 pub fn reconcile(
     run: &Reconcile<'_>,
     host_state: &HostState,

@@ -31,7 +31,7 @@ use crate::settings::exit::{self, Exit};
     note = "From another machine: ssh -L 8104:127.0.0.1:8104 HOST, then http://localhost:8104/. Every user of this \
         host can open the page on a loopback address; on a socket only root can.",
     error_code(2, "the address is no loopback address"),
-    error_code(69, "the address cannot be had")
+    error_code(69, "cannot listen on the address")
 )]
 pub struct Ui {
     /// a loopback address and port, or the path of a socket to make (default: 127.0.0.1:8104)
@@ -42,7 +42,7 @@ pub struct Ui {
 /// Serves until it is killed.
 ///
 /// # Errors
-/// A setting or the address is wrong, or the address cannot be had.
+/// A setting or the address is wrong, or it cannot listen there.
 pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
     let place = place(&options.listen).map_err(|wrong| Exit::new(exit::SETTINGS, wrong))?;
     call.origin.set_default("ETCD_HOST", "localhost");

@@ -33,7 +33,7 @@ pub struct PodPort<'a> {
     pub addresses: Vec<IpAddr>,
     /// The MAC is pinned to the port, and the bridge learns none there.
     pub is_fixed: bool,
-    /// Those of its addresses of which nobody said for good that they have its MAC.
+    /// Those of its addresses without a permanent neighbour entry.
     pub unset: Vec<IpAddr>,
 }
 

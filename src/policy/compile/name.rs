@@ -10,7 +10,7 @@ pub const POLICY_TABLE: &str = "humanz-policy";
 pub const FORWARD_CHAIN: &str = "forward";
 pub const INPUT_CHAIN: &str = "input";
 
-/// The chain that gives connections the mark of the present epoch.
+/// The chain that sets the conntrack mark of the current epoch: connections with the mark of an earlier one are checked again.
 pub const STAMP_CHAIN: &str = "stamp";
 
 /// The chain of pods in quarantine, and its counter.
@@ -51,7 +51,7 @@ pub fn counter(rule: &Rule) -> String {
     short(&format!("{audit}{source}/{namespace}{}/{direction}/{place}{doubt}", origin.name))
 }
 
-/// A set of what `text` says, whose name changes with it: `net4_0123456789abcdef`.
+/// The name of a set, which changes with the hash of its content `text`: `net4_0123456789abcdef`.
 pub fn set(kind: &str, family: Option<Family>, text: &str) -> String {
     let kind = family.map_or_else(|| kind.to_owned(), |family| numbered(kind, family));
     format!("{kind}_{:016x}", hash::stable(&[text]))
@@ -65,7 +65,7 @@ pub fn numbered(name: &str, family: Family) -> String {
     }
 }
 
-/// The longest begin of `text` that has at most so many bytes.
+/// The longest prefix of `text` that has at most so many bytes.
 pub fn cut(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or(0)]
