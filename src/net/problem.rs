@@ -229,9 +229,10 @@ impl Problem {
         Problem { kind, subject, what: what.into(), fix: None, since: None }
     }
 
-    /// With the fix of the failure, if that has one.
-    pub fn of_failure(kind: ProblemKind, subject: Object, why: FailureReason) -> Problem {
-        Problem { fix: why.fix, ..Problem::new(kind, subject, why.what) }
+    /// With a fault that does not say itself what it is about.
+    pub fn in_object(kind: ProblemKind, subject: Object, fault: impl fmt::Display) -> Problem {
+        let what = format!("{subject}: {fault}");
+        Problem::new(kind, subject, what)
     }
 
     pub fn with_fix(self, fix: impl Into<String>) -> Problem {

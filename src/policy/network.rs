@@ -300,7 +300,7 @@ impl NetworkOverlap {
     pub fn problem(&self) -> Problem {
         let subject = Object::named(format!("Network {}", self.network));
         let fix = "give one of them other subnets: humanz-agent policy apply";
-        Problem::new(ProblemKind::Policy, subject, self.to_string()).with_fix(fix)
+        Problem::in_object(ProblemKind::Policy, subject, self).with_fix(fix)
     }
 }
 

@@ -146,7 +146,7 @@ impl Networks {
             let subject = Object::named(format!("Pin {pod}"));
             // Its reader says why.
             let fault = placed.err().filter(|fault| *fault != PinFault::Unread)?;
-            let problem = Problem::new(ProblemKind::Policy, subject, fault.to_string());
+            let problem = Problem::in_object(ProblemKind::Policy, subject, fault);
             Some(problem.with_fix(format!("humanz-agent pin set {pod}, or pin rm {pod}")))
         })
     }

@@ -266,7 +266,7 @@ mod tests {
             let refused = known.assign(&mut pod);
             assert_eq!(pod.group.is_some(), is_allowed, "{group}");
             assert_eq!(refused, known.refused().next());
-            let why = refused.map(|problem| format!("{}: {}", problem.subject, problem.what));
+            let why = refused.map(|problem| problem.what);
             let wanted =
                 "pod shop/web: group default/other is not allowed for pods of this namespace";
             assert_eq!(why.as_deref(), (!is_allowed).then_some(wanted));

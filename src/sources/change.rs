@@ -202,7 +202,7 @@ fn new_faults(
         let overlaps = read.networks.beside(pools.to_vec()).overlaps().into_iter();
         let with_settings = overlaps.filter(NetworkOverlap::is_with_settings);
         let problems = read.problems.into_iter().chain(with_settings.map(|it| it.problem()));
-        problems.map(|problem| format!("{}: {problem}", problem.subject)).collect::<Vec<_>>()
+        problems.map(|problem| problem.to_string()).collect::<Vec<_>>()
     };
     let had = read(before);
     let mut faults: Vec<String> =

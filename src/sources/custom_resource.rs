@@ -51,7 +51,7 @@ pub fn without_networks(mut read: Documents) -> Documents {
         let fix =
             "leave network out of it: hosts share networks of tenants by etcd (SUBNET_SOURCE=etcd)";
         let subject = Object::named(format!("NamespaceRule {namespace}"));
-        read.problems.push(Problem::new(ProblemKind::Policy, subject, what).with_fix(fix));
+        read.problems.push(Problem::in_object(ProblemKind::Policy, subject, what).with_fix(fix));
         read.cluster.close(namespace);
     }
     read
@@ -66,7 +66,7 @@ pub fn unused(count: usize, first: Option<String>, place: &str, ruling: &str) ->
     );
     let fix = "remove them once those in force say the same, or change POLICY_OBJECTS on all hosts";
     let subject = Object::named(format!("objects of humanz in {place}"));
-    Some(Problem::new(ProblemKind::Policy, subject, what).with_fix(fix))
+    Some(Problem::in_object(ProblemKind::Policy, subject, what).with_fix(fix))
 }
 
 #[cfg(test)]

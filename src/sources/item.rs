@@ -74,5 +74,5 @@ fn problem(resource: Resource, object: &Value, fault: &Fault) -> Problem {
     let (kind, namespace) = (resource.kind(), text("namespace"));
     let slash = if namespace.is_empty() { "" } else { "/" };
     let name = quoted(&format!("{namespace}{slash}{}", text("name")));
-    Problem::new(ProblemKind::Policy, Object::named(format!("{kind} {name}")), fault.to_string())
+    Problem::in_object(ProblemKind::Policy, Object::named(format!("{kind} {name}")), fault)
 }

@@ -21,7 +21,7 @@ pub fn refuse(pod: &mut Pod, subnets: &[IpNetwork]) -> Option<Problem> {
     pod.addresses.retain(has);
     let subject = Object::Pod(format!("{}/{}", pod.namespace, pod.name));
     let what = format!("address {foreign} is ignored: it is not in a subnet of its node");
-    Some(Problem::new(ProblemKind::Policy, subject, what))
+    Some(Problem::in_object(ProblemKind::Policy, subject, what))
 }
 
 /// The first of them, and how many more there are.
@@ -39,5 +39,5 @@ pub fn limited(mut refused: Vec<Problem>) -> Vec<Problem> {
 pub fn without_address(pod: &Endpoint) -> Option<Problem> {
     let network = pod.network.as_ref().filter(|network| **network != Networks::default_name())?;
     let what = format!("network {network} has no addresses here: the pod has one of its node's");
-    Some(Problem::new(ProblemKind::Policy, Object::named(format!("pod {pod}")), what))
+    Some(Problem::in_object(ProblemKind::Policy, Object::named(format!("pod {pod}")), what))
 }

@@ -258,7 +258,7 @@ impl StoredPolicies {
                 faults += 1;
                 if problems.len() < PROBLEMS_LIMIT {
                     let subject = Object::named(format!("etcd key {}", shown(range, path)));
-                    problems.push(Problem::new(ProblemKind::Policy, subject, what));
+                    problems.push(Problem::in_object(ProblemKind::Policy, subject, what));
                 }
             };
             let Some(name) = StoredName::of_path(path) else {

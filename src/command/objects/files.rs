@@ -47,5 +47,5 @@ pub fn failed(path: &str, why: &str) -> Exit {
 
 /// The lines for what is wrong with objects.
 pub fn faults(problems: &[Problem]) -> String {
-    problems.iter().map(|problem| format!("! {}: {problem}\n", problem.subject)).collect()
+    problems.iter().map(|problem| format!("! {problem}\n")).collect()
 }

@@ -110,7 +110,7 @@ pub fn remove(call: &mut Call<'_>, options: &Remove) -> Result<Outcome, Exit> {
 pub fn export(call: &mut Call<'_>, _: &Export) -> Result<Outcome, Exit> {
     let (objects, problems) = stored::read_all(call)?;
     for problem in &problems {
-        log::error!("{}: {problem}", problem.subject);
+        log::error!("{problem}");
     }
     let list = Value::Array(objects.into_values().collect());
     call.answer(false, problems.is_empty(), Value::Null, &format!("{list:#}"))

@@ -178,7 +178,7 @@ fn refuse_other(object: &Value) -> Result<(), String> {
     let kind = object["kind"].as_str().unwrap_or_default();
     match policy(object) {
         Some(parsed) if parsed.rules.is_empty() => match parsed.problems.first() {
-            Some(problem) => Err(format!("{}: {problem}", problem.subject)),
+            Some(problem) => Err(problem.to_string()),
             None => Ok(()),
         },
         Some(_) => Ok(()),

@@ -132,7 +132,7 @@ impl Cluster {
             }
             Err(refusal) => {
                 let subject = Object::Pod(pod.to_string());
-                Some(Problem::new(ProblemKind::Policy, subject, refusal.to_string()))
+                Some(Problem::in_object(ProblemKind::Policy, subject, refusal))
             }
         }
     }

@@ -249,7 +249,7 @@ impl DocumentsReader {
     fn problem(&mut self, object: &Value, fault: &Fault) {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let subject = Object::named(format!("{} {}", quoted(kind(object).1), quoted(name)));
-        let problem = Problem::new(ProblemKind::Policy, subject, fault.to_string());
+        let problem = Problem::in_object(ProblemKind::Policy, subject, fault);
         match kind(object) {
             ("v1", "Pod") => self.pod_problems.push(problem),
             _ => self.parsed.problems.push(problem),
@@ -261,7 +261,7 @@ impl DocumentsReader {
 pub fn missing_profiles(profiles: &Profiles) -> impl Iterator<Item = Problem> {
     profiles.missing().map(|(user, profile)| {
         let what = format!("profile: NetProfile {profile} does not exist");
-        Problem::new(ProblemKind::Policy, Object::named(user.to_string()), what)
+        Problem::in_object(ProblemKind::Policy, Object::named(user.to_string()), what)
     })
 }
 

@@ -182,17 +182,17 @@ mod tests {
             ("humanz.io/group", "web", "is not known; there is humanz.io/audit"),
             ("humanz.io/audit", "yes", "must be \"true\" or \"false\""),
         ] {
-            let whole = format!("metadata.annotations[{key:?}]: {what}");
+            let whole = format!("NetworkPolicy shop/db: metadata.annotations[{key:?}]: {what}");
             assert_eq!(with(json!({key: value})), [whole]);
         }
         let label =
             json!({"namespace": "shop", "name": "db", "labels": {"humanz.io/audit": "true"}});
         let what = "metadata.labels[\"humanz.io/audit\"]: is an annotation, not a label";
-        assert_eq!(read(label), [what]);
+        assert_eq!(read(label), [format!("NetworkPolicy shop/db: {what}")]);
         let many =
             (0..9_000).map(|at| (format!("humanz.io/\u{1b}[2J{at}{}", "x".repeat(300)), json!("")));
         let found = with(Value::Object(many.collect()));
-        assert_eq!((found.len(), &*found[8]), (9, "8992 further faults"));
-        assert!(found.iter().all(|it| it.len() < 250 && !it.chars().any(char::is_control)));
+        assert_eq!((found.len(), &*found[8]), (9, "NetworkPolicy shop/db: 8992 further faults"));
+        assert!(found.iter().all(|it| it.len() < 270 && !it.chars().any(char::is_control)));
     }
 }

@@ -32,7 +32,8 @@ impl Parsed {
 }
 
 fn problems(subject: &str, faults: &[Fault]) -> Vec<Problem> {
-    let problem = |what: String| Problem::new(ProblemKind::Policy, Object::named(subject), what);
+    let problem =
+        |what: String| Problem::in_object(ProblemKind::Policy, Object::named(subject), what);
     let listed = faults.iter().take(PROBLEMS_LIMIT);
     let mut problems: Vec<Problem> = listed.map(|fault| problem(fault.to_string())).collect();
     if let more @ 1.. = faults.len().saturating_sub(PROBLEMS_LIMIT) {
