@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{Shutdown, shutdown};
+use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
 use serde::Serialize;
 
 use crate::inspect::local_socket;
@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// … and how long while more than [`FEW`] are read: whoever connects and says nothing holds up others.
 const HURRY: Duration = Duration::from_millis(50);
 const FEW: usize = 8;
+
+/// No usual question has more bytes.
+const USUAL: usize = 8 << 10;
 
 /// So many questions are read at once.
 const READERS: usize = 64;
@@ -101,8 +104,8 @@ fn file(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Starts the thread that hears questions. Each is read by a thread of its own: one that does not come
-/// holds up no other.
+/// Starts the thread that hears questions. One that is not there yet is read by a thread of its own, and holds up no
+/// other.
 ///
 /// # Errors
 /// There can be no socket or no thread.
@@ -130,6 +133,11 @@ pub fn listen(
                 thread::sleep(Duration::from_millis(1));
                 continue;
             };
+            if has_whole_line(&stream) {
+                // A thread of its own would cost the pod more than reading does.
+                pass_on(stream, HURRY, &ask);
+                continue;
+            }
             while Arc::strong_count(&readers) > READERS {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -137,9 +145,7 @@ pub fn listen(
             let (ask, reader) = (ask.clone(), Arc::clone(&readers));
             let read = move || {
                 let _reader = reader;
-                if let Ok(asked) = question(stream, patience) {
-                    ask(asked);
-                }
+                pass_on(stream, patience, &ask);
             };
             if thread::Builder::new().name("new pod".into()).spawn(read).is_err() {
                 thread::sleep(Duration::from_millis(1));
@@ -147,6 +153,19 @@ pub fn listen(
         }
     };
     thread::Builder::new().name("policies".into()).spawn(hear).map(|_| new_pods)
+}
+
+fn pass_on(stream: UnixStream, patience: Duration, ask: &impl Fn(PluginRequest)) {
+    if let Ok(asked) = question(stream, patience) {
+        ask(asked);
+    }
+}
+
+/// Reading it waits for nobody.
+fn has_whole_line(stream: &UnixStream) -> bool {
+    let mut begin = [0; USUAL];
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    recv(stream.as_raw_fd(), &mut begin, flags).is_ok_and(|read| begin[..read].contains(&b'\n'))
 }
 
 fn question(mut stream: UnixStream, patience: Duration) -> io::Result<PluginRequest> {
