@@ -267,6 +267,7 @@ fn pods_send_at_the_rate_of_their_profile_and_guard_and_policies_hold_there_too(
 
     write_policies(host, &[own("Group", "web", json!({}))]);
     soon("no limit", || classes().is_empty() && marks(&web, &db) == both(0));
+    soon("no device", || !host.run("ip link show humanz-shape").status.success());
     assert!(rate(&web, &db, db.v4()) > 60e6);
     web.check().unwrap();
     agent.stop();

@@ -21,6 +21,8 @@ pub struct CachedProfiles {
     ports: BTreeSet<IfName>,
     /// Guards of running pods do otherwise than their profiles say.
     is_stale: bool,
+    /// No pod has a limit any longer, and the device is still there for guards that lead to it.
+    is_device_unused: bool,
 }
 
 impl CachedProfiles {
@@ -32,6 +34,13 @@ impl CachedProfiles {
     /// Guards of running pods are to be looked at, once.
     pub fn take_stale(&mut self) -> bool {
         std::mem::take(&mut self.is_stale)
+    }
+
+    /// Removes the device if no pod needs it, once guards have been looked at.
+    pub fn remove_unused_device(&mut self, run: &Reconcile<'_>, applier: &mut Applier) {
+        if std::mem::take(&mut self.is_device_unused) {
+            shaper::remove(run, applier);
+        }
     }
 }
 
@@ -46,7 +55,12 @@ pub fn reconcile(
     let folder = &run.settings.cni.ipam_dir;
     let before = cache.written.get_or_insert_with(|| port_profiles::read(folder));
     let Some(mut wanted) = wanted(run, policy) else { return };
-    limit(run, before, &mut wanted, applier);
+    if wanted.values().any(|it| it.profile.egress.is_some()) {
+        cache.is_device_unused = false;
+        limit(run, before, &mut wanted, applier);
+    } else {
+        cache.is_device_unused |= unlimit(run, before, applier);
+    }
     port_queues::reconcile(run, before, &wanted, applier);
     if *before == wanted && wanted.is_empty() {
         return cache.ports.clear();
@@ -81,17 +95,20 @@ fn limit(
     wanted: &mut PortProfiles,
     applier: &mut Applier,
 ) {
-    if wanted.values().any(|it| it.profile.egress.is_some()) {
-        if let Some(device) = shaper::device(run, applier) {
-            shape(wanted, before, device);
-            shaper::classes(run, device, &classes(wanted), applier);
-        }
-    } else if let Some(shaped) = before.values().find_map(|it| it.shaped) {
+    if let Some(device) = shaper::device(run, applier) {
+        shape(wanted, before, device);
+        shaper::classes(run, device, &classes(wanted), applier);
+    }
+}
+
+/// No port has a limit. True if the device may be there.
+fn unlimit(run: &Reconcile<'_>, before: &PortProfiles, applier: &mut Applier) -> bool {
+    let shaped = before.values().find_map(|it| it.shaped);
+    if let Some(shaped) = shaped {
         // Guards lead there for a moment: without a class packets pass at once.
         shaper::classes(run, shaped.device, &BTreeMap::new(), applier);
-    } else if run.scope == Scope::ALL {
-        shaper::remove(run, applier);
     }
+    shaped.is_some() || run.scope == Scope::ALL
 }
 
 /// `None`: nobody knows yet.

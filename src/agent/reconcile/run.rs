@@ -61,6 +61,7 @@ pub fn run(
             // What is wrong besides, the next full check reports.
             reconcile::guard::reconcile(run, true, &in_force, &mut known.guards, applier);
         }
+        known.profiles.remove_unused_device(run, applier);
         // Policies, and pods that come and go, change nothing else here: the host is what it was.
         let (host_state, problems) = (before.clone(), Vec::new());
         return Some(ReconcileOutcome { host_state, problems, repaired: Vec::new() });
@@ -161,6 +162,7 @@ impl ObservedHost<'_> {
             true => reconcile::guard::reconcile(run, all || is_stale, &in_force, guards, applier),
             false => Vec::new(),
         };
+        profiles.remove_unused_device(run, applier);
         crowded.into_iter().chain(unguarded).collect()
     }
 
