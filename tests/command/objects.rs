@@ -115,7 +115,11 @@ fn what_cannot_be_is_refused_with_its_reason_and_nothing_is_changed() {
         ("net create blue/front --cidr 10.33.0.0/16", 1, &[nothing, "there already"][..]),
         ("net create green/front --cidr 10.32.7.0/24", 1, &[nothing, "blue/front"]),
         ("net create green/front --cidr 10.244.0.0/24", 1, &[nothing, "10.244.0.0/16"]),
-        ("net create green/front --cidr 10.33.0.7/24", 1, &[nothing, "10.33.0.7/24"]),
+        (
+            "net create green/front --cidr 10.33.0.7/24",
+            1,
+            &[nothing, "! Network green/front: ", "10.33.0.7/24"],
+        ),
         ("net create green/front", 1, &[nothing, "subnets"]),
         ("net set green/front --shared no", 1, &[nothing, "Network green/front is not there"]),
         ("net set blue/front --shared perhaps", 2, &["perhaps"]),

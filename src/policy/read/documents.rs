@@ -247,13 +247,31 @@ impl DocumentsReader {
     }
 
     fn problem(&mut self, object: &Value, fault: &Fault) {
-        let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        let subject = Object::named(format!("{} {}", quoted(kind(object).1), quoted(name)));
+        let subject = Object::named(format!("{} {}", shown(kind(object).1), full_name(object)));
         let problem = Problem::in_object(ProblemKind::Policy, subject, fault);
         match kind(object) {
             ("v1", "Pod") => self.pod_problems.push(problem),
             _ => self.parsed.problems.push(problem),
         }
+    }
+}
+
+/// `blue/front`, as commands take it.
+fn full_name(object: &Value) -> String {
+    let text = |name: &str| object["metadata"][name].as_str().filter(|text| !text.is_empty());
+    let name = shown(text("name").unwrap_or_default());
+    match text("tenant").or(text("namespace")) {
+        Some(scope) => format!("{}/{name}", shown(scope)),
+        None => name,
+    }
+}
+
+/// In quotes, if it is no usual name.
+fn shown(text: &str) -> String {
+    let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    match (1..=60).contains(&text.len()) && text.bytes().all(is_usual) {
+        true => text.to_owned(),
+        false => quoted(text),
     }
 }
 
