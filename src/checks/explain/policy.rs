@@ -43,6 +43,8 @@ pub struct PolicyDecision {
     pub text: String,
     /// The object to look at.
     pub policy: Option<String>,
+    /// Tenants are kept apart: the same is decided for every protocol and port, and no policy changes it.
+    pub between_tenants: bool,
     /// The rule's counter and its packets, on this host.
     pub counter: Option<(String, u64)>,
     /// What audited policies would do.
@@ -82,6 +84,11 @@ fn hop(policies: &PathPolicies, name: &'static str, end: &PolicyEnd, place: &str
             let seen = format!("{what} {}", text(decision));
             match (decision.allowed, &policies.service) {
                 (true, _) => Hop::fine(name, place, seen),
+                (false, _) if decision.between_tenants => {
+                    let fix = "networks of different tenants are apart; humanz-agent net set NETWORK \
+                               --shared yes opens one to all of them";
+                    Hop::lost(name, place, seen, fix)
+                }
                 (false, None) => {
                     let fix =
                         "give a port, to judge a connection: humanz-agent explain FROM TO PORT";

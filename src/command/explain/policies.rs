@@ -16,7 +16,7 @@ use crate::nft::{Data, Nft, Value, Verdict};
 use crate::policy::compile::{MarkBits, POLICY_TABLE, address, counter};
 use crate::policy::partial::{Knowledge, PartialDecision};
 use crate::policy::view::View;
-use crate::policy::{Direction, Endpoint, Reason, Transport, Tuple};
+use crate::policy::{Direction, Endpoint, Reason, Tier, Transport, Tuple};
 use crate::settings::exit::Exit;
 
 /// The path that is judged.
@@ -155,6 +155,7 @@ impl Judge<'_> {
             allowed: decision.allowed,
             text: decision.to_string(),
             policy: rule.map(|rule| rule.origin.to_string()),
+            between_tenants: rule.is_some_and(|rule| rule.tier == Tier::Tenant),
             counter: counted.map(|(name, packets)| (name.clone(), *packets)),
             audit: decision.audit.map(|rule| format!("{} by {rule}", rule.verdict)),
             host: None,
