@@ -22,6 +22,7 @@ mod probe;
 mod routes;
 mod running;
 mod status;
+mod terminal;
 mod typed;
 mod watch;
 

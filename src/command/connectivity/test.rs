@@ -84,7 +84,8 @@ pub fn run(call: &mut Call<'_>, options: &TestConnectivity) -> Result<Outcome, E
     };
     let mut text = format!("{}\n{last}", table(&results, call.style));
     if !untried.is_empty() {
-        text.push_str(&format!("\nnot tried: {}", untried.join("; ")));
+        let last = format!("not tried: {}", untried.join("; "));
+        text.push_str(&format!("\n{}", call.style.lines(0, &last).join("\n")));
     }
     let paths: Vec<_> = results.iter().map(|(path, result)| json_of(path, result)).collect();
     call.answer(options.json, lost == 0, json!({ "paths": paths, "not_tried": untried }), &text)

@@ -55,9 +55,10 @@ fn text(cluster: &ClusterView, lines: &[HostLine<'_>], remarks: &[String], style
         text.push_str(&style.paint(Tone::Bad, &format!("! {}", printable(remark))));
         text.push('\n');
     }
-    let not_known = format!("not known here: {NOT_KNOWN}");
-    text.push_str(&style.paint(Tone::Faint, &not_known));
-    text.push('\n');
+    for line in style.lines(0, &format!("not known here: {NOT_KNOWN}")) {
+        text.push_str(&style.paint(Tone::Faint, &line));
+        text.push('\n');
+    }
     let count = |wanted| lines.iter().filter(|line| line.health() == wanted).count();
     let mut last = format!("{} of {} hosts are well", count(Health::Well), lines.len());
     let unknown = count(Health::Unknown);
