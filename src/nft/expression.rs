@@ -59,6 +59,7 @@ impl ExpressionList {
             Match::BridgedNdp => self.bridged_ndp(),
             Match::UdpTo(port) => self.udp_to(*port),
             Match::Vxlan(vni) => self.vxlan(*vni),
+            Match::Wireguard => self.wireguard(),
             Match::VniNot(vni) => self.vni(n::NOT_EQUAL, *vni),
             Match::Inner(family) => self.inner(*family),
             Match::InnerDestination(network) => self.inner_destination(*network),
@@ -110,6 +111,14 @@ impl ExpressionList {
     fn vxlan(self, vni: u32) -> ExpressionList {
         const HAS_VNI: [u8; 4] = [0x08, 0, 0, 0];
         self.udp().payload_is(inner::VXLAN, &HAS_VNI).vni(n::EQUAL, vni)
+    }
+
+    /// A UDP packet whose payload begins with a type of message, 1 to 4, and three zeros (WireGuard: Next
+    /// Generation Kernel Network Tunnel, §5.4).
+    fn wireguard(self) -> ExpressionList {
+        const UDP_PAYLOAD: u32 = 8;
+        let list = self.udp().payload_into(n::REGISTER_1, n::TRANSPORT_HEADER, (UDP_PAYLOAD, 1));
+        list.between(&[1], &[4]).payload_is(UDP_PAYLOAD + 1, &[0; 3])
     }
 
     fn vni(self, operation: u32, vni: u32) -> ExpressionList {

@@ -111,6 +111,8 @@ pub enum Match {
     Established,
     /// It is the outer packet of a VXLAN tunnel with that identifier, whatever the port.
     Vxlan(u32),
+    /// It is a UDP packet whose payload begins as a message of WireGuard does, whatever the port.
+    Wireguard,
     /// Its destination is no address of this host.
     NotLocal,
     /// All these bits of its mark are set.
@@ -257,6 +259,7 @@ impl fmt::Display for Match {
             Match::Vxlan(vni) => {
                 write!(f, "meta l4proto udp @th,64,32 0x8000000 @th,96,24 {vni:#x}")
             }
+            Match::Wireguard => f.write_str("meta l4proto udp @th,64,8 1-4 @th,72,24 0"),
             Match::NotLocal => f.write_str("fib daddr type != local"),
             Match::Marked(bits) => write!(f, "meta mark & {bits:#x} == {bits:#x}"),
             Match::UdpTo(port) => write!(f, "meta l4proto udp th dport {port}"),

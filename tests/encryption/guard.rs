@@ -1,8 +1,10 @@
 //! The table that keeps clear text in, with packets. A VXLAN device stands for the WireGuard device: the table
 //! knows it by its name.
 
+use std::net::{IpAddr, UdpSocket};
+
 use humanz::net::{Family, PerFamily};
-use humanz::nft::Nft;
+use humanz::nft::{Match, Nft, Ruleset};
 use humanz::plan::firewall::encryption::{
     ARRIVING, ENCRYPTION_TABLE, EncryptionEnd, EncryptionGuard, FOREIGN, FROM_POD, LEAVING, ruleset,
 };
@@ -12,7 +14,16 @@ use crate::support::wait::SOON;
 use crate::support::{Cluster, Node};
 
 pub fn guard(host: &Node, other: &Node, strict: bool) {
-    let guard = EncryptionGuard {
+    write(host, &ruleset(&knowing(other, strict)));
+}
+
+pub fn write(host: &Node, ruleset: &Ruleset) {
+    host.inside(|| Nft::open().unwrap().replace(ruleset).unwrap());
+}
+
+/// Of a host that knows the other one.
+pub fn knowing(other: &Node, strict: bool) -> EncryptionGuard {
+    EncryptionGuard {
         bridge: "humanz0".parse().unwrap(),
         ports: [10401, 10402],
         strict,
@@ -21,8 +32,7 @@ pub fn guard(host: &Node, other: &Node, strict: bool) {
             addresses: PerFamily { v4: Some(other.v4().into()), v6: Some(other.v6().into()) },
             ports: [Some(10401), Some(10402)],
         }],
-    };
-    host.inside(|| Nft::open().unwrap().replace(&ruleset(&guard)).unwrap());
+    }
 }
 
 pub fn dropped(host: &Node, comment: &str) -> u64 {
@@ -128,15 +138,22 @@ fn what_goes_by_the_device_passes_and_so_do_the_pods_of_the_host_itself() {
     assert_eq!((dropped(one, LEAVING), dropped(two, ARRIVING)), (0, 0));
 }
 
+/// As a handshake begins: the type of the message and three zeros.
+const HANDSHAKE: &str = "\\1\\0\\0\\0a handshake";
+
+/// A datagram of these bytes, as printf reads them. `before`: what enters the pod.
+fn send(place: &dyn Place, before: &str, bytes: &str, (to, port): (IpAddr, u16)) {
+    let words = format!("printf \"{bytes}\" >/dev/udp/{to}/{port}");
+    place.shell(&format!("exec {before} bash -c '{words}'")).ok();
+}
+
 #[test]
 fn the_port_is_open_to_other_hosts_alone() {
     let cluster = hosts();
     let [one, two] = &cluster.hosts[..] else { panic!("two hosts") };
     guard(one, two, true);
-    let send = |to: &str| format!("echo x >/dev/udp/{to}/10401");
     let bash = |place: &dyn Place, before: &str, to: &str| {
-        let words = format!("exec {before} bash -c '{}'", send(to));
-        place.shell(&words).ok();
+        send(place, before, HANDSHAKE, (to.parse().unwrap(), 10401));
     };
     let own = one.v4().to_string();
     bash(two, "", &own);
@@ -150,4 +167,42 @@ fn the_port_is_open_to_other_hosts_alone() {
     bash(one, "ip netns exec pod", &two.v6().to_string());
     assert_eq!(dropped(one, FROM_POD), 3, "a pod, to another host");
     assert_eq!(dropped(one, "another host"), 2);
+}
+
+/// Whoever may write a record says of any address and port that a host encrypts there.
+#[test]
+fn the_resolver_that_a_forged_record_calls_a_host_that_encrypts_is_reached_by_pods() {
+    let cluster = hosts();
+    let [one, two] = &cluster.hosts[..] else { panic!("two hosts") };
+    let mut forged = knowing(two, true);
+    forged.peers[0].ports = [Some(53), Some(53)];
+    let with_defence = ruleset(&forged);
+    let mut without = with_defence.clone();
+    for rule in without.chains.iter_mut().flat_map(|chain| &mut chain.rules) {
+        rule.matches.retain(|condition| *condition != Match::Wireguard);
+    }
+    let resolver = two.inside(|| UdpSocket::bind("[::]:53").unwrap());
+    resolver.set_read_timeout(Some(SOON)).unwrap();
+    let received = || {
+        let mut buffer = [0; 100];
+        let length = resolver.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    for to in [IpAddr::from(two.v4()), two.v6().into()] {
+        let ask = |bytes: &str| send(one, "ip netns exec pod", bytes, (to, 53));
+        write(one, &without);
+        ask("a question");
+        assert_eq!(dropped(one, FROM_POD), 1, "{to}: the attack works without the defence");
+        write(one, &with_defence);
+        for kind in 1..=4 {
+            ask(&format!("\\{kind}\\0\\0\\0not for it"));
+        }
+        assert_eq!(dropped(one, FROM_POD), 4, "{to}: messages of WireGuard");
+        for question in ["a question", "\\0\\0\\0\\0", "\\5\\0\\0\\0", "\\1\\0\\0\\1", "\\1"] {
+            ask(question);
+            let arrived = received();
+            assert!(!arrived.contains("not for it"), "{to}: {arrived:?}");
+        }
+        assert_eq!(dropped(one, FROM_POD), 4, "{to}: a question");
+    }
 }

@@ -30,9 +30,6 @@ const INSIDE: &str = "inside";
 /// The chain that encrypted packets go through.
 const CHECKED: &str = "checked";
 
-/// IANA's number of UDP.
-const UDP: u8 = 17;
-
 /// What the table must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncryptionGuard {
@@ -161,9 +158,11 @@ impl EncryptionGuard {
         let end = vec![Field::Destination(family), Field::DestinationPort];
         NftRule {
             comment: FROM_POD.to_owned(),
+            // Addresses and ports are what other hosts published: no other packet than one of WireGuard is
+            // dropped because of them.
             matches: vec![
                 Match::InputInterface(self.bridge.clone()),
-                Match::Is(Field::Protocol, Value::Protocol(UDP)),
+                Match::Wireguard,
                 Match::AllIn(end, ends_set(family).to_owned()),
             ],
             action: Action::Verdict(Verdict::Drop),
@@ -229,8 +228,8 @@ mod tests {
         "checked: ip saddr @nodes4 counter accept",
         "checked: ip6 saddr @nodes6 counter accept",
         "checked: counter drop",
-        "sent: iifname \"humanz0\" meta l4proto udp ip daddr . th dport @ends4 counter drop",
-        "sent: iifname \"humanz0\" meta l4proto udp ip6 daddr . th dport @ends6 counter drop",
+        "sent: iifname \"humanz0\" meta l4proto udp @th,64,8 1-4 @th,72,24 0 ip daddr . th dport @ends4 counter drop",
+        "sent: iifname \"humanz0\" meta l4proto udp @th,64,8 1-4 @th,72,24 0 ip6 daddr . th dport @ends6 counter drop",
     ];
 
     #[test]
