@@ -23,6 +23,8 @@ pub enum TableEdit {
     AddChain(Chain),
     /// These rules, and no others.
     Rules(Chain),
+    /// These rules behind those of the chain.
+    MoreRules(Chain),
     /// No rules in the chain of this name.
     Flush(String),
     RemoveChain(String),
@@ -64,6 +66,9 @@ impl TableEdit {
             TableEdit::Rules(chain) => {
                 let rules = chain.rules.iter().map(|rule| message::add_rule(table, chain, rule));
                 [message::flush_chain(table, &chain.name)].into_iter().chain(rules).collect()
+            }
+            TableEdit::MoreRules(chain) => {
+                chain.rules.iter().map(|rule| message::add_rule(table, chain, rule)).collect()
             }
             TableEdit::Flush(name) => vec![message::flush_chain(table, name)],
             TableEdit::RemoveChain(name) => {

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::net::{IfName, Object};
 use crate::netlink::fdb::Destination;
 use crate::netlink::neighbour::Neighbour;
-use crate::nft::{Element, ElementChange, Flowtable};
+use crate::nft::{Chain, Element, ElementChange, Flowtable};
 use crate::plan::bridge::BridgeChange;
 use crate::plan::bridge_ports::{Reattach, SetPortUp};
 use crate::plan::encryption::{EncryptionChange, PeerChange};
@@ -206,6 +206,10 @@ impl fmt::Display for TableDifference {
             TableDifference::RuleForeign(chain, handle, comment) => {
                 write!(f, "rule not ours in chain {chain}: handle {handle}")?;
                 comment.iter().try_for_each(|comment| write!(f, ", {comment:?}"))
+            }
+            TableDifference::RulesLacking(Chain { name, rules, .. }) => {
+                let rules: Vec<String> = rules.iter().map(ToString::to_string).collect();
+                write!(f, "rules missing in chain {name}: {}", rules.join("; "))
             }
             TableDifference::RulesDisordered(chain) => {
                 write!(f, "rules out of order in chain {chain}")

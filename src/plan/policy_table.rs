@@ -221,6 +221,7 @@ impl Parts {
             TableDifference::Missing
             | TableDifference::Unwanted
             | TableDifference::SetDiffers(_)
+            | TableDifference::RulesLacking(_)
             | TableDifference::Flowtable(..) => {}
         }
     }

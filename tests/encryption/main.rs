@@ -13,6 +13,7 @@ mod capture;
 mod guard;
 mod guide;
 mod hosts;
+mod last_settings;
 mod preshared;
 mod refused;
 mod rotation;

@@ -97,6 +97,10 @@ impl Kernel {
                     let found = chains.iter_mut().find(|found| found.name == chain.name).unwrap();
                     found.rules = chain.rules.clone();
                 }
+                TableEdit::MoreRules(chain) => {
+                    let found = chains.iter_mut().find(|found| found.name == chain.name).unwrap();
+                    found.rules.extend(chain.rules.iter().cloned());
+                }
                 TableEdit::Flush(name) => {
                     chains.iter_mut().find(|found| found.name == *name).unwrap().rules.clear();
                 }

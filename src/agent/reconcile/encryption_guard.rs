@@ -9,7 +9,7 @@ use crate::net::Object;
 use crate::nft::{CachedTable, Ruleset};
 use crate::plan::firewall::changes;
 use crate::plan::firewall::encryption::{
-    ENCRYPTION_TABLE, EncryptionEnd, EncryptionGuard, ruleset,
+    ENCRYPTION_TABLE, EncryptionEnd, EncryptionGuard, keeping_pools, ruleset,
 };
 
 /// The table as it was found last.
@@ -49,7 +49,13 @@ pub fn reconcile(run: &Reconcile<'_>, known: &mut CachedGuard, applier: &mut App
                 _ => None,
             };
             let wanted = kept.as_ref().or(wanted.as_ref());
-            let changes = changes(wanted, found);
+            let changes = match (wanted, found) {
+                // Nobody has said yet where tenants' pods are: at a start, or after a loss of what was kept.
+                (Some(wanted), Some(found)) if !run.networks.in_sync => {
+                    keeping_pools(wanted, found)
+                }
+                _ => changes(wanted, found),
+            };
             own_table::put_right(nft, ENCRYPTION_TABLE, wanted, &changes, known, applier);
         }
         Err(error) => {

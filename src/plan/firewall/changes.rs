@@ -30,6 +30,8 @@ pub enum TableDifference {
     RuleMissing(String, String),
     /// A rule that is not wanted: chain, handle, and comment if it has one.
     RuleForeign(String, u64, Option<String>),
+    /// These rules are missing in a chain whose other rules stay, wanted or not.
+    RulesLacking(Chain),
     /// The rules of a chain are in another order.
     RulesDisordered(String),
     SetMissing(String),

@@ -10,10 +10,11 @@ use ipnetwork::IpNetwork;
 
 use crate::net::{Family, IfName, PerFamily};
 use crate::nft::{
-    Action, Chain, Element, Field, Hook, Match, NftRule, Ruleset, Set, Shape, Type, Value, Verdict,
+    Action, Chain, Element, Field, FoundChain, FoundRule, FoundTable, Hook, Match, NftRule,
+    Ruleset, Set, Shape, Type, Value, Verdict,
 };
 use crate::plan::encryption::device_names;
-use crate::plan::firewall::{PRIORITY_RAW, base};
+use crate::plan::firewall::{PRIORITY_RAW, TableChange, TableDifference, base, changes};
 
 /// The table's name. No network's table can have it: theirs is `humanz_<network>`.
 pub const ENCRYPTION_TABLE: &str = "humanz-encryption";
@@ -26,6 +27,10 @@ pub const FOREIGN: &str = "no other host sends from this address";
 
 /// The interfaces that packets of pods may leave and come in by.
 const INSIDE: &str = "inside";
+
+/// The chains that keep clear text in.
+const ARRIVES: &str = "arriving";
+const LEAVES: &str = "leaving";
 
 /// The chain that encrypted packets go through.
 const CHECKED: &str = "checked";
@@ -61,8 +66,8 @@ pub fn ruleset(guard: &EncryptionGuard) -> Ruleset {
         Chain { name: name.to_owned(), base, rules }
     };
     let strict = [
-        base_chain("arriving", Hook::PREROUTING, guard.clear(ARRIVING, Match::Source, true)),
-        base_chain("leaving", Hook::POSTROUTING, guard.clear(LEAVING, Match::Destination, false)),
+        base_chain(ARRIVES, Hook::PREROUTING, guard.clear(ARRIVING, Match::Source, true)),
+        base_chain(LEAVES, Hook::POSTROUTING, guard.clear(LEAVING, Match::Destination, false)),
     ];
     let mut chains: Vec<Chain> = strict.into_iter().filter(|_| guard.strict).collect();
     let received = guard.ports.map(|port| NftRule {
@@ -81,6 +86,49 @@ pub fn ruleset(guard: &EncryptionGuard) -> Ruleset {
         sets: std::iter::once(guard.inside()).chain(hosts).collect(),
         flowtable: None,
         chains,
+    }
+}
+
+/// What differs between the table wanted and the one found, while nobody has said yet where tenants' pods have
+/// their addresses: what keeps clear text in stays, if it is of humanz, and what is missing of it comes behind.
+pub fn keeping_pools(wanted: &Ruleset, found: &FoundTable) -> Vec<TableChange> {
+    let mut all = changes(Some(wanted), Some(found));
+    if all.iter().any(|change| matches!(change.difference, TableDifference::SetDiffers(_))) {
+        // All rules are written anew.
+        return all;
+    }
+    for chain in wanted.chains.iter().filter(|chain| [ARRIVES, LEAVES].contains(&&*chain.name)) {
+        let present = found.chains.iter().find(|present| present.name == chain.name);
+        let kept = |found: &&FoundChain| {
+            found.base == chain.base && found.rules.iter().all(keeps_clear_text_in)
+        };
+        let Some(present) = present.filter(kept) else { continue };
+        all.retain(|change| rules_of(&change.difference) != Some(&chain.name));
+        let mut lacking = chain.clone();
+        lacking.rules.retain(|rule| {
+            let print = Some(rule.fingerprint());
+            !present.rules.iter().any(|found| found.fingerprint == print)
+        });
+        if !lacking.rules.is_empty() {
+            let difference = TableDifference::RulesLacking(lacking);
+            all.push(TableChange { table: wanted.table.clone(), difference });
+        }
+    }
+    all
+}
+
+fn keeps_clear_text_in(rule: &FoundRule) -> bool {
+    let is_drop = |comment: &String| [ARRIVING, LEAVING].contains(&comment.as_str());
+    rule.fingerprint.is_some() && rule.comment.as_ref().is_some_and(is_drop)
+}
+
+/// The chain whose rules differ.
+fn rules_of(difference: &TableDifference) -> Option<&String> {
+    match difference {
+        TableDifference::RuleMissing(chain, _)
+        | TableDifference::RuleForeign(chain, ..)
+        | TableDifference::RulesDisordered(chain) => Some(chain),
+        _ => None,
     }
 }
 
@@ -187,6 +235,8 @@ fn ends_set(family: Family) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nft::{FoundSet, TableEdit};
+    use crate::plan::firewall::{TableRepair, repair};
 
     fn guard(strict: bool) -> EncryptionGuard {
         EncryptionGuard {
@@ -247,5 +297,85 @@ mod tests {
     #[test]
     fn clear_text_passes_while_hosts_are_changed_over() {
         assert_eq!(lines(&guard(false)), PORTS);
+    }
+
+    /// The table as the kernel has it.
+    fn found(guard: &EncryptionGuard) -> FoundTable {
+        let Ruleset { table: name, sets, chains, .. } = ruleset(guard);
+        let set = |Set { name, shape, elements }| FoundSet {
+            name,
+            shape: Some(shape),
+            is_anonymous: false,
+            elements,
+        };
+        let chain = |chain: Chain| FoundChain {
+            rules: (1..).zip(&chain.rules).map(|(handle, rule)| found_rule(handle, rule)).collect(),
+            name: chain.name,
+            base: chain.base,
+        };
+        FoundTable {
+            name,
+            dormant: false,
+            sets: sets.into_iter().map(set).collect(),
+            flowtables: Vec::new(),
+            chains: chains.into_iter().map(chain).collect(),
+        }
+    }
+
+    fn found_rule(handle: u64, rule: &NftRule) -> FoundRule {
+        let comment = Some(rule.comment.clone());
+        FoundRule { handle, comment, fingerprint: Some(rule.fingerprint()) }
+    }
+
+    fn of_pools(pools: &[&str], strict: bool) -> EncryptionGuard {
+        let pools = pools.iter().map(|pool| pool.parse().unwrap()).collect();
+        EncryptionGuard { pools, ..guard(strict) }
+    }
+
+    /// Checks the repairs while tenants' pools may not be known.
+    fn check(found: &FoundTable, wanted: &EncryptionGuard, lines: &[&str]) {
+        let changes = keeping_pools(&ruleset(wanted), found);
+        let said: Vec<String> =
+            changes.iter().map(|change| change.difference.to_string()).collect();
+        assert_eq!(said, lines);
+    }
+
+    #[test]
+    fn rules_of_pools_that_may_only_not_be_known_stay_and_others_come_behind_them() {
+        let before = found(&of_pools(&["10.244.0.0/16", "10.32.0.0/16"], true));
+        check(&before, &of_pools(&["10.244.0.0/16"], true), &[]);
+        let grown = of_pools(&["10.244.0.0/16", "10.7.0.0/16"], true);
+        let lines = [
+            "rules missing in chain arriving: ip saddr 10.7.0.0/16 iifname != @inside counter drop",
+            "rules missing in chain leaving: ip daddr 10.7.0.0/16 oifname != @inside counter drop",
+        ];
+        check(&before, &grown, &lines);
+        let changes = keeping_pools(&ruleset(&grown), &before);
+        let TableRepair::Edits(edits) = repair(Some(&ruleset(&grown)), &changes) else {
+            panic!("one edit after the other")
+        };
+        let is_more = |edit: &TableEdit| matches!(edit, TableEdit::MoreRules(_));
+        assert!(edits.concat().iter().all(is_more), "nothing is flushed: {edits:?}");
+    }
+
+    #[test]
+    fn what_does_not_keep_clear_text_in_does_not_stay() {
+        let one = || of_pools(&["10.244.0.0/16"], true);
+        let mut before = found(&of_pools(&["10.244.0.0/16", "10.32.0.0/16"], true));
+        check(
+            &before,
+            &of_pools(&[], false),
+            &["chain arriving not ours", "chain leaving not ours"],
+        );
+        // Somebody's rule in front of them lets everything through.
+        let accept = FoundRule { handle: 9, comment: None, fingerprint: None };
+        before.chains[1].rules.insert(0, accept);
+        let lines = [
+            "rule not ours in chain leaving: handle 9",
+            "rule not ours in chain leaving: handle 2, \"clear text to pods of other hosts\"",
+        ];
+        check(&before, &one(), &lines);
+        before.chains.remove(1);
+        check(&before, &one(), &["chain leaving missing"]);
     }
 }

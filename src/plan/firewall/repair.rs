@@ -77,7 +77,7 @@ fn missing_sets(wanted: &Ruleset, differences: &[&TableDifference]) -> Vec<Table
 fn parts(wanted: &Ruleset, differences: &[&TableDifference]) -> Vec<TableEdit> {
     let mut emptied = BTreeSet::new();
     let (mut removed_sets, mut removed_chains, mut refilled) = (vec![], vec![], vec![]);
-    let (mut replaced_sets, mut changed) = (vec![], vec![]);
+    let (mut replaced_sets, mut changed, mut lacking) = (vec![], vec![], vec![]);
     for difference in differences {
         match difference {
             TableDifference::SetForeign(name) => {
@@ -98,6 +98,9 @@ fn parts(wanted: &Ruleset, differences: &[&TableDifference]) -> Vec<TableEdit> {
             | TableDifference::RuleMissing(name, _)
             | TableDifference::RuleForeign(name, ..)
             | TableDifference::RulesDisordered(name) => refilled.push(name),
+            TableDifference::RulesLacking(chain) => {
+                lacking.push(TableEdit::MoreRules(chain.clone()));
+            }
             TableDifference::Flowtable(found, _) => {
                 let names = found.iter().map(|flowtable| flowtable.name.clone());
                 removed_sets.extend(names.map(TableEdit::RemoveFlowtable));
@@ -122,7 +125,7 @@ fn parts(wanted: &Ruleset, differences: &[&TableDifference]) -> Vec<TableEdit> {
     let replaced = replaced
         .flat_map(|set| [TableEdit::RemoveSet(set.name.clone()), TableEdit::AddSet(set.clone())]);
     let edits = emptied.chain(removed_sets).chain(removed_chains).chain(replaced).chain(changed);
-    edits.chain(filled(refilled.into_iter())).collect()
+    edits.chain(filled(refilled.into_iter())).chain(lacking).collect()
 }
 
 /// Makes the chains where they are missing, and their rules anew.

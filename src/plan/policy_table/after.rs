@@ -40,6 +40,11 @@ impl FoundPolicy {
                 let made = made.unwrap_or_else(|| Arc::new(chain.clone()));
                 self.chains.insert(chain.name.clone(), TablePart::Made(made));
             }
+            TableEdit::MoreRules(more) => {
+                if let Some(TablePart::Made(chain)) = self.chains.get_mut(&more.name) {
+                    Arc::make_mut(chain).rules.extend(more.rules.iter().cloned());
+                }
+            }
             TableEdit::Flush(name) => match self.chains.get_mut(name) {
                 Some(TablePart::Made(chain)) => Arc::make_mut(chain).rules.clear(),
                 Some(TablePart::Read(chain)) => chain.rules.clear(),

@@ -97,6 +97,7 @@ fn edits(transactions: &[Vec<TableEdit>]) -> String {
         TableEdit::AddCounter(name) => format!("+{name}"),
         TableEdit::AddChain(chain) => format!("+{}", chain.name),
         TableEdit::Rules(chain) => format!("rules {}", chain.name),
+        TableEdit::MoreRules(chain) => format!("more rules {}", chain.name),
         TableEdit::Flush(name) => format!("flush {name}"),
         TableEdit::RemoveChain(name)
         | TableEdit::RemoveSet(name)
