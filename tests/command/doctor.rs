@@ -1,6 +1,6 @@
 //! `doctor` reports each fault that a test creates, and nothing on a healthy host.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::certificates::{CLIENT, Certificates, Wanted};
 use crate::support::cluster::{Alone, Cluster};
@@ -266,12 +266,30 @@ fn etcd_and_its_keys_are_checked() {
     });
 }
 
+/// The present private key of WireGuard, and the next one.
+const PRIVATE_KEYS: [&str; 2] = [
+    "qKioqKioqKioqKioqKioqKioqKioqKioqKioqKioqE4=",
+    "sLCwsLCwsLCwsLCwsLCwsLCwsLCwsLCwsLCwsLCwsHA=",
+];
+
+/// The file of private keys, and a log that somebody wrote them into.
+fn give_keys(host: &Node) {
+    let machine_id = host.read("/etc/machine-id").unwrap();
+    let [first, second] = PRIVATE_KEYS;
+    let keys = json!({
+        "schema": 1, "machineId": machine_id.trim(), "privateKey": first, "nextKey": second
+    });
+    host.write("/var/lib/humanz/wireguard.key", &keys.to_string());
+    host.shell(&format!("echo from {first} to {second} >> /var/log/humanz.log")).ok();
+}
+
 #[test]
 fn a_bundle_is_complete_and_has_no_secret() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let agents = cluster.start_agents(&[]);
     let _pod = Pod::add(host, "a");
+    give_keys(host);
     host.shell(
         "echo hunter2-of-etcd > /etc/password
          echo AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA= > /etc/psk
@@ -308,6 +326,10 @@ fn a_bundle_is_complete_and_has_no_secret() {
     {
         assert!(!all.contains(secret), "{secret} is in it");
     }
+    for key in PRIVATE_KEYS {
+        assert!(!all.contains(key), "{key} is in it");
+    }
+    assert!(all.contains("from [removed] to [removed]"));
     for line in secrets {
         assert!(!all.contains(line), "a line of the key is in it");
     }

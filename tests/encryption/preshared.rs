@@ -87,9 +87,19 @@ fn wait_for_reports(host: &Node, silent: &[&str]) {
     });
 }
 
+/// The present one and, in a change, the next one.
+fn private_keys(host: &Node) -> Vec<String> {
+    let text = host.run("cat /var/lib/humanz/wireguard.key").ok();
+    let file: Value = serde_json::from_str(&text).unwrap();
+    let keys = ["privateKey", "nextKey"].map(|name| file[name].as_str().map(str::to_owned));
+    keys.into_iter().flatten().collect()
+}
+
 fn assert_shows_nothing(all: &Encrypted) {
     let mut secrets = vec![SECRET.to_owned(), ANOTHER.to_owned()];
     secrets.extend(all.cluster.hosts.iter().flat_map(|host| shown(host).into_values()));
+    let private: Vec<String> = all.cluster.hosts.iter().flat_map(private_keys).collect();
+    assert!(private.len() >= all.cluster.hosts.len(), "each host has a key");
     let stored: Vec<(String, String)> = all.cluster.etcd.list("/");
     assert!(stored.len() > 3, "{stored:?}");
     let mut texts = vec![("etcd".to_owned(), format!("{stored:?}"))];
@@ -107,14 +117,17 @@ fn assert_shows_nothing(all: &Encrypted) {
             ("bundle", host.run("tar -xOf /opt/b.tar").ok()),
             ("config", config.stdout),
             ("log", agent.log()),
-            ("state", host.shell("cat /var/lib/humanz/*.json /var/lib/humanz/wireguard.key").ok()),
+            ("state", host.shell("cat /var/lib/humanz/*.json").ok()),
         ];
+        // The one place where private keys are.
+        let keys = host.run("cat /var/lib/humanz/wireguard.key").ok();
+        secrets.iter().for_each(|secret| assert!(!keys.contains(secret.as_str()), "{secret}"));
         texts.extend(named.map(|(name, text)| (format!("{name} of {}", host.name()), text)));
     }
     for (name, text) in texts {
         assert!(!text.is_empty(), "{name}");
-        for secret in &secrets {
-            assert!(!text.contains(secret.as_str()), "{secret} is in {name}");
+        for secret in secrets.iter().chain(&private) {
+            assert!(!text.contains(secret.as_str()), "a secret is in {name}");
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use serde_json::Value;
 
+use crate::agent::encryption_key::{self, HostKeys};
 use crate::checks::host_checks::SYSCTLS;
 use crate::checks::redact::redact;
 use crate::command::config;
@@ -66,17 +67,23 @@ pub fn write(path: &Path, context: &DoctorContext<'_>, findings: &Value) -> Resu
     files::replace(path, &tar, 0o600).map_err(|error| error.to_string())
 }
 
-/// What stands in files that hold nothing but a secret.
+/// What stands in files that hold nothing but a secret, and this host's private keys.
 fn secrets(context: &DoctorContext<'_>) -> Vec<String> {
-    let Source::Etcd { server, .. } = &context.settings().source else { return Vec::new() };
-    let password = server.password_file.as_ref().and_then(|path| fs::read_to_string(path).ok());
-    let key = server.key.as_ref().and_then(|path| fs::read_to_string(path).ok());
+    let (settings, machine_id) = (context.settings(), &context.host.kernel.machine_id);
+    let (password, key) = match &settings.source {
+        Source::Etcd { server, .. } => (server.password_file.as_ref(), server.key.as_ref()),
+        _ => (None, None),
+    };
+    let read = |path: Option<&PathBuf>| path.and_then(|path| fs::read_to_string(path).ok());
+    let key = read(key);
     let lines = key.iter().flat_map(|key| key.lines()).filter(|line| !line.starts_with("-----"));
-    let lines: Vec<String> = lines.map(|line| line.trim().to_owned()).collect();
-    let secret = context.settings().psk_file.as_ref();
-    let secret = secret.and_then(|path| fs::read_to_string(path).ok());
-    let whole = [password, secret].into_iter().flatten().map(|text| text.trim().to_owned());
-    whole.chain(lines).filter(|secret| !secret.is_empty()).collect()
+    let whole = [read(password), read(settings.psk_file.as_ref())];
+    let texts = lines.chain(whole.iter().flatten().map(String::as_str));
+    let texts: Vec<String> = texts.map(|text| text.trim().to_owned()).collect();
+    let keys = encryption_key::read(&settings.state_dir, machine_id).ok().flatten();
+    let keys = keys.into_iter().flat_map(|HostKeys { first, second, .. }| [Some(first), second]);
+    let keys = keys.flatten().map(|key| key.secret_text());
+    texts.into_iter().chain(keys).filter(|secret| !secret.is_empty()).collect()
 }
 
 /// Name and text of every part.
