@@ -16,6 +16,6 @@ pub use peer::{
     next_hop, overhead, surplus_peers,
 };
 pub use rotation::{
-    Blocker, KeyState, Rotation, RotationStep, RotationWatch, Sessions, Stage, is_pending,
+    Blocker, KeyState, Rotation, RotationStep, RotationWatch, Sessions, Stage, is_old, is_pending,
     on_second, problem, uses_second,
 };

@@ -9,6 +9,7 @@ mod another_user;
 mod config;
 mod connectivity;
 mod doctor;
+mod encryption;
 mod explain;
 mod init;
 mod ipam;

@@ -6,13 +6,14 @@ use humanz::net::PublicKey;
 use humanz::plan::encryption::{Stage, device_names};
 use serde_json::Value;
 
+use crate::ENCRYPTED;
 use crate::capture::Capture;
 use crate::hosts::{Encrypted, device, encrypted, wait_for_routes};
 use crate::stream::Stream;
-use crate::support::Node;
 use crate::support::node::Place;
 use crate::support::ping::Pinger;
 use crate::support::wait::eventually;
+use crate::support::{Agent, Node};
 
 /// Two times as long as all hosts must be silent on a device, and some more.
 const CHANGED: Duration = Duration::from_secs(90);
@@ -28,8 +29,10 @@ pub fn key(host: &Node) -> PublicKey {
     device(host).public_key.unwrap()
 }
 
+/// As an operator does.
 pub fn ask(host: &Node) {
-    host.write("/var/lib/humanz/wireguard.rotate", "");
+    let asked = Agent::run(host, "encryption rotate", ENCRYPTED).ok();
+    assert!(asked.starts_with("asked: the agent begins at its next regular check"), "{asked}");
 }
 
 /// The host has another key than `old`, and no host has a second device any more.
@@ -93,6 +96,25 @@ fn a_change_of_the_key_loses_nothing_and_sends_nothing_in_clear_text() {
     }
     traffic.assert_nothing_lost("two hosts changed keys");
     all.all_reach();
+}
+
+/// Nobody asks: the file says that the key was made before the last week.
+#[test]
+fn a_key_that_is_older_than_a_week_is_changed_without_loss() {
+    let Some(mut all) = encrypted() else { return };
+    let traffic = Traffic::start(&all);
+    let old = key(all.host(1));
+    all.agents[0].kill();
+    let text = all.host(1).read(KEY_FILE).unwrap();
+    let mut file: Value = serde_json::from_str(&text).unwrap();
+    file["made"] = (file["made"].as_u64().unwrap() - 8 * 24 * 3600).into();
+    all.host(1).write(KEY_FILE, &file.to_string());
+    all.restart(1);
+    wait_for_change(&all, 1, old);
+    let text = all.host(1).read(KEY_FILE).unwrap();
+    let now: Value = serde_json::from_str(&text).unwrap();
+    assert!(now["made"].as_u64() > file["made"].as_u64().map(|made| made + 7 * 24 * 3600));
+    traffic.assert_nothing_lost("a key of eight days ago was changed");
 }
 
 /// The stage that the key file of the host says.

@@ -12,8 +12,8 @@ use crate::lease::{PeerFault, Peers};
 use crate::net::{Object, Problem};
 use crate::os::files;
 use crate::plan::encryption::{
-    EncryptedPeer, KeyState, Rotation, RotationStep, RotationWatch, Stage, device_name, is_pending,
-    problem,
+    EncryptedPeer, KeyState, Rotation, RotationStep, RotationWatch, Stage, device_name, is_old,
+    is_pending, problem,
 };
 use crate::plan::peer_routes::PeerRoutes;
 
@@ -94,13 +94,12 @@ fn take(run: &Reconcile<'_>, keys: &HostKeys, step: RotationStep, applier: &mut 
     }
 }
 
-/// Somebody asks for it, or the key is old: a host with the next one to be made begins a little earlier than
-/// another one, so that those that were made on one day do not wait for each other for ever.
+/// Somebody asks for it, or the key is old. Without other hosts there is nobody who could have learnt it.
 fn is_due(run: &Reconcile<'_>, keys: &HostKeys, peers: &[EncryptedPeer]) -> bool {
     let asked = run.settings.state_dir.join(encryption_key::REQUEST).exists();
     let limit = run.settings.encryption.and_then(|encryption| encryption.rotate);
-    let share = |limit: Duration| limit / 8 * u32::from(keys.made_secs.to_le_bytes()[0]) / 255;
-    asked || !peers.is_empty() && limit.is_some_and(|limit| keys.age() >= limit - share(limit))
+    let is_old = |limit| is_old(keys.made_secs, keys.age(), limit);
+    asked || !peers.is_empty() && limit.is_some_and(is_old)
 }
 
 fn is_contested(peers: &Peers) -> bool {

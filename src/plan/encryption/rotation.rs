@@ -57,6 +57,14 @@ impl Stage {
     }
 }
 
+/// A key that was made then, in seconds since 1970, and has this age is due by its age, if `limit` is how old keys
+/// become: up to an eighth earlier, and by another share than most others, so that keys that were made on one day
+/// do not wait for each other for ever.
+pub fn is_old(made_secs: u64, age: Duration, limit: Duration) -> bool {
+    let share = limit / 8 * u32::from(made_secs.to_le_bytes()[0]) / 255;
+    age >= limit - share
+}
+
 /// How far the change of a host's key is, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyState {

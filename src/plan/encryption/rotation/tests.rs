@@ -379,3 +379,26 @@ fn each_host_is_waited_for_from_its_own_change_on() {
         assert_eq!(problem(Stage::Steady, &blocked, 1), None, "{turn}");
     }
 }
+
+/// `limit` and `age` in hours. `byte`: what decides how much earlier a key is due.
+fn check_age(limit: u64, byte: u8, age: u64, is_due: bool) {
+    let hours = |hours: u64| Duration::from_secs(hours * 3600);
+    let made_secs = 1_800_000_000 / 256 * 256 + u64::from(byte);
+    assert_eq!(is_old(made_secs, hours(age), hours(limit)), is_due, "{limit} {byte} {age}");
+}
+
+#[test]
+fn a_key_is_old_after_a_week_or_up_to_an_eighth_earlier() {
+    const WEEK: u64 = 168;
+    check_age(WEEK, 0, 0, false);
+    check_age(WEEK, 0, 167, false);
+    check_age(WEEK, 0, 168, true);
+    check_age(WEEK, 0, 24 * 365, true);
+    check_age(WEEK, 255, 146, false);
+    check_age(WEEK, 255, 147, true);
+    check_age(WEEK, 51, 163, false);
+    check_age(WEEK, 51, 164, true);
+    check_age(1, 255, 0, false);
+    check_age(1, 255, 1, true);
+    check_age(8760, 0, 8759, false);
+}
