@@ -3,20 +3,43 @@
 use crate::support::node::{Place, command};
 use crate::support::{Cluster, Node};
 
-const TABLE: &str = "
-    add table netdev capture
-    add chain netdev capture in { type filter hook ingress device eth0 priority -500; }
-    add chain netdev capture out { type filter hook egress device eth0 priority 500; }
-    add counter netdev capture clear
-    add counter netdev capture encrypted
-    add rule netdev capture in ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 counter name clear
-    add rule netdev capture in ip6 saddr fd10:244::/48 ip6 daddr fd10:244::/48 counter name clear
-    add rule netdev capture in udp dport { 8472, 10400 } counter name clear
-    add rule netdev capture in udp dport 10401 counter name encrypted
-    add rule netdev capture out ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 counter name clear
-    add rule netdev capture out ip6 saddr fd10:244::/48 ip6 daddr fd10:244::/48 counter name clear
-    add rule netdev capture out udp dport { 8472, 10400 } counter name clear
-    add rule netdev capture out udp dport 10401 counter name encrypted";
+/// What is counted, each with the matches of its rules, both ways.
+const COUNTED: [(&str, &[&str]); 4] = [
+    ("from pods", &["ip saddr 10.244.0.0/16", "ip6 saddr fd10:244::/48"]),
+    ("to pods", &["ip daddr 10.244.0.0/16", "ip6 daddr fd10:244::/48"]),
+    ("of tunnels", &["udp dport { 8472, 10400 }"]),
+    (ENCRYPTED, &["udp dport 10401"]),
+];
+
+const ENCRYPTED: &str = "encrypted";
+
+/// The table. A pod that asks the outside or another host does so by its host's address: addresses of pods are
+/// nowhere on the wire.
+fn table() -> String {
+    let mut lines = vec![
+        "add table netdev capture".to_owned(),
+        "add chain netdev capture in { type filter hook ingress device eth0 priority -500; }"
+            .to_owned(),
+        "add chain netdev capture out { type filter hook egress device eth0 priority 500; }"
+            .to_owned(),
+    ];
+    for (name, matches) in COUNTED {
+        let name = counter(name);
+        lines.push(format!("add counter netdev capture {name}"));
+        for condition in matches {
+            for chain in ["in", "out"] {
+                lines.push(format!(
+                    "add rule netdev capture {chain} {condition} counter name {name}"
+                ));
+            }
+        }
+    }
+    lines.join("\n")
+}
+
+fn counter(name: &str) -> String {
+    name.replace(' ', "_")
+}
 
 /// On every host.
 pub struct Capture(Vec<Node>);
@@ -24,28 +47,35 @@ pub struct Capture(Vec<Node>);
 impl Capture {
     pub fn start(cluster: &Cluster) -> Capture {
         for host in &cluster.hosts {
-            host.run_command(&mut command("nft -f -"), TABLE).ok();
+            host.run_command(&mut command("nft -f -"), &table()).ok();
         }
         Capture(cluster.hosts.clone())
     }
 
-    /// Packets from pod to pod, or of tunnels that do not encrypt; and encrypted ones.
-    pub fn counted(&self) -> (u64, u64) {
-        let of = |name: &str| self.0.iter().map(|host| packets(host, name)).sum();
-        (of("clear"), of("encrypted"))
+    pub fn end(self) {
+        self.0.iter().for_each(|host| drop(host.run("nft delete table netdev capture").ok()));
+    }
+
+    /// Packets in clear text, with one end or both in a pod, or of tunnels that do not encrypt, as text for each
+    /// kind of which there are some; and how many encrypted ones.
+    pub fn counted(&self) -> (Vec<String>, u64) {
+        let of = |name: &str| -> u64 { self.0.iter().map(|host| packets(host, name)).sum() };
+        let clear = COUNTED.map(|(name, _)| name).into_iter().filter(|name| *name != ENCRYPTED);
+        let clear = clear.map(|name| (name, of(name))).filter(|(_, count)| *count > 0);
+        (clear.map(|(name, count)| format!("{count} {name}")).collect(), of(ENCRYPTED))
     }
 
     /// No clear text passed so far, and something did.
     pub fn assert_encrypted(&self, when: &str) {
         let (clear, encrypted) = self.counted();
-        println!("{when}: {clear} packets in clear text, {encrypted} encrypted");
-        assert_eq!(clear, 0, "{when}: packets in clear text");
+        println!("{when}: in clear text: {clear:?}; {encrypted} encrypted");
+        assert!(clear.is_empty(), "{when}: packets in clear text: {clear:?}");
         assert!(encrypted > 0, "{when}: the capture sees nothing");
     }
 }
 
 fn packets(host: &Node, name: &str) -> u64 {
-    let listed = host.run(&format!("nft list counter netdev capture {name}")).ok();
+    let listed = host.run(&format!("nft list counter netdev capture {}", counter(name))).ok();
     let number = listed.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());
     number.unwrap().parse().unwrap()
 }

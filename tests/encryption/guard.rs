@@ -9,6 +9,7 @@ use humanz::plan::firewall::encryption::{
     ARRIVING, ENCRYPTION_TABLE, EncryptionEnd, EncryptionGuard, FOREIGN, FROM_POD, LEAVING, ruleset,
 };
 
+use crate::capture::Capture;
 use crate::support::node::Place;
 use crate::support::wait::SOON;
 use crate::support::{Cluster, Node};
@@ -88,6 +89,7 @@ fn hosts() -> Cluster {
     cluster
 }
 
+/// From a pod of the first host to one of the second.
 pub fn ping(family: Family) -> &'static str {
     match family {
         Family::V4 => "ip netns exec pod ping -n -c 2 -i 0.2 -W 1 10.244.2.2",
@@ -95,23 +97,52 @@ pub fn ping(family: Family) -> &'static str {
     }
 }
 
+/// The same from the host itself.
+fn ping_by_host(family: Family) -> &'static str {
+    ping(family).strip_prefix("ip netns exec pod ").unwrap()
+}
+
 #[test]
 fn a_clear_text_route_lets_nothing_out_and_nothing_in() {
     let cluster = hosts();
     let [one, two] = &cluster.hosts[..] else { panic!("two hosts") };
     for family in Family::BOTH {
-        one.until_ok(ping(family), SOON);
-        guard(one, two, true);
-        assert!(!one.run(ping(family)).succeeded(), "{family}: it left");
-        let left = dropped(one, LEAVING);
-        assert!(left >= 2, "{family}: {left}");
-        guard(one, two, false);
+        for ping in [ping(family), ping_by_host(family)] {
+            one.until_ok(ping, SOON);
+            guard(one, two, true);
+            assert!(!one.run(ping).succeeded(), "{ping}: it left");
+            let left = dropped(one, LEAVING);
+            assert!(left >= 2, "{ping}: {left}");
+            guard(one, two, false);
+        }
         guard(two, one, true);
         assert!(!one.run(ping(family)).succeeded(), "{family}: it was taken in");
         let arrived = dropped(two, ARRIVING);
         assert!(arrived >= 2, "{family}: {arrived}");
         guard(two, one, false);
         one.until_ok(ping(family), SOON);
+    }
+}
+
+/// One end in a pod is enough; packets between the hosts themselves are no clear text of pods.
+#[test]
+fn a_capture_sees_what_pods_and_hosts_send_to_pods_in_clear_text() {
+    let cluster = in_clear_text();
+    let host = &cluster.hosts[0];
+    for family in Family::BOTH {
+        for ping in [ping(family), ping_by_host(family)] {
+            let capture = Capture::start(&cluster);
+            host.run(&format!("ping -n -c 1 -W 3 {}", cluster.hosts[1].v4())).ok();
+            host.run(&format!("ping -n -c 1 -W 3 {}", cluster.hosts[1].v6())).ok();
+            assert_eq!(capture.counted().0, Vec::<String>::new());
+            host.until_ok(ping, SOON);
+            let (clear, _) = capture.counted();
+            let has =
+                ["from pods", "to pods"].map(|kind| clear.iter().any(|it| it.ends_with(kind)));
+            // What is asked, and the answer.
+            assert_eq!(has, [true; 2], "{ping}: {clear:?}");
+            capture.end();
+        }
     }
 }
 
@@ -131,6 +162,7 @@ fn what_goes_by_the_device_passes_and_so_do_the_pods_of_the_host_itself() {
     guard(two, one, true);
     for family in Family::BOTH {
         one.until_ok(ping(family), SOON);
+        one.until_ok(ping_by_host(family), SOON);
     }
     one.run("ping -n -c 1 -W 3 10.244.1.2").ok();
     one.run("ip netns exec pod ping -n -c 1 -W 3 10.244.1.1").ok();
