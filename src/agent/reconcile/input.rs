@@ -32,29 +32,34 @@ pub fn check(
     }
 }
 
-/// One for each family of outer packets and each kind of tunnel: all other hosts send to the same port.
+/// One for each family of outer packets and each port: all other hosts send to the same ones.
 fn tunnels(
     run: &Reconcile<'_>,
     host_state: &HostState,
     peer_routes: &PeerRoutes,
 ) -> Vec<TunnelTraffic> {
     let Some(uplink) = host_state.uplinks.first() else { return Vec::new() };
-    let vxlan = peer_routes.remotes.iter().map(|remote| remote.address);
-    let vxlan = vxlan.map(|address| (address, Some(run.settings.vxlan.port)));
-    let encryption = run.settings.encryption.map(|encryption| encryption.port);
-    let encrypted = peer_routes.encrypted.iter().map(|peer| (peer.address, encryption));
+    let vxlan: Vec<IpAddr> = peer_routes.remotes.iter().map(|remote| remote.address).collect();
+    let encrypted: Vec<IpAddr> = peer_routes.encrypted.iter().map(|peer| peer.address).collect();
+    let ports = run.settings.encryption.iter().flat_map(|encryption| {
+        // Nothing comes to the second one before keys are changed.
+        let second = encryption.rotate.map(|_| encryption.rotation_port());
+        [Some(encryption.port), second].into_iter().flatten()
+    });
+    let encrypted = ports.map(|port| (&encrypted, port));
+    let kinds: Vec<(&Vec<IpAddr>, u16)> =
+        [(&vxlan, run.settings.vxlan.port)].into_iter().chain(encrypted).collect();
     let tunnel = |(underlay, own): (Family, &IpAddr)| {
-        let of_family = |(address, port): (IpAddr, Option<u16>)| {
-            (Family::of(address) == underlay).then_some((address, port?))
+        let traffic = |(sources, udp_port): &(&Vec<IpAddr>, u16)| {
+            let source = sources.iter().find(|source| Family::of(**source) == underlay)?;
+            Some(TunnelTraffic {
+                uplink: uplink.clone(),
+                source: *source,
+                destination: *own,
+                udp_port: *udp_port,
+            })
         };
-        let first = [vxlan.clone().find_map(of_family), encrypted.clone().find_map(of_family)];
-        let traffic = |(source, udp_port)| TunnelTraffic {
-            uplink: uplink.clone(),
-            source,
-            destination: *own,
-            udp_port,
-        };
-        first.into_iter().flatten().map(traffic).collect::<Vec<_>>()
+        kinds.iter().filter_map(traffic).collect::<Vec<_>>()
     };
     host_state.own.addresses.entries().flat_map(tunnel).collect()
 }
