@@ -39,6 +39,8 @@ struct Way<'a> {
     humanz: Path<'a>,
     /// How many times that of the reference a stream shall be.
     stream: f64,
+    /// How many times that of `bare`, if that is a target, too.
+    stream_of_bare: Option<f64>,
     turns: Turns,
 }
 
@@ -58,6 +60,8 @@ struct Figure {
     take: fn(&Path<'_>, Duration) -> f64,
     /// The target.
     least: fn(&Way<'_>) -> f64,
+    /// The target beside a network without rules.
+    least_of_bare: fn(&Way<'_>) -> Option<f64>,
 }
 
 const FIGURES: [Figure; 3] = [
@@ -67,6 +71,7 @@ const FIGURES: [Figure; 3] = [
         is_time: false,
         take: |path, turn| traffic::stream(path.from, path.sink, turn),
         least: |way| way.stream,
+        least_of_bare: |way| way.stream_of_bare,
     },
     Figure {
         what: "a round trip",
@@ -74,6 +79,7 @@ const FIGURES: [Figure; 3] = [
         is_time: true,
         take: |path, turn| traffic::round_trip(path.from, path.echo, turn),
         least: |_| SAME,
+        least_of_bare: |_| None,
     },
     Figure {
         what: "connections",
@@ -81,6 +87,7 @@ const FIGURES: [Figure; 3] = [
         is_time: false,
         take: |path, turn| traffic::connections(path.from, path.echo, turn),
         least: |_| SAME,
+        least_of_bare: |_| None,
     },
 ];
 
@@ -114,6 +121,7 @@ fn by(backend: Backend, table: &mut Table) {
         reference: path(&reference),
         humanz: path(&humanz),
         stream: SAME,
+        stream_of_bare: None,
         turns: SHORT,
     };
     let near: fn(&Pair) -> Path<'_> = |pair| Path::new(&pair.from, pair.near.v4(), 0);
@@ -128,8 +136,9 @@ fn by(backend: Backend, table: &mut Table) {
         }
         Backend::Vxlan => way("pods of two hosts, VXLAN", far).measure(table),
         Backend::Wireguard => {
-            let what = "pods of two hosts, WireGuard, beside flannel's rules";
-            let way = Way { stream: ENCRYPTED, turns: LONG, ..way(what, far) };
+            let what = "pods of two hosts, WireGuard";
+            let stream_of_bare = Some(ENCRYPTED);
+            let way = Way { stream: ENCRYPTED, stream_of_bare, turns: LONG, ..way(what, far) };
             way.measure(table);
         }
     }
@@ -158,7 +167,22 @@ impl Way<'_> {
                 there.for_each(|(path, values)| values.push((figure.take)(path, self.turns.each)));
             }
             table.push(self.row(figure, &taken));
+            self.row_of_bare(figure, &taken).into_iter().for_each(|row| table.push(row));
         }
+    }
+
+    fn row_of_bare(&self, figure: &Figure, [bare, _, humanz]: &[Vec<f64>; 3]) -> Option<Row> {
+        let least = (figure.least_of_bare)(self)?;
+        let times = figure.times(humanz, bare);
+        Some(Row {
+            what: format!("{}: {}, beside no rules", self.what, figure.what),
+            floor: figure.format(bare),
+            humanz: figure.format(humanz),
+            target: format!("≥ {least} × by hand"),
+            reached: format!("{times:.2} ×"),
+            met: Some(times >= least),
+            ..Row::default()
+        })
     }
 
     fn row(&self, figure: &Figure, [bare, reference, humanz]: &[Vec<f64>; 3]) -> Row {
