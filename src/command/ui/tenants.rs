@@ -196,6 +196,8 @@ mod tests {
         };
         let never = || -> TenantsAnswer { panic!("a second look") };
         std::thread::scope(|threads| {
+            // Dropped when anything here fails: the other thread ends then.
+            let end = end;
             let first = threads.spawn(|| known.get_by(slow));
             begun.recv().unwrap();
             assert!(known.get_by(never).unwrap_err().contains("ask again"));
