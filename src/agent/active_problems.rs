@@ -43,8 +43,8 @@ pub enum ProblemSource {
     Blocks,
     /// Pods whose policies are not in force.
     QuarantinedPods,
-    /// Annotations and labels of pods that look like ours.
-    PodKeys,
+    /// Annotations and labels of pods that look like ours, or ask for what the pods may not have.
+    PodWords,
     /// Routes to other hosts.
     PeerRoutes,
     /// The thread that asks other hosts.

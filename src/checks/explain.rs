@@ -15,7 +15,7 @@ pub mod pin;
 mod policy;
 mod tunnel_table;
 
-use crate::net::Object;
+use crate::net::{Object, Problem, ProblemKind};
 
 pub use hop::{Hop, HopFix, HopVerdict, without_agent};
 pub use path::{
@@ -28,7 +28,7 @@ pub use policy::{PathPolicies, PolicyDecision, PolicyEnd};
 pub fn hops(path: &Path) -> Vec<Hop> {
     let mut hops = Vec::new();
     let parts: [fn(&Path) -> Vec<Hop>; 7] = [
-        pod_keys,
+        pod_words,
         ends::source,
         middle::host,
         policies,
@@ -49,15 +49,21 @@ pub fn hops(path: &Path) -> Vec<Hop> {
 }
 
 /// What is said of the pods at the ends.
-fn pod_keys(path: &Path) -> Vec<Hop> {
-    let hop = |end: &PathEnd| {
+fn pod_words(path: &Path) -> Vec<Hop> {
+    let hops = |end: &PathEnd| -> Vec<Hop> {
         let pod = Object::Pod(end.name.clone());
-        let known = path.policies.iter().flat_map(|policies| &policies.pod_keys);
-        let problem = known.into_iter().find(|problem| problem.subject == pod)?;
-        let fix = problem.fix.as_deref().unwrap_or_default();
-        Some(Hop::odd("pod-keys", &end.name, &problem.what, fix))
+        let known = path.policies.iter().flat_map(|policies| &policies.pod_words);
+        let hop = |problem: &Problem| {
+            let name = match problem.kind {
+                ProblemKind::UnknownPodKey => "pod-keys",
+                _ => "pod-asks",
+            };
+            let fix = problem.fix.as_deref().unwrap_or_default();
+            Hop::odd(name, &end.name, &problem.what, fix)
+        };
+        known.filter(|problem| problem.subject == pod).map(hop).collect()
     };
-    [&path.from, &path.to].into_iter().filter_map(hop).collect()
+    [&path.from, &path.to].into_iter().flat_map(hops).collect()
 }
 
 fn policies(path: &Path) -> Vec<Hop> {

@@ -123,7 +123,7 @@ mod tests {
             let (shop, host) = ("shop".parse().unwrap(), "n1".parse().unwrap());
             let annotations = group.map(|it| ("humanz.io/group".into(), it.into()));
             let annotations = annotations.into_iter().collect();
-            let endpoint = Cluster::new(true).standalone(
+            let (endpoint, _) = Cluster::new(true).standalone(
                 (shop, name.parse().unwrap()),
                 &annotations,
                 Default::default(),

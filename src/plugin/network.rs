@@ -16,6 +16,7 @@ use crate::cni::error::{CniError, code};
 use crate::cni::request::Add;
 use crate::cni::requested::RequestedAddresses;
 use crate::cni::route::CniRoute;
+use crate::cni::words::Words;
 use crate::inspect::local_socket;
 use crate::ipam::StoreEntry;
 use crate::net::IfName;
@@ -27,7 +28,7 @@ use crate::policy::local::names;
 use crate::policy::network_plan::{
     self, BlockAnswer, BlockQuestion, ChosenInterface, NetworkError, NetworkPlan, NetworkPlans,
 };
-use crate::policy::{PinnedAddress, PodName, Scoped};
+use crate::policy::{ObjectName, PinnedAddress, PodName, Scoped};
 
 /// How often another block is tried: each time because other pods were faster.
 const TRIES: usize = 5;
@@ -64,7 +65,7 @@ impl<'a> PlacedAdd<'a> {
     ///
     /// # Errors
     /// Code 7: the pod may not have a network that it asks for, or not its host ports. Code 11: a network is
-    /// not known here, or this host has no block of it and gets none.
+    /// not known here, or this host has no block of it and gets none; the pod asks for a network, and there are none.
     pub fn of(add: &'a Add) -> Result<PlacedAdd<'a>, CniError> {
         let until = Instant::now() + network_plan::ALL_DEADLINE;
         PlacedAdd { interfaces: Vec::new(), tries: 0, until }.placed(add)
@@ -155,8 +156,8 @@ impl PlacedInterface<'_> {
         if self.network.is_none() {
             return true;
         }
-        let plans = read(&self.add.conf).ok().flatten();
-        let blocks: Vec<IpNetwork> = plans.iter().flat_map(NetworkPlans::blocks).collect();
+        let Ok(KnownPlans::Own(plans)) = read(&self.add.conf) else { return addresses.is_empty() };
+        let blocks: Vec<IpNetwork> = plans.blocks().collect();
         addresses.iter().all(|address| blocks.iter().any(|block| block.contains(*address)))
     }
 }
@@ -176,14 +177,21 @@ fn chosen(add: &Add) -> Result<Vec<ChosenNetwork>, CniError> {
     if !add.conf.delegated {
         return one();
     }
-    let Some(plans) = read(&add.conf)? else { return one() };
     let pod = add.args.pod();
+    let plans = match read(&add.conf)? {
+        KnownPlans::Own(plans) => plans,
+        KnownPlans::OfAnother => return one(),
+        KnownPlans::None => {
+            refuse_asking(add)?;
+            return one();
+        }
+    };
     let Some(names) = names(pod.as_deref(), add.attachment.container_id.as_str()) else {
         return one();
     };
     let has = |address| earlier_has(add, address);
     let chosen = plans.choose(&names, &add.words.annotations, &add.words.labels, has);
-    let chosen = chosen.map_err(|error| not_chosen(&error))?;
+    let chosen = chosen.map_err(|error| not_chosen(&error, &names.0))?;
     let pod = PodName { namespace: names.0.clone(), name: names.1.clone() };
     let chosen = chosen.into_iter().enumerate();
     chosen.map(|(place, chosen)| interface(add, &plans, &pod, place, chosen)).collect()
@@ -231,14 +239,31 @@ fn interface(
     })
 }
 
-fn not_chosen(error: &NetworkError) -> CniError {
+/// A pod that asks for a network, where there are none, must not have an address of another one.
+fn refuse_asking(add: &Add) -> Result<(), CniError> {
+    let Words { annotations, labels, .. } = &add.words;
+    let asked = network_plan::asked_in_vain(annotations, labels)
+        .map_err(|error| CniError::config(format!("network of the pod: {error}")))?;
+    let Some(asked) = asked else { return Ok(()) };
+    let missing = match add.conf.policy {
+        None => "networks of tenants need POLICY=on, and etcd (SUBNET_SOURCE=etcd)",
+        Some(_) => {
+            "there is no network of a tenant (humanz-agent net ls), or this host has its subnets from \
+             elsewhere than etcd (SUBNET_SOURCE)"
+        }
+    };
+    Err(CniError::try_again(format!(
+        "network of the pod: network {asked} is not known on this host: {missing}"
+    )))
+}
+
+fn not_chosen(error: &NetworkError, namespace: &ObjectName) -> CniError {
     let why = format!("network of the pod: {error}");
     match error {
-        NetworkError::Refused(_) => CniError::config(why).with_details(
-            "ask for another network, or let the administrator allow it \
-             (humanz-agent ns set NAMESPACE --allow NETWORK)"
-                .to_owned(),
-        ),
+        NetworkError::Refused(refusal) => {
+            let fix = refusal.fix(namespace).map(|fix| format!(", or {fix}")).unwrap_or_default();
+            CniError::config(why).with_details(format!("ask for another network{fix}"))
+        }
         NetworkError::PinnedElsewhere(pod, ..) => CniError::config(why).with_details(format!(
             "put it into that network (humanz-agent ns set {} --network NETWORK), or humanz-agent pin rm {pod}",
             pod.namespace
@@ -257,17 +282,26 @@ fn alone(add: &Add, attachment: Attachment) -> Add {
     alone
 }
 
-/// What the agent wrote for this configuration; `None`: there are no networks of tenants.
-fn read(conf: &NetConf) -> Result<Option<NetworkPlans>, CniError> {
+/// What the agent wrote.
+enum KnownPlans {
+    /// There are no networks of tenants.
+    None,
+    /// They are for another configuration.
+    OfAnother,
+    Own(NetworkPlans),
+}
+
+fn read(conf: &NetConf) -> Result<KnownPlans, CniError> {
     let path = network_plan::file(&conf.data_dir);
     let bytes = files::found(fs::read(&path))
         .map_err(|error| CniError::try_again(format!("read {}: {error}", path.display())))?;
-    let Some(bytes) = bytes else { return Ok(None) };
+    let Some(bytes) = bytes else { return Ok(KnownPlans::None) };
     let plans: NetworkPlans = serde_json::from_slice(&bytes).map_err(|error| {
         let fix = format!("remove the file, which humanz-agent writes again ({LOOK})");
         CniError::try_again(format!("{}: {error}; {fix}", path.display()))
     })?;
-    Ok(Some(plans).filter(|plans| plans.cni_network == conf.name.as_str()))
+    let is_own = plans.cni_network == conf.name.as_str();
+    Ok(if is_own { KnownPlans::Own(plans) } else { KnownPlans::OfAnother })
 }
 
 /// `add` with the ranges and the settings of the network. The way to the rest of a further one is that interface.

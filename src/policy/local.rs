@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::ipam::StoreEntry;
+use crate::net::Problem;
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::policy::ask::LocalPod;
@@ -89,11 +90,28 @@ impl Pods {
         known: &'a PolicySnapshot,
         host: &'a NodeName,
     ) -> impl Iterator<Item = (&'a LocalPod, Endpoint)> {
+        Pods::judge(pods, known, host).map(|(pod, endpoint, _)| (pod, endpoint))
+    }
+
+    /// What is wrong with what pods ask for that only their runtimes describe.
+    pub fn refused(&self, known: &PolicySnapshot, host: &NodeName) -> Vec<Problem> {
+        let judged = Pods::judge(self.iter().map(|pod| &**pod), known, host);
+        let mut refused: Vec<Problem> = judged.filter_map(|(.., problem)| problem).collect();
+        // A pod with several interfaces asks with each.
+        refused.dedup();
+        refused
+    }
+
+    fn judge<'a>(
+        pods: impl Iterator<Item = &'a LocalPod>,
+        known: &'a PolicySnapshot,
+        host: &'a NodeName,
+    ) -> impl Iterator<Item = (&'a LocalPod, Endpoint, Option<Problem>)> {
         let by_name: BTreeMap<(&ObjectName, &ObjectName), &Endpoint> =
             known.pods.iter().map(|pod| ((pod.namespace.name(), &pod.name), pod)).gather();
-        let placed = |pod, mut endpoint: Endpoint| {
+        let placed = |pod, mut endpoint: Endpoint, problem| {
             endpoint.place(&known.networks);
-            Some((pod, endpoint))
+            Some((pod, endpoint, problem))
         };
         let endpoint = move |pod: &'a LocalPod| {
             let (namespace, name) = names(pod.pod.as_deref(), &pod.container_id)?;
@@ -109,7 +127,7 @@ impl Pods {
                 }
                 let mut endpoint = Endpoint { addresses, ..(*described).clone() };
                 known.assign(&mut endpoint);
-                return placed(pod, endpoint);
+                return placed(pod, endpoint, None);
             }
             let cluster = known.standalone.as_ref().filter(|cluster| cluster.trusts_runtimes())?;
             let words = |words: &BTreeMap<String, String>| -> Labels {
@@ -119,9 +137,9 @@ impl Pods {
                     .gather()
             };
             let (annotations, labels) = (words(&pod.annotations), words(&pod.labels));
-            let endpoint =
+            let (endpoint, problem) =
                 cluster.standalone((namespace, name), &annotations, labels, host.clone());
-            placed(pod, Endpoint { addresses, ..endpoint })
+            placed(pod, Endpoint { addresses, ..endpoint }, problem)
         };
         pods.filter_map(endpoint)
     }

@@ -18,7 +18,7 @@ use crate::policy::name::{ObjectName, PodName, Scoped};
 use crate::policy::network::Networks;
 use crate::policy::pin::{PinFault, PinnedAddress};
 use crate::policy::read::cluster::Cluster;
-use crate::policy::read::interfaces::AskedInterface;
+use crate::policy::read::interfaces::{AskedInterface, asked_network};
 use crate::policy::read::membership::Refusal;
 
 /// How long a plugin waits for a block, and the agent for etcd.
@@ -205,10 +205,7 @@ impl NetworkPlans {
         if cluster.is_closed(namespace) {
             return Err(NetworkError::Closed(namespace.clone()));
         }
-        let words = |words: &BTreeMap<String, String>| -> Labels {
-            words.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).gather()
-        };
-        let asked = cluster.interfaces(name, namespace, &words(annotations), &words(labels))?;
+        let asked = cluster.interfaces(name, namespace, &said(annotations), &said(labels))?;
         let pod = PodName { namespace: namespace.clone(), name: name.clone() };
         let mut pinned = self.pinned(&pod)?;
         let chosen = asked.into_iter().map(|AskedInterface { ifname, network }| {
@@ -288,6 +285,21 @@ impl NetworkPlans {
         let pins = self.pins.iter().flat_map(|(_, pin)| pin.blocks());
         self.networks.iter().flat_map(|(_, plan)| plan.blocks.iter().copied()).chain(pins)
     }
+}
+
+/// The network that a pod with these words asks for, where this host knows of none.
+///
+/// # Errors
+/// It asks for what cannot be.
+pub fn asked_in_vain(
+    annotations: &BTreeMap<String, String>,
+    labels: &BTreeMap<String, String>,
+) -> Result<Option<Scoped>, NetworkError> {
+    Ok(asked_network(&said(annotations), &said(labels))?)
+}
+
+fn said(words: &BTreeMap<String, String>) -> Labels {
+    words.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).gather()
 }
 
 impl PinPlan {

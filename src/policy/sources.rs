@@ -18,7 +18,7 @@ use crate::policy::selector::Selector;
 use crate::policy::snapshot::{PolicySnapshot, Provider, SourceUpdate};
 
 /// Pods that are reported for what they ask for and may not have.
-const REFUSED_LIMIT: usize = 100;
+pub const REFUSED_LIMIT: usize = 100;
 
 /// What every source said last.
 #[derive(Debug, Default)]

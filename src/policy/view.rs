@@ -17,7 +17,7 @@ use crate::policy::endpoint::Endpoint;
 use crate::policy::held::HeldReason;
 use crate::policy::local::Pods;
 use crate::policy::snapshot::PolicySnapshot;
-use crate::policy::sources::SourceState;
+use crate::policy::sources::{REFUSED_LIMIT, SourceState};
 
 /// Everything that a host knows of policies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -85,6 +85,13 @@ impl View {
             self.quarantined().into_iter().flat_map(|one| one.addresses).gather();
         pods.retain(|pod| !pod.addresses.iter().any(|address| held.contains(address)));
         pods
+    }
+
+    /// What is wrong with what pods ask for that only their runtimes describe.
+    pub fn refused(&self) -> impl Iterator<Item = Problem> {
+        let known = self.known.as_deref();
+        let refused = known.map(|known| self.pods.refused(known, &self.host));
+        refused.unwrap_or_default().into_iter().take(REFUSED_LIMIT)
     }
 
     pub fn quarantined(&self) -> Vec<Quarantined> {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::net::gather::Gather;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::network::DEFAULT;
-use crate::policy::read::documents::{self, Documents};
+use crate::policy::read::documents::{self, Documents, NAMESPACE_RULE};
 use crate::policy::read::fields::quoted;
 use crate::policy::{ObjectName, ObjectSource, Scoped};
 use crate::sources::custom_resource::unused;
@@ -53,7 +53,7 @@ const OWN: &[&str] = &["humanz.io/v1"];
 pub const KINDS: [Kind; 11] = [
     Kind { name: "Group", versions: OWN, scope: Some("tenant") },
     Kind { name: "GroupPolicy", versions: OWN, scope: Some("tenant") },
-    Kind { name: "NamespaceRule", versions: OWN, scope: None },
+    Kind { name: NAMESPACE_RULE, versions: OWN, scope: None },
     Kind { name: "Network", versions: OWN, scope: Some("tenant") },
     Kind { name: "NetProfile", versions: OWN, scope: Some("tenant") },
     Kind { name: "Pin", versions: OWN, scope: Some("namespace") },
@@ -299,6 +299,12 @@ impl StoredPolicies {
             problems.extend(unused(unused_count, first, "etcd", ruling.name()));
         }
         let mut read = documents::read(objects.values(), true);
+        // One whose key is not understood is not among the objects.
+        let has_rule =
+            self.values.keys().any(|path| path.starts_with(&format!("{NAMESPACE_RULE}/")));
+        if has_rule && ruling == ObjectSource::Etcd {
+            read.cluster.note_rule();
+        }
         if ruling != ObjectSource::Etcd {
             // The other source may have them.
             let missing: Vec<Problem> = documents::missing_profiles(&read.profiles).collect();

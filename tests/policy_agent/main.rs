@@ -37,6 +37,7 @@ mod tenants;
 mod traffic;
 mod without_agent;
 
+mod without_rule;
 use serde_json::{Value, json};
 
 use support::cluster::Alone;

@@ -162,7 +162,7 @@ impl Agent {
         let Some(settings) = &self.settings.policy else {
             if self.state.policy_view.take().is_some() {
                 self.shared.problems.set(ProblemSource::QuarantinedPods, None);
-                self.shared.problems.set(ProblemSource::PodKeys, None);
+                self.shared.problems.set(ProblemSource::PodWords, None);
             }
             return None;
         };
@@ -186,7 +186,8 @@ impl Agent {
             let problems =
                 quarantined.iter().filter(|one| one.lasts(now)).map(Quarantined::problem);
             self.shared.problems.set(ProblemSource::QuarantinedPods, problems);
-            self.shared.problems.set(ProblemSource::PodKeys, pod_keys(&view));
+            let words = pod_keys(&view).into_iter().chain(view.refused());
+            self.shared.problems.set(ProblemSource::PodWords, words);
             self.state.policy_view = Some(Arc::new(view));
         }
         self.state.policy_view.clone()

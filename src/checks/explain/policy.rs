@@ -19,8 +19,9 @@ pub struct PathPolicies {
     pub ingress: PolicyEnd,
     /// Connections that the kernel follows between the two: judged in this epoch, and not yet.
     pub live: [usize; 2],
-    /// Annotations and labels of pods of this host that look like humanz's, and have no effect.
-    pub pod_keys: Vec<Problem>,
+    /// Annotations and labels of pods of this host that have no effect: they look like humanz's, or ask for what the
+    /// pods may not have.
+    pub pod_words: Vec<Problem>,
 }
 
 /// What one end says.

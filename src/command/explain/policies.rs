@@ -58,6 +58,7 @@ pub fn judge(path: &Judged<'_>, host: &Host) -> Result<Option<PathPolicies>, Exi
         own: host.addresses()?.iter().map(|found| found.address.ip()).gather(),
     };
     let end = |end, direction| judge.end(end, direction, in_force);
+    let of_sources = view.known.iter().flat_map(|known| known.refused());
     Ok(Some(PathPolicies {
         egress: end(path.from, Direction::Egress)?,
         ingress: end(path.to, Direction::Ingress)?,
@@ -65,7 +66,7 @@ pub fn judge(path: &Judged<'_>, host: &Host) -> Result<Option<PathPolicies>, Exi
         service: path.transport.map(|_| service(&judge.tuple)),
         in_force,
         live: live(path, nft, in_force, settings.mark)?,
-        pod_keys: pod_keys(&view),
+        pod_words: pod_keys(&view).into_iter().chain(view.refused()).chain(of_sources).collect(),
     }))
 }
 

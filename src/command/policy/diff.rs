@@ -46,7 +46,7 @@ pub struct Diff {
     /// with -f and --new: also the connections that run on this host and would be cut
     #[argh(switch)]
     live: bool,
-    /// let pods choose their group where their namespace has no rule
+    /// let pods choose their group while no namespace has a rule
     #[argh(switch)]
     free_groups: bool,
     /// print one JSON object

@@ -41,7 +41,7 @@ pub struct Test {
     /// tcp (default), udp or sctp
     #[argh(option, default = "Protocol::Tcp")]
     pub protocol: Protocol,
-    /// let pods choose their group where their namespace has no rule
+    /// let pods choose their group while no namespace has a rule
     #[argh(switch)]
     pub free_groups: bool,
     /// print one JSON object

@@ -28,18 +28,22 @@ pub struct Cluster {
     #[serde(default)]
     closed: BTreeSet<ObjectName>,
     /// Only the host's administrator starts pods: they are as their runtimes describe them, and may choose
-    /// their group where their namespace has no rule.
+    /// their group and network while no namespace has a rule.
     free: bool,
+    /// A namespace has a rule, understood or not. `None`: a release wrote this that did not note it.
+    #[serde(default)]
+    ruled: Option<bool>,
 }
 
 impl Cluster {
     /// `free`: on hosts without Kubernetes.
     pub fn new(free: bool) -> Cluster {
-        Cluster { free, ..Cluster::default() }
+        Cluster { free, ruled: Some(false), ..Cluster::default() }
     }
 
     /// With what `other` says of namespaces that are not known here.
     pub fn and(mut self, other: &Cluster) -> Cluster {
+        self.ruled = Some(self.is_ruled() || other.is_ruled());
         for (name, namespace) in &other.namespaces {
             self.namespaces.entry(name.clone()).or_insert_with(|| Arc::clone(namespace));
         }
@@ -53,6 +57,20 @@ impl Cluster {
     /// What is said of the pods of this namespace is not understood.
     pub fn close(&mut self, namespace: ObjectName) {
         self.closed.insert(namespace);
+    }
+
+    /// Some namespace has a rule, whatever it says.
+    pub fn note_rule(&mut self) {
+        self.ruled = Some(true);
+    }
+
+    fn is_ruled(&self) -> bool {
+        !self.rules.is_empty() || self.ruled.unwrap_or(!self.closed.is_empty())
+    }
+
+    /// Where there is a rule for one namespace, namespaces say the tenant: those without one have none.
+    fn lets_pods_choose(&self) -> bool {
+        self.free && !self.is_ruled()
     }
 
     /// What is said of this namespace is known.
@@ -130,24 +148,24 @@ impl Cluster {
                 (pod.group, pod.network) = (group, network);
                 None
             }
-            Err(refusal) => {
-                let subject = Object::Pod(pod.to_string());
-                Some(Problem::in_object(ProblemKind::Policy, subject, refusal))
-            }
+            Err(refusal) => Some(refused(pod, &refusal)),
         }
     }
 
-    /// A pod that only its runtime describes, without addresses.
+    /// A pod that only its runtime describes, without addresses, and what is wrong with what it asks for.
     pub fn standalone(
         &self,
         (namespace, name): (ObjectName, ObjectName),
         annotations: &Labels,
         labels: Labels,
         host: NodeName,
-    ) -> Endpoint {
+    ) -> (Endpoint, Option<Problem>) {
         let found = self.membership(&name, &namespace, annotations, &labels);
-        let Membership { group, network } = found.unwrap_or_default();
-        Endpoint {
+        let (Membership { group, network }, refusal) = match found {
+            Ok(found) => (found, None),
+            Err(refusal) => (Membership::default(), Some(refusal)),
+        };
+        let endpoint = Endpoint {
             namespace: self.namespace_of(&namespace),
             name,
             uid: None,
@@ -158,7 +176,9 @@ impl Cluster {
             group,
             network,
             annotations: Labels::new(),
-        }
+        };
+        let problem = refusal.map(|refusal| refused(&endpoint, &refusal));
+        (endpoint, problem)
     }
 
     /// The interfaces of a pod, each with its network.
@@ -179,7 +199,7 @@ impl Cluster {
             labels,
             namespace: self.rules.get(namespace),
             configured: &configured,
-            free: self.free,
+            free: self.lets_pods_choose(),
         })
     }
 
@@ -201,8 +221,17 @@ impl Cluster {
             labels,
             namespace: self.rules.get(namespace),
             configured: &Membership::default(),
-            free: self.free,
+            free: self.lets_pods_choose(),
         })
+    }
+}
+
+fn refused(pod: &Endpoint, refusal: &Refusal) -> Problem {
+    let problem =
+        Problem::new(ProblemKind::Policy, Object::Pod(pod.to_string()), refusal.to_string());
+    match refusal.fix(pod.namespace.name()) {
+        Some(fix) => problem.with_fix(fix),
+        None => problem,
     }
 }
 
@@ -250,4 +279,75 @@ pub fn node(object: &Value) -> Result<Node, Fault> {
     let addresses = status.and_then(|status| status.list("addresses").ok()).unwrap_or_default();
     let addresses = addresses.iter().filter_map(|field| address(&field.get("address")?));
     Ok(Node { name, labels: labels(metadata.get("labels")), addresses: addresses.collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::policy::read::documents;
+
+    fn of(objects: &[Value]) -> Cluster {
+        documents::read(objects, true).cluster
+    }
+
+    fn rule(metadata: &Value, spec: &Value) -> Value {
+        json!({"apiVersion": "humanz.io/v1", "kind": "NamespaceRule", "metadata": metadata, "spec": spec})
+    }
+
+    /// A pod of a namespace without a rule gets the network and the group that it asks for.
+    fn check(cluster: &Cluster, gets_them: bool) {
+        let said = |key: &str| Labels::from([(key.into(), "red/front".into())]);
+        let (name, plain) = ("spy".parse().unwrap(), "plain".parse().unwrap());
+        for key in ["humanz.io/network", "humanz.io/networks"] {
+            let asked = cluster.interfaces(&name, &plain, &said(key), &Labels::new());
+            assert_eq!(asked.is_ok(), gets_them, "{key}: {cluster:?}");
+        }
+        let (spy, host) = ((plain, name), "n1".parse().unwrap());
+        let group = said("humanz.io/group");
+        let (pod, problem) = cluster.standalone(spy, &group, Labels::new(), host);
+        assert_eq!((pod.group.is_some(), problem.is_none()), (gets_them, gets_them), "{cluster:?}");
+    }
+
+    #[test]
+    fn pods_choose_only_while_no_namespace_has_a_rule() {
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
+        let shop = rule(&json!({"name": "shop"}), &json!({"tenant": "blue"}));
+        check(&of(&[]), true);
+        check(&of(std::slice::from_ref(&namespace)), true);
+        check(&Cluster::new(false), false);
+        check(&of(std::slice::from_ref(&shop)), false);
+        for bad in [
+            rule(&json!({"name": "shop"}), &json!({"moon": 1})),
+            rule(&json!({}), &json!({})),
+            rule(&json!(7), &json!({})),
+            json!({"apiVersion": "humanz.io/v2", "kind": "NamespaceRule"}),
+        ] {
+            check(&of(&[namespace.clone(), bad]), false);
+        }
+        // Whichever source has it.
+        check(&of(&[]).and(&of(std::slice::from_ref(&shop))), false);
+        check(&of(std::slice::from_ref(&shop)).and(&of(&[])), false);
+        check(&of(&[]).and(&of(&[rule(&json!({}), &json!({}))])), false);
+        check(&of(&[]).and(&of(&[])), true);
+    }
+
+    #[test]
+    fn what_an_older_release_wrote_is_open_only_if_it_has_no_rule() {
+        let older = |cluster: &Cluster| -> Cluster {
+            let mut text = serde_json::to_value(cluster).unwrap();
+            text.as_object_mut().unwrap().remove("ruled").unwrap();
+            serde_json::from_value(text).unwrap()
+        };
+        let shop = |spec: Value| of(&[rule(&json!({"name": "shop"}), &spec)]);
+        check(&older(&of(&[])), true);
+        check(&older(&shop(json!({"tenant": "blue"}))), false);
+        check(&older(&shop(json!({"moon": 1}))), false);
+        check(&older(&of(&[])).and(&older(&shop(json!({"moon": 1})))), false);
+        let again: Cluster =
+            serde_json::from_value(serde_json::to_value(shop(json!({}))).unwrap()).unwrap();
+        check(&again, false);
+    }
 }

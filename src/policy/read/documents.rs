@@ -33,6 +33,9 @@ use crate::policy::rule::Rules;
 /// The `apiVersion` of humanz's own objects.
 pub const OWN: &str = "humanz.io/v1";
 
+/// While there is one, no pod of a namespace without one chooses its group or network.
+pub const NAMESPACE_RULE: &str = "NamespaceRule";
+
 /// What files say, together.
 #[derive(Clone, Debug, Default)]
 pub struct Documents {
@@ -69,7 +72,7 @@ pub fn objects(text: &str) -> Result<Vec<Value>, String> {
 
 /// What `objects` say, in any order. What is no object of these kinds is a problem.
 ///
-/// `free`: pods may choose their group where their namespace has no rule.
+/// `free`: pods may choose their group and network while no namespace has a rule.
 pub fn read<'a>(objects: impl IntoIterator<Item = &'a Value>, free: bool) -> Documents {
     let mut reader = DocumentsReader::new(free);
     objects.into_iter().for_each(|object| reader.note(object));
@@ -111,6 +114,9 @@ impl DocumentsReader {
     }
 
     fn note(&mut self, object: &Value) {
+        if object["kind"] == NAMESPACE_RULE {
+            self.cluster.note_rule();
+        }
         if let Err(fault) = self.take(object) {
             self.problem(object, &fault);
         }
@@ -176,7 +182,7 @@ impl DocumentsReader {
                 self.groups.insert(name, spec.clone())
             }
             "GroupPolicy" => self.policies.insert(Scoped { tenant, name }, spec.clone()),
-            "NamespaceRule" => {
+            NAMESPACE_RULE => {
                 let rule = NamespaceRule::read(spec).inspect_err(|_| self.close(object))?;
                 self.cluster.rules.insert(name, rule);
                 None

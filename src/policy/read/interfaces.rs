@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use crate::cni::pod_keys::NETWORKS;
 use crate::cni::words::MAX_BYTES;
 use crate::net::IfName;
+use crate::policy::labels::Labels;
 use crate::policy::name::Scoped;
 use crate::policy::network::Networks;
 use crate::policy::read::fields::quoted;
 use crate::policy::read::membership::{
-    Claims, Refusal, allowed_network, asks_for_network, network,
+    Claims, Membership, Refusal, allowed_network, asks_for_network, network,
 };
 
 /// Interfaces of a pod.
@@ -65,13 +66,29 @@ pub fn interfaces(claims: &Claims<'_>) -> Result<Vec<AskedInterface>, Refusal> {
     Ok(asked)
 }
 
+/// The first network that a pod asks for, other than that of the settings, whether it may have that or not.
+///
+/// # Errors
+/// It asks for what is no name, or for what cannot be.
+pub fn asked_network(annotations: &Labels, labels: &Labels) -> Result<Option<Scoped>, Refusal> {
+    let asked = interfaces(&Claims {
+        name: &Networks::default_name().name,
+        annotations,
+        labels,
+        namespace: None,
+        configured: &Membership::default(),
+        free: true,
+    })?;
+    let own = Networks::default_name();
+    Ok(asked.into_iter().filter_map(|it| it.network).find(|network| *network != own))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::policy::labels::Labels;
-    use crate::policy::read::membership::{Membership, NamespaceRule};
+    use crate::policy::read::membership::NamespaceRule;
 
     fn asked(rule: &Value, annotations: &[(&str, &str)]) -> Result<Vec<AskedInterface>, Refusal> {
         let (rule, labels) = (NamespaceRule::read(rule).unwrap(), Labels::new());

@@ -23,8 +23,8 @@ pub struct Claims<'a> {
     pub namespace: Option<&'a NamespaceRule>,
     /// The configuration's group and network.
     pub configured: &'a Membership,
-    /// Whether a pod may choose where its namespace has no rule: on hosts without Kubernetes, where
-    /// only the host's administrator starts pods.
+    /// Whether a pod may choose where its namespace has no rule: on hosts where only the administrator starts
+    /// pods, while there is no rule for any namespace.
     pub free: bool,
 }
 
@@ -44,9 +44,28 @@ pub enum Refusal {
     /// The rule of its namespace does not allow it.
     #[error("{0} {1} is not allowed for pods of this namespace")]
     NotAllowed(&'static str, Scoped),
+    /// There is none.
+    #[error("{0} {1} is not allowed for pods of this namespace, which has no NamespaceRule")]
+    NoRule(&'static str, Scoped),
     /// The list of its networks.
     #[error("humanz.io/networks {0}: {1}")]
     Interfaces(String, &'static str),
+}
+
+impl Refusal {
+    /// What lets a pod of `namespace` have it, if anything does.
+    pub fn fix(&self, namespace: &ObjectName) -> Option<String> {
+        let typed = |verb, asked: &Scoped| {
+            format!("let the administrator allow it (humanz-agent ns {verb} --allow {asked})")
+        };
+        match self {
+            Refusal::NotAllowed(_, asked) => Some(typed(format!("set {namespace}"), asked)),
+            Refusal::NoRule(_, asked) => {
+                Some(typed(format!("create {namespace} --tenant {}", asked.tenant), asked))
+            }
+            Refusal::Name(..) | Refusal::Interfaces(..) => None,
+        }
+    }
 }
 
 /// What the administrator says of the pods of a namespace.
@@ -152,16 +171,23 @@ fn one(
     given: Option<Scoped>,
 ) -> Result<Option<Scoped>, Refusal> {
     match asked(claims, what, keys)? {
-        Some(asked) if may(claims, &asked, given.as_ref()) => Ok(Some(asked)),
-        Some(asked) => Err(Refusal::NotAllowed(what, asked)),
+        Some(asked) => may(claims, what, asked, given.as_ref()).map(Some),
         None => Ok(given),
     }
 }
 
-fn may(claims: &Claims<'_>, asked: &Scoped, given: Option<&Scoped>) -> bool {
+/// `asked`, if the pod may have it. The network of the settings is that of every pod without another one.
+fn may(
+    claims: &Claims<'_>,
+    what: &'static str,
+    asked: Scoped,
+    given: Option<&Scoped>,
+) -> Result<Scoped, Refusal> {
     match claims.namespace {
-        Some(rule) => rule.allows(asked, given),
-        None => claims.free,
+        Some(rule) if rule.allows(&asked, given) => Ok(asked),
+        Some(_) => Err(Refusal::NotAllowed(what, asked)),
+        None if claims.free || what == "network" && asked == Networks::default_name() => Ok(asked),
+        None => Err(Refusal::NoRule(what, asked)),
     }
 }
 
@@ -204,10 +230,7 @@ pub fn asks_for_network(claims: &Claims<'_>) -> bool {
 pub fn allowed_network(claims: &Claims<'_>, text: &str) -> Result<Scoped, Refusal> {
     let asked = scoped_by(claims, "network", text)?;
     let given = claims.namespace.and_then(|rule| rule.given(claims.name).network);
-    match may(claims, &asked, given.as_ref()) {
-        true => Ok(asked),
-        false => Err(Refusal::NotAllowed("network", asked)),
-    }
+    may(claims, "network", asked, given.as_ref())
 }
 
 fn default_tenant() -> ObjectName {
