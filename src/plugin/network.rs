@@ -343,8 +343,10 @@ fn served(
     if is_further {
         served.conf.routes = plan.pools.iter().map(|pool| CniRoute::new(*pool, None)).collect();
     }
-    if let Some(mtu) = plan.mtu {
-        served.conf.tuning.mtu.get_or_insert(mtu.into());
+    // What the pod asks for comes first; what it does not is that of the bridge by now.
+    let tuning = &mut served.conf.tuning;
+    if let Some(mtu) = plan.mtu.filter(|_| tuning.mtu.is_none() || tuning.mtu == add.conf.mtu) {
+        tuning.mtu = Some(mtu.into());
     }
     Ok(served)
 }

@@ -33,6 +33,7 @@ mod start;
 mod tenant_guide;
 mod tenant_interfaces;
 mod tenant_kills;
+mod tenant_ways;
 mod tenants;
 mod traffic;
 mod without_agent;

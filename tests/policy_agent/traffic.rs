@@ -32,6 +32,19 @@ impl Server {
         Server { socket, received: BTreeMap::new() }
     }
 
+    /// At this address of it alone.
+    pub fn open_at(at: &impl Place, address: IpAddr) -> Server {
+        let socket = at.spot().inside(|| UdpSocket::bind((address, PORT)).unwrap());
+        socket.set_nonblocking(true).unwrap();
+        Server { socket, received: BTreeMap::new() }
+    }
+
+    /// Packets so far from anywhere.
+    pub fn total(&mut self) -> u64 {
+        self.received([0, 0, 0, 0].into());
+        self.received.values().sum()
+    }
+
     /// Packets so far from `source`; each is answered.
     pub fn received(&mut self, source: IpAddr) -> u64 {
         let mut buffer = [0; 16];
