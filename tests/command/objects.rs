@@ -191,3 +191,147 @@ fn pruning_takes_out_what_no_file_has() {
     refused(&typed(host, "group set blue/bad --default allow"), 1, &["blue/bad is not there"]);
     done(host, "group rm blue/bad");
 }
+
+/// Policy `blue/p` with rules for these ports.
+fn with_rules(host: &Node, ports: &[u16]) {
+    done(host, "policy create blue/p");
+    for port in ports {
+        let rule = "policy rule-add blue/p --direction in --action allow --protocol tcp";
+        done(host, &format!("{rule} --port {port}"));
+    }
+}
+
+fn ports(host: &Node) -> Vec<u64> {
+    let listed = object(&typed(host, "policy rule-ls blue/p --json"));
+    let rules = listed["rules"].as_array().unwrap();
+    rules.iter().map(|rule| rule["ports"][0].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_rule_is_changed_in_its_place_and_the_rest_of_it_stays() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    done(host, "group create blue/web");
+    with_rules(host, &[80, 81, 82]);
+    let changed = |fields: &str| {
+        assert_eq!(
+            done(host, &format!("policy rule-set blue/p 2 {fields}")),
+            "~ GroupPolicy blue/p\n"
+        );
+        object(&typed(host, "policy rule-ls blue/p --json"))["rules"][1].clone()
+    };
+    let rule = changed(
+        "--action deny --port 8080 --port 9000-9999 --peer-group web --priority 7 --audit yes",
+    );
+    let wanted = json!({"direction": "in", "action": "deny", "protocol": "tcp", "priority": 7,
+        "ports": [8080, "9000-9999"], "peer": {"group": "web"}, "audit": true});
+    assert_eq!(rule, wanted);
+    let rule = changed("--peer-group= --priority= --audit no --protocol udp");
+    let wanted = json!({"direction": "in", "action": "deny", "protocol": "udp", "ports": [8080, "9000-9999"]});
+    assert_eq!(rule, wanted);
+    assert_eq!(ports(host), [80, 8080, 82]);
+    let before = done(host, "export");
+    let nothing = "nothing was changed";
+    for (fields, code, words) in [
+        ("1", 2, &["what is to be set of rule 1"][..]),
+        ("4 --port 1", 1, &[nothing, "none with number 4"]),
+        ("1 --peer-group gone", 1, &[nothing, "Group blue/gone does not exist"]),
+        ("1 --direction up", 1, &[nothing, "up"]),
+        ("1 --protocol icmp", 1, &[nothing]),
+        ("1 --except 10.0.0.0/8", 1, &[nothing, "--except is for --cidr"]),
+        ("1 --priority high", 2, &["is no number"]),
+        ("1 --peer-group web --cidr 10.0.0.0/8", 2, &["one of"]),
+        ("1 --audit perhaps", 2, &["perhaps"]),
+    ] {
+        refused(&typed(host, &format!("policy rule-set blue/p {fields}")), code, words);
+    }
+    done(host, "policy rule-set blue/p 1 --port 7 --dry-run");
+    assert_eq!(done(host, "export"), before);
+    done(host, "policy set blue/p --audit yes");
+    assert!(done(host, "export").contains("\"audit\": true"));
+    refused(&typed(host, "policy set blue/p"), 1, &[nothing, "what is to be set"]);
+}
+
+#[test]
+fn of_two_who_remove_a_rule_at_once_nobody_removes_another_than_he_saw() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    with_rules(host, &(1..=24).collect::<Vec<u16>>());
+    let mut others = 0;
+    for _ in 0..8 {
+        let before = ports(host);
+        let both = std::thread::scope(|scope| {
+            let rm = || scope.spawn(|| typed(host, "policy rule-rm blue/p 2"));
+            [rm(), rm()].map(|one| one.join().unwrap())
+        });
+        let removed = both.iter().filter(|ended| ended.succeeded()).count();
+        for ended in both.iter().filter(|ended| !ended.succeeded()) {
+            refused(ended, 75, &["nothing was changed", "somebody changed GroupPolicy blue/p"]);
+            others += 1;
+        }
+        let kept: Vec<u64> = [&before[..1], &before[1 + removed..]].concat();
+        assert_eq!(ports(host), kept, "{before:?}");
+    }
+    println!("{others} of 16 met another change");
+}
+
+#[test]
+fn all_of_a_tenant_goes_at_once_or_nothing_does() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    for line in [
+        "net create blue/front --cidr 10.32.0.0/16 --pins 10.32.255.0/24",
+        "net create red/front --cidr 10.33.0.0/16 --pins 10.33.255.0/24",
+        "group create blue/web",
+        "profile create blue/gold --dscp 46",
+        "ns create shop --tenant blue --group web --network front",
+        "ns create bank --tenant red --network front --allow blue/front",
+        "pin create shop/db --network blue/front",
+        "pin create bank/db --network red/front",
+        "policy create blue/p",
+    ] {
+        done(host, line);
+    }
+    let before = done(host, "export");
+    let why =
+        "a tenant is no object: it is there with its first one, as by humanz-agent net create";
+    refused(&typed(host, "tenant create green"), 2, &[why]);
+    refused(&typed(host, "tenant rm green"), 1, &["nothing is of the tenant \"green\""]);
+    done(host, "ns set bank --group blue/web");
+    refused(
+        &typed(host, "tenant rm blue"),
+        1,
+        &["nothing was changed", "NamespaceRule bank: Group blue/web does not exist"],
+    );
+    done(host, "ns set bank --group=");
+    assert_eq!(done(host, "export"), before);
+    let shown = done(host, "tenant rm blue --dry-run");
+    assert_eq!(done(host, "export"), before);
+    let removed = "- Group blue/web\n- NamespaceRule shop\n- Network blue/front\n- GroupPolicy blue/p\n\
+                   - NetProfile blue/gold\n- Pin shop/db\n";
+    assert_eq!(shown, format!("{removed}nothing was changed (--dry-run)\n"));
+    assert_eq!(done(host, "tenant rm blue"), removed);
+    let left = done(host, "export");
+    assert!(left.contains("\"bank\"") && !left.contains("\"shop\""), "{left}");
+}
+
+#[test]
+fn a_policy_of_groups_needs_no_kind_where_no_other_has_its_name() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let kubernetes = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "blue", "name": "p"}, "spec": {"podSelector": {}}});
+    host.write("/root/policy.json", &kubernetes.to_string());
+    assert_eq!(done(host, "apply -f /root/policy.json"), "+ NetworkPolicy blue/p\n");
+    done(host, "policy create blue/p");
+    done(host, "policy create blue/other");
+    let both = "there is NetworkPolicy blue/p: say the kind";
+    refused(&typed(host, "policy rm blue/p"), 1, &["nothing was changed", both]);
+    refused(&typed(host, "policy rm blue/none"), 1, &["GroupPolicy blue/none is not there"]);
+    refused(&typed(host, "policy rm Group"), 2, &["which Group?"]);
+    refused(&typed(host, "policy rm Policy blue/p"), 2, &["is no kind of policies"]);
+    assert_eq!(done(host, "policy rm blue/other"), "- GroupPolicy blue/other\n");
+    assert_eq!(done(host, "policy rm GroupPolicy blue/p"), "- GroupPolicy blue/p\n");
+    assert_eq!(done(host, "policy rm networkpolicy blue/p"), "- NetworkPolicy blue/p\n");
+    assert_eq!(done(host, "export"), done(host, "policy export"));
+}

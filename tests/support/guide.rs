@@ -20,7 +20,7 @@ const ELLIPSIS: &str = "…";
 const CODE: &str = "; echo $?";
 
 /// Words of commands that change something: what fails the first time has failed.
-const CHANGES: [&str; 22] = [
+const CHANGES: [&str; 23] = [
     "--apply",
     "-U",
     "-i",
@@ -41,6 +41,7 @@ const CHANGES: [&str; 22] = [
     "reserve",
     "rm",
     "rule-add",
+    "rule-set",
     "set",
     "uninstall",
 ];

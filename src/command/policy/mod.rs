@@ -8,6 +8,7 @@ pub mod here;
 mod list;
 mod live;
 mod live_test;
+mod rule_fields;
 mod rules;
 mod show;
 mod stored;
@@ -52,7 +53,9 @@ enum PolicyVerb {
     Create(rules::CreatePolicy),
     RuleAdd(rules::AddRule),
     RuleRm(rules::RemoveRule),
+    Set(rules::SetPolicy),
     RuleLs(rules::ListRules),
+    RuleSet(rules::SetRule),
     List(list::List),
     Show(show::Show),
 }
@@ -78,3 +81,5 @@ pub fn run(call: &mut Call<'_>, options: &Policy) -> Result<Outcome, Exit> {
         PolicyVerb::Show(options) => show::run(call, options),
     }
 }
+        PolicyVerb::Set(options) => rules::set(call, options),
+        PolicyVerb::RuleSet(options) => rules::set_rule(call, options),

@@ -1,10 +1,12 @@
-//! `policy create`, `rule-add`, `rule-rm` and `rule-ls`: policies of groups in etcd, rule by rule.
+//! `policy create`, `set`, `rule-add`, `rule-set`, `rule-rm` and `rule-ls`: policies of groups in etcd, rule by rule.
 
 use argh::{ArgsInfo, FromArgs};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
+use crate::command::objects::edit::{TypedOption, YesNo};
 use crate::command::objects::{edit, stored};
+use crate::command::policy::rule_fields::{NumberedRule, RuleFields};
 use crate::command::table::{Cell, Table};
 use crate::settings::exit::{self, Exit};
 use crate::sources::{Kind, StoredName};
@@ -22,6 +24,30 @@ pub struct CreatePolicy {
     /// tenant/name (the tenant default without one)
     #[argh(positional)]
     name: String,
+    /// only show what would change
+    #[argh(switch)]
+    dry_run: bool,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// change what is given of a policy of groups; its rules stay
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "set",
+    example = "{command_name} blue/front --audit yes",
+    error_code(1, "it is not there: nothing was changed"),
+    error_code(69, "etcd cannot be reached, or refuses")
+)]
+pub struct SetPolicy {
+    /// the policy: tenant/name (the tenant default without one)
+    #[argh(positional)]
+    name: String,
+    /// yes: count and log what its rules match, and decide nothing; or no
+    #[argh(option)]
+    audit: Option<YesNo>,
     /// only show what would change
     #[argh(switch)]
     dry_run: bool,
@@ -52,7 +78,7 @@ pub struct AddRule {
     action: String,
     /// from 1 (default) to 100: higher ones are judged first
     #[argh(option)]
-    priority: Option<u16>,
+    priority: Option<String>,
     /// tcp, udp, sctp, icmp, igmp or a number
     #[argh(option)]
     protocol: Option<String>,
@@ -82,6 +108,63 @@ pub struct AddRule {
     json: bool,
 }
 
+/// change what is given of a rule of a policy of groups: the rest stays, and an empty text (--protocol=) takes a
+/// field out
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "rule-set",
+    example = "{command_name} blue/front 2 --port 8080",
+    example = "{command_name} blue/front 2 --action deny --priority 10",
+    error_code(1, "there is no such rule, or it cannot be: nothing was changed"),
+    error_code(69, "etcd cannot be reached, or refuses"),
+    error_code(75, "somebody changed the policy meanwhile: nothing was changed")
+)]
+pub struct SetRule {
+    /// the policy: tenant/name (the tenant default without one)
+    #[argh(positional)]
+    name: String,
+    /// its number in rule-ls
+    #[argh(positional)]
+    number: usize,
+    /// in or out, as the group sees it
+    #[argh(option)]
+    direction: Option<String>,
+    /// allow or deny
+    #[argh(option)]
+    action: Option<String>,
+    /// from 1 to 100: higher ones are judged first
+    #[argh(option)]
+    priority: Option<String>,
+    /// tcp, udp, sctp, icmp, igmp or a number
+    #[argh(option)]
+    protocol: Option<String>,
+    /// a port, a range (8000-8999) or the name of a port, again for more, all of them
+    #[argh(option)]
+    port: Vec<String>,
+    /// the other end is of this group: name or tenant/name
+    #[argh(option)]
+    peer_group: Option<String>,
+    /// the other end is in this network: name or tenant/name
+    #[argh(option)]
+    peer_network: Option<String>,
+    /// the other end has an address in this subnet
+    #[argh(option)]
+    cidr: Option<String>,
+    /// but not in this one, again for more, all of them
+    #[argh(option)]
+    except: Vec<String>,
+    /// yes: count and log what it matches, and decide nothing; or no
+    #[argh(option)]
+    audit: Option<YesNo>,
+    /// only show what would change
+    #[argh(switch)]
+    dry_run: bool,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
 /// remove a rule of a policy of groups
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
@@ -89,7 +172,8 @@ pub struct AddRule {
     name = "rule-rm",
     example = "{command_name} blue/front 2",
     error_code(1, "there is no such rule: nothing was changed"),
-    error_code(69, "etcd cannot be reached, or refuses")
+    error_code(69, "etcd cannot be reached, or refuses"),
+    error_code(75, "somebody changed the policy meanwhile: nothing was changed")
 )]
 pub struct RemoveRule {
     /// the policy: tenant/name (the tenant default without one)
@@ -138,10 +222,21 @@ pub fn create(call: &mut Call<'_>, options: &CreatePolicy) -> Result<Outcome, Ex
 /// Answers.
 ///
 /// # Errors
+/// It is not there, or nothing is given.
+pub fn set(call: &mut Call<'_>, options: &SetPolicy) -> Result<Outcome, Exit> {
+    let (name, fields) = (policy(&options.name)?, options.audit.spec("audit"));
+    let how = (options.dry_run, options.json);
+    stored::make(call, |there| edit::changed(there, &name, &fields), how)
+}
+
+/// Answers.
+///
+/// # Errors
 /// The rule is not understood.
 pub fn add(call: &mut Call<'_>, options: &AddRule) -> Result<Outcome, Exit> {
     let name = policy(&options.name)?;
-    let rule = options.rule().map_err(|why| Exit::new(exit::SETTINGS, why))?;
+    let mut rule = json!({});
+    options.fields().put(&mut rule).map_err(|why| Exit::new(exit::SETTINGS, why))?;
     let change = |there: &edit::StoredObjects| {
         let mut rules = rules(edit::found(there, &name)?)?.clone();
         rules.push(rule.clone());
@@ -153,18 +248,51 @@ pub fn add(call: &mut Call<'_>, options: &AddRule) -> Result<Outcome, Exit> {
 /// Answers.
 ///
 /// # Errors
-/// There is no such rule.
+/// There is no such rule, or it is another one than it was.
+pub fn set_rule(call: &mut Call<'_>, options: &SetRule) -> Result<Outcome, Exit> {
+    let fields = options.fields();
+    if fields.are_empty() {
+        let why = format!("what is to be set of rule {} of {}?", options.number, options.name);
+        return Err(Exit::new(exit::SETTINGS, why));
+    }
+    // What no rule can have, wherever its other end is.
+    let any = json!({"peer": {"cidr": "::/0"}});
+    fields.put(&mut any.clone()).map_err(|why| Exit::new(exit::SETTINGS, why))?;
+    change(call, (&options.name, options.number), (options.dry_run, options.json), |rules, at| {
+        fields.put(&mut rules[at])
+    })
+}
+
+/// Answers.
+///
+/// # Errors
+/// There is no such rule, or it is another one than it was.
 pub fn remove(call: &mut Call<'_>, options: &RemoveRule) -> Result<Outcome, Exit> {
-    let (name, number) = (policy(&options.name)?, options.number);
+    change(call, (&options.name, options.number), (options.dry_run, options.json), |rules, at| {
+        rules.remove(at);
+        Ok(())
+    })
+}
+
+/// Changes the rules of a policy by one of them.
+fn change(
+    call: &mut Call<'_>,
+    (name, number): (&str, usize),
+    how: (bool, bool),
+    edit: impl Fn(&mut Vec<Value>, usize) -> Result<(), String>,
+) -> Result<Outcome, Exit> {
+    let (name, rule) = (policy(name)?, NumberedRule::new(number));
     let change = |there: &edit::StoredObjects| {
         let mut rules = rules(edit::found(there, &name)?)?.clone();
-        if number == 0 || number > rules.len() {
-            return Err(format!("{name} has {} rules, and none with number {number}", rules.len()));
-        }
-        rules.remove(number - 1);
+        let at = rule.place(&name, &rules)?;
+        edit(&mut rules, at)?;
         edit::changed(there, &name, &vec![("rules", Some(Value::Array(rules)))])
     };
-    stored::make(call, change, (options.dry_run, options.json))
+    let made = stored::make(call, change, how);
+    made.map_err(|exit| match rule.has_moved() {
+        true => Exit::new(exit::TEMPORARY, exit.why),
+        false => exit,
+    })
 }
 
 /// Answers.
@@ -220,43 +348,38 @@ fn row(number: u32, rule: &Value) -> [String; 7] {
 }
 
 impl AddRule {
-    /// As it stands in etcd; what is not understood in it is found with the others.
-    ///
-    /// # Errors
-    /// Two peers, or an exception from none.
-    fn rule(&self) -> Result<Value, String> {
-        let peers =
-            [("group", &self.peer_group), ("network", &self.peer_network), ("cidr", &self.cidr)];
-        let peers: Map<String, Value> = peers
-            .into_iter()
-            .filter_map(|(field, typed)| Some((field.to_owned(), json!(typed.as_ref()?))))
-            .collect();
-        if peers.len() > 1 {
-            return Err("one of --peer-group, --peer-network and --cidr".to_owned());
+    fn fields(&self) -> RuleFields<'_> {
+        RuleFields {
+            direction: Some(&self.direction),
+            action: Some(&self.action),
+            priority: self.priority.as_deref(),
+            protocol: self.protocol.as_deref(),
+            ports: &self.port,
+            peer_group: self.peer_group.as_deref(),
+            peer_network: self.peer_network.as_deref(),
+            cidr: self.cidr.as_deref(),
+            except: &self.except,
+            audit: self.audit.then_some(true),
+            is_new: true,
         }
-        if !self.except.is_empty() && self.cidr.is_none() {
-            return Err("--except is for --cidr".to_owned());
+    }
+}
+
+impl SetRule {
+    fn fields(&self) -> RuleFields<'_> {
+        RuleFields {
+            direction: self.direction.as_deref(),
+            action: self.action.as_deref(),
+            priority: self.priority.as_deref(),
+            protocol: self.protocol.as_deref(),
+            ports: &self.port,
+            peer_group: self.peer_group.as_deref(),
+            peer_network: self.peer_network.as_deref(),
+            cidr: self.cidr.as_deref(),
+            except: &self.except,
+            audit: self.audit.map(|YesNo(is)| is),
+            is_new: false,
         }
-        let mut rule = json!({"direction": self.direction, "action": self.action});
-        let number = |text: &str| text.parse::<u16>().map_or(json!(text), |number| json!(number));
-        let fields = [
-            ("priority", self.priority.map(|priority| json!(priority))),
-            ("protocol", self.protocol.as_deref().map(number)),
-            ("audit", self.audit.then_some(json!(true))),
-        ];
-        for (field, value) in fields.into_iter().filter_map(|(field, it)| Some((field, it?))) {
-            rule[field] = value;
-        }
-        if !self.port.is_empty() {
-            rule["ports"] = self.port.iter().map(|port| number(port)).collect();
-        }
-        if !peers.is_empty() {
-            rule["peer"] = Value::Object(peers);
-        }
-        if !self.except.is_empty() {
-            rule["peer"]["except"] = json!(self.except);
-        }
-        Ok(rule)
     }
 }
 
