@@ -69,6 +69,9 @@ fn takes_value(option: &str) -> Option<bool> {
     }
 }
 
+/// To who makes a tenant, as netctl does.
+const FIRST_OBJECT: &str = "a tenant is no object: it is there with its first one, as by humanz-agent net create TENANT/NETWORK --cidr SUBNET";
+
 /// The message for `words` that argh refused with `output`. `info`: all that can be typed.
 pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> String {
     let (path, level) = descend(words, info);
@@ -78,6 +81,9 @@ pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> Stri
         return format!("{output}\n{help}");
     };
     let of = path.strip_prefix("humanz-agent ");
+    if of == Some("tenant") && ["create", "set"].contains(&word) {
+        return format!("{FIRST_OBJECT} ({help})");
+    }
     let of = of.map(|command| format!(" of {command}")).unwrap_or_default();
     let (what, known) = if word.starts_with('-') {
         let known = level.flags.iter().map(|flag| flag.long.to_owned());
@@ -258,6 +264,7 @@ mod tests {
             ("ip", "ip", "unknown subcommand \"ip\"; did you mean ipam?"),
             ("ls", "ls", "unknown subcommand \"ls\" (see humanz-agent --help)"),
             ("zebra", "zebra", "unknown subcommand \"zebra\" (see humanz-agent --help)"),
+            ("tenant create blue", "create", "it is there with its first one, as by humanz-agent"),
             ("config x", "x", "unexpected argument \"x\" of config"),
         ] {
             let message = message(line, &format!("Unrecognized argument: {wrong}\n"));

@@ -83,6 +83,10 @@ pub enum Subcommand {
     Flows(flows::Flows),
     /// What policies decide.
     Policy(policy::Policy),
+    /// Puts objects into etcd.
+    Apply(policy::Apply),
+    /// Prints the objects in etcd.
+    Export(policy::Export),
     /// Which tenants there are.
     Tenant(objects::TenantCommand),
     /// The networks of tenants.
@@ -183,6 +187,8 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Subcommand::Doctor(options) => doctor::run(call, &options),
         Subcommand::Probe(options) => probe::run(call, &options),
         Subcommand::Policy(options) => policy::run(call, &options),
+        Subcommand::Apply(options) => policy::apply(call, &options),
+        Subcommand::Export(options) => policy::export(call, &options),
         Subcommand::Tenant(options) => objects::tenant(call, &options),
         Subcommand::Net(options) => objects::net(call, &options),
         Subcommand::Group(options) => objects::group(call, &options),

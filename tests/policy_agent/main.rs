@@ -37,8 +37,8 @@ mod tenant_ways;
 mod tenants;
 mod traffic;
 mod without_agent;
-
 mod without_rule;
+
 use serde_json::{Value, json};
 
 use support::cluster::Alone;

@@ -1,4 +1,4 @@
-//! `tenant`: which tenants there are, and what they have.
+//! `tenant`: which tenants there are, what they have, and the end of one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,21 +8,23 @@ use serde_json::{Value, json};
 use crate::command::call::{Call, Outcome};
 use crate::command::objects::edit::StoredObjects;
 use crate::command::objects::files;
+use crate::command::objects::found_pins;
 use crate::command::objects::stored;
 use crate::command::objects::verbs::{ListObjects, ShowObject};
 use crate::command::table::{Cell, Table, facts};
 use crate::settings::exit::{self, Exit};
-use crate::sources::StoredName;
+use crate::sources::{Change, StoredName};
 
-/// show the tenants that objects in etcd are of
+/// show the tenants that objects in etcd are of, and take one out with all that is of it
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
     name = "tenant",
     example = "{command_name} ls",
     example = "{command_name} show blue",
+    example = "{command_name} rm blue --dry-run",
     note = "A tenant is there as soon as something is of it, and gone with the last that was.",
-    error_code(1, "there is no such tenant, or a value in etcd is not understood"),
+    error_code(1, "there is no such tenant, it has to stay, or a value in etcd is not understood"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]
 pub struct TenantCommand {
@@ -33,8 +35,32 @@ pub struct TenantCommand {
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
 enum TenantVerb {
+    Remove(RemoveTenant),
     List(ListObjects),
     Show(ShowObject),
+}
+
+/// take all objects of a tenant out of etcd at once, with the rules of its namespaces and the fixed addresses in its
+/// networks, unless an object of another tenant refers to one, or hosts have blocks of a network
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "rm",
+    example = "{command_name} blue --dry-run",
+    error_code(1, "nothing is of it, or something has to stay: nothing was changed"),
+    error_code(69, "etcd cannot be reached, or refuses"),
+    error_code(75, "policies keep changing")
+)]
+pub struct RemoveTenant {
+    /// its name
+    #[argh(positional)]
+    name: String,
+    /// only show what would change
+    #[argh(switch)]
+    dry_run: bool,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
 }
 
 /// What is of a tenant, by column.
@@ -50,31 +76,68 @@ const COLUMNS: [(&str, &str); 5] = [
 ];
 
 pub fn run(call: &mut Call<'_>, options: &TenantCommand) -> Result<Outcome, Exit> {
+    match &options.verb {
+        TenantVerb::Remove(options) => remove(call, options),
+        TenantVerb::List(options) => list(call, options),
+        TenantVerb::Show(options) => show(call, options),
+    }
+}
+
+fn list(call: &mut Call<'_>, options: &ListObjects) -> Result<Outcome, Exit> {
     let (there, problems) = stored::read(call)?;
     let tenants = tenants(&there);
-    match &options.verb {
-        TenantVerb::List(options) => {
-            let mut text = files::faults(&problems);
-            text += &match tenants.is_empty() {
-                true => "there is no tenant\n".to_owned(),
-                false => table(&tenants).render(call.style),
-            };
-            let all = tenants.iter().map(|(name, has)| object(name, has));
-            let value = json!({"tenants": all.collect::<Vec<_>>(), "problems": problems});
-            call.answer(options.json, problems.is_empty(), value, &text)
-        }
-        TenantVerb::Show(options) => {
-            let missing = || {
-                let why = format!("nothing is of the tenant {:?}", options.name);
-                Exit::new(exit::FAILURE, why)
-            };
-            let has = tenants.get(options.name.as_str()).ok_or_else(missing)?;
-            let rows = COLUMNS.map(|(_, column)| (column, belongings(has, column).join(" ")));
-            let rows: Vec<_> = rows.into_iter().filter(|(_, names)| !names.is_empty()).collect();
-            let text = facts(&rows, call.style);
-            call.answer(options.json, true, object(&options.name, has), &text)
-        }
-    }
+    let mut text = files::faults(&problems);
+    text += &match tenants.is_empty() {
+        true => "there is no tenant\n".to_owned(),
+        false => table(&tenants).render(call.style),
+    };
+    let all = tenants.iter().map(|(name, has)| object(name, has));
+    let value = json!({"tenants": all.collect::<Vec<_>>(), "problems": problems});
+    call.answer(options.json, problems.is_empty(), value, &text)
+}
+
+fn show(call: &mut Call<'_>, options: &ShowObject) -> Result<Outcome, Exit> {
+    let (there, _) = stored::read(call)?;
+    let tenants = tenants(&there);
+    let missing = || Exit::new(exit::FAILURE, nothing(&options.name));
+    let has = tenants.get(options.name.as_str()).ok_or_else(missing)?;
+    let rows = COLUMNS.map(|(_, column)| (column, belongings(has, column).join(" ")));
+    let rows: Vec<_> = rows.into_iter().filter(|(_, names)| !names.is_empty()).collect();
+    let text = facts(&rows, call.style);
+    call.answer(options.json, true, object(&options.name, has), &text)
+}
+
+fn remove(call: &mut Call<'_>, options: &RemoveTenant) -> Result<Outcome, Exit> {
+    // Refused where those of the API are in force.
+    stored::read(call)?;
+    let change = |there: &StoredObjects| {
+        let tenants = tenants(there);
+        let has = tenants.get(options.name.as_str()).ok_or_else(|| nothing(&options.name))?;
+        let objects = has.values().flatten().map(|name| (*name).clone());
+        let remove = objects.chain(pins(there, &options.name)).collect();
+        Ok(Change { remove, ..Change::default() })
+    };
+    stored::make(call, change, (options.dry_run, options.json))
+}
+
+fn nothing(tenant: &str) -> String {
+    format!("nothing is of the tenant {tenant:?}")
+}
+
+/// The fixed addresses that are in networks of the tenant, and in no others.
+fn pins(there: &StoredObjects, tenant: &str) -> Vec<StoredName> {
+    let networks = found_pins::networks(there);
+    let is_of = |address: &Value| {
+        let address = address.as_str().and_then(|text| text.parse().ok());
+        let network = address.and_then(|address| networks.of(address));
+        network.is_some_and(|network| network.tenant.as_str() == tenant)
+    };
+    let is_its = |(name, object): &(&StoredName, &Value)| {
+        let addresses = object["spec"]["addresses"].as_array();
+        name.kind.name == "Pin"
+            && addresses.is_some_and(|all| !all.is_empty() && all.iter().all(is_of))
+    };
+    there.iter().filter(is_its).map(|(name, _)| name.clone()).collect()
 }
 
 /// Their names.

@@ -19,8 +19,10 @@ use argh::{ArgsInfo, FromArgs};
 use crate::command::call::{Call, Outcome};
 use crate::settings::exit::Exit;
 
+pub use stored::{Apply, Export};
+
 /// say what network policies decide, on this host or from files (test, diff), which policies hold here (ls,
-/// show), and change those in etcd (apply, rm, export)
+/// show), and change those in etcd (create, set, rule-add, rule-set, rule-rm, apply, rm, export)
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -51,13 +53,29 @@ enum PolicyVerb {
     Export(stored::Export),
     FromContiv(from_contiv::FromContiv),
     Create(rules::CreatePolicy),
-    RuleAdd(rules::AddRule),
-    RuleRm(rules::RemoveRule),
     Set(rules::SetPolicy),
-    RuleLs(rules::ListRules),
+    RuleAdd(rules::AddRule),
     RuleSet(rules::SetRule),
+    RuleRm(rules::RemoveRule),
+    RuleLs(rules::ListRules),
     List(list::List),
     Show(show::Show),
+}
+
+/// Answers.
+///
+/// # Errors
+/// What keeps the objects from being put.
+pub fn apply(call: &mut Call<'_>, options: &Apply) -> Result<Outcome, Exit> {
+    stored::apply(call, options)
+}
+
+/// Answers.
+///
+/// # Errors
+/// etcd does not answer.
+pub fn export(call: &mut Call<'_>, options: &Export) -> Result<Outcome, Exit> {
+    stored::export(call, options)
 }
 
 /// Answers.
@@ -74,12 +92,12 @@ pub fn run(call: &mut Call<'_>, options: &Policy) -> Result<Outcome, Exit> {
         PolicyVerb::Export(options) => stored::export(call, options),
         PolicyVerb::FromContiv(options) => from_contiv::run(call, options),
         PolicyVerb::Create(options) => rules::create(call, options),
+        PolicyVerb::Set(options) => rules::set(call, options),
         PolicyVerb::RuleAdd(options) => rules::add(call, options),
+        PolicyVerb::RuleSet(options) => rules::set_rule(call, options),
         PolicyVerb::RuleRm(options) => rules::remove(call, options),
         PolicyVerb::RuleLs(options) => rules::list(call, options),
         PolicyVerb::List(options) => list::run(call, options),
         PolicyVerb::Show(options) => show::run(call, options),
     }
 }
-        PolicyVerb::Set(options) => rules::set(call, options),
-        PolicyVerb::RuleSet(options) => rules::set_rule(call, options),

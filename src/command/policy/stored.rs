@@ -1,4 +1,4 @@
-//! `policy apply`, `rm` and `export`: policies in etcd.
+//! `apply` and `export`, also as verbs of `policy`, and `policy rm`: objects in etcd.
 
 use argh::{ArgsInfo, FromArgs};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::command::objects::edit::StoredObjects;
 use crate::command::objects::files;
 use crate::command::objects::stored;
 use crate::settings::exit::{self, Exit};
-use crate::sources::{Change, Kind, StoredName};
+use crate::sources::{Change, KINDS, Kind, StoredName};
 
 /// put policies into etcd, where all hosts with POLICY=on take them from: each object is added, or replaces
 /// the one of its kind and name. All of them in one transaction, and only if each is understood and what it
@@ -37,24 +37,25 @@ pub struct Apply {
     json: bool,
 }
 
-/// take an object of policies out of etcd, unless another one refers to it
+/// take an object of policies out of etcd, unless another one refers to it; without a kind a policy of groups
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
     name = "rm",
-    example = "{command_name} GroupPolicy blue/front",
+    example = "{command_name} blue/front",
     example = "{command_name} NetworkPolicy shop/db",
     error_code(1, "it is not there, or another one refers to it: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses"),
     error_code(75, "policies keep changing")
 )]
 pub struct Remove {
-    /// kind of the object: Group, GroupPolicy, NamespaceRule, Network, Namespace, NetworkPolicy …
+    /// kind of the object: Group, GroupPolicy, NamespaceRule, Network, Namespace, NetworkPolicy …; or the name of a
+    /// GroupPolicy
     #[argh(positional)]
     kind: String,
     /// its name: tenant/name (the tenant default without one), namespace/name or name
     #[argh(positional)]
-    name: String,
+    name: Option<String>,
     /// only show what would change
     #[argh(switch)]
     dry_run: bool,
@@ -63,7 +64,7 @@ pub struct Remove {
     json: bool,
 }
 
-/// print all policies in etcd as one JSON list, which policy apply -f, test -f and diff -f read
+/// print all policies in etcd as one JSON list, which apply -f, policy test -f and policy diff -f read
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -96,11 +97,29 @@ pub fn apply(call: &mut Call<'_>, options: &Apply) -> Result<Outcome, Exit> {
 /// Not the name of an object, or one that has to stay.
 pub fn remove(call: &mut Call<'_>, options: &Remove) -> Result<Outcome, Exit> {
     let unknown = |why: String| Exit::new(exit::SETTINGS, why);
-    let kind = Kind::find(&options.kind);
-    let kind = kind.ok_or_else(|| unknown(format!("{:?} is no kind of policies", options.kind)))?;
-    let name = StoredName::parse(kind, &options.name).map_err(unknown)?;
-    let change = Change { remove: vec![name], ..Change::default() };
-    stored::make(call, |_| Ok(change.clone()), (options.dry_run, options.json))
+    let (kind, text) = match (Kind::find(&options.kind), &options.name) {
+        (Some(kind), Some(name)) => (kind, name),
+        (None, Some(_)) => {
+            return Err(unknown(format!("{:?} is no kind of policies", options.kind)));
+        }
+        (Some(kind), None) => return Err(unknown(format!("which {}?", kind.name))),
+        (None, None) => (policies().next().ok_or_else(|| unknown(String::new()))?, &options.kind),
+    };
+    let name = StoredName::parse(kind, text).map_err(unknown)?;
+    let change = |there: &StoredObjects| {
+        let others = policies().filter(|other| options.name.is_none() && *other != kind);
+        let mut others = others.filter_map(|other| StoredName::parse(other, text).ok());
+        match others.find(|other| there.contains_key(other)) {
+            Some(other) => Err(format!("there is {other}: say the kind (policy rm KIND {text})")),
+            None => Ok(Change { remove: vec![name.clone()], ..Change::default() }),
+        }
+    };
+    stored::make(call, change, (options.dry_run, options.json))
+}
+
+/// The kinds that are policies, that of groups first.
+fn policies() -> impl Iterator<Item = &'static Kind> {
+    KINDS.iter().filter(|kind| kind.name.ends_with("Policy"))
 }
 
 /// Answers.
