@@ -227,8 +227,7 @@ impl Cluster {
 }
 
 fn refused(pod: &Endpoint, refusal: &Refusal) -> Problem {
-    let problem =
-        Problem::new(ProblemKind::Policy, Object::Pod(pod.to_string()), refusal.to_string());
+    let problem = Problem::in_object(ProblemKind::Policy, Object::Pod(pod.to_string()), refusal);
     match refusal.fix(pod.namespace.name()) {
         Some(fix) => problem.with_fix(fix),
         None => problem,
