@@ -235,6 +235,11 @@ impl Problem {
         Problem::new(kind, subject, what)
     }
 
+    /// With the fix of the failure, if that has one.
+    pub fn of_failure(kind: ProblemKind, subject: Object, why: FailureReason) -> Problem {
+        Problem { fix: why.fix, ..Problem::new(kind, subject, why.what) }
+    }
+
     pub fn with_fix(self, fix: impl Into<String>) -> Problem {
         Problem { fix: Some(fix.into()), ..self }
     }

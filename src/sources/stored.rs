@@ -109,6 +109,12 @@ impl Kind {
 }
 
 impl StoredName {
+    /// `tenant/name`, or the name alone: as commands take it.
+    pub fn short(&self) -> String {
+        let scope = self.scope.iter().map(|scope| format!("{scope}/"));
+        scope.collect::<String>() + self.name.as_str()
+    }
+
     /// The name of `object`.
     ///
     /// # Errors

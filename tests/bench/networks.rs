@@ -45,6 +45,7 @@ fn objects() -> Value {
             json!({"subnets": ["10.32.0.0/16"]})
         ),
         object("NamespaceRule", named("blue"), json!({"tenant": "blue", "network": "front"})),
+        object("NamespaceRule", named("shop"), json!({"allow": ["slow"]})),
         object("NetProfile", named("slow"), json!({"ingressRate": rate, "egressRate": rate})),
         object("Group", named("slow"), json!({"profile": "slow"})),
     ])

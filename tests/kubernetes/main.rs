@@ -29,6 +29,7 @@ mod rbac;
 #[allow(dead_code, reason = "tests/policy uses all of it")]
 mod reachability;
 mod state;
+#[allow(dead_code, reason = "tests/policy_agent uses all of it")]
 #[path = "../policy_agent/traffic.rs"]
 mod traffic;
 #[path = "../policy/upstream.rs"]

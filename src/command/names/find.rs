@@ -3,7 +3,7 @@
 use crate::agent::logger;
 use crate::command::call::Call;
 use crate::command::nodes::node;
-use crate::command::objects::{stored, tenants, verbs};
+use crate::command::objects::{stored, tenants};
 use crate::command::policy::found;
 use crate::command::table::Style;
 use crate::inspect::cluster::{self, ClusterView};
@@ -12,7 +12,7 @@ use crate::policy::list;
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 use crate::settings::loader::SettingsLoader;
-use crate::sources::{Kind, PoliciesStart, StoredPolicies, read_policies};
+use crate::sources::{Kind, PoliciesStart, StoredName, StoredPolicies, read_policies};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameKind {
@@ -87,7 +87,7 @@ fn names(settings: &Settings, kind: NameKind) -> Result<Vec<String>, Exit> {
         NameKind::Objects(kind) => {
             let (stored, range) = objects(settings)?;
             let (objects, _) = stored.objects(&range);
-            objects.keys().filter(|name| name.kind == kind).map(verbs::short).collect()
+            objects.keys().filter(|name| name.kind == kind).map(StoredName::short).collect()
         }
     })
 }

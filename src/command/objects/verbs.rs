@@ -105,7 +105,7 @@ impl ObjectKind {
         let mut table = Table::new(&heads.collect::<Vec<_>>());
         for (name, object) in &own {
             let cells = self.columns.iter().map(|(_, field)| shown(&object["spec"][*field]));
-            table.row([short(name)].into_iter().chain(cells).map(Cell::new));
+            table.row([name.short()].into_iter().chain(cells).map(Cell::new));
         }
         let mut text = files::faults(&problems);
         text += &match own.is_empty() {
@@ -122,7 +122,7 @@ impl ObjectKind {
         let missing = |why| Exit::new(exit::FAILURE, why);
         let object = edit::found(&there, &name).map_err(missing)?;
         let users: Vec<String> = users(&there, &name).iter().map(ToString::to_string).collect();
-        let mut rows = vec![("name", short(&name))];
+        let mut rows = vec![("name", name.short())];
         let spec = object["spec"].as_object();
         let fields = spec.into_iter().flatten();
         rows.extend(fields.map(|(field, value)| (field.as_str(), shown(value))));
@@ -143,12 +143,6 @@ impl ObjectKind {
     pub fn stored_kind(&self) -> Result<&'static Kind, Exit> {
         Kind::find(self.kind).ok_or_else(|| Exit::new(exit::SETTINGS, self.kind))
     }
-}
-
-/// `tenant/name`, or the name alone.
-pub fn short(name: &StoredName) -> String {
-    let scope = name.scope.iter().map(|scope| format!("{scope}/"));
-    scope.collect::<String>() + name.name.as_str()
 }
 
 /// A field of `spec` for people.

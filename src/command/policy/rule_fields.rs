@@ -4,7 +4,6 @@ use std::cell::{Cell, OnceCell};
 
 use serde_json::{Value, json};
 
-use crate::command::objects::verbs::short;
 use crate::sources::StoredName;
 
 /// What was typed of a rule; `None` and no texts: nothing.
@@ -145,7 +144,7 @@ impl NumberedRule {
                 Err(format!(
                     "somebody changed {policy} meanwhile, and rule {number} is not the one that it was: see \
                      humanz-agent policy rule-ls {}",
-                    short(policy)
+                    policy.short()
                 ))
             }
         }
