@@ -47,7 +47,7 @@ fn flows(host: &Node, more: &str) -> Value {
     serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{ended}"))
 }
 
-fn connect(from: &Pod, to: IpAddr, port: u16) -> bool {
+pub fn connect(from: &Pod, to: IpAddr, port: u16) -> bool {
     let target = SocketAddr::new(to, port);
     from.spot().inside(|| TcpStream::connect_timeout(&target, WINDOW * patience()).is_ok())
 }

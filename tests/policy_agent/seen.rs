@@ -1,7 +1,10 @@
 //! What the agent shows of policies: lists, counters, the rule that decides, and what holds without it.
 
+use std::net::{TcpListener, TcpStream};
+
 use serde_json::{Value, json};
 
+use crate::flows::connect;
 use crate::support::cluster::Alone;
 use crate::support::{Agent, Ended, Place, Pod, soon};
 use crate::traffic::{Flood, Server};
@@ -111,4 +114,49 @@ fn lists_counters_and_the_rule_that_decides_are_those_of_the_kernel_with_and_wit
     assert_eq!(value["lost"], "policy-ingress", "{value:#}");
     let seen = hop(&value, "policy-ingress")["seen"].as_str().unwrap();
     assert!(seen.contains("in quarantine"), "{seen}");
+}
+
+#[test]
+fn explain_claims_no_match_of_an_ip_block_with_the_address_of_a_service() {
+    let alone = alone();
+    let host = &alone.host;
+    let service = "10.96.0.1";
+    let policy = |to: Value| {
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"namespace": "shop", "name": "web"},
+            "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"],
+                "egress": [{"to": [to]}]}})
+    };
+    write_policies(host, &[policy(json!({"ipBlock": {"cidr": "10.96.0.0/16"}}))]);
+    let agent = serve(host, &[]);
+    let [db, web, free]: [Pod; 3] = ["db", "web", "free"].map(|name| add(host, name, name));
+    let _listener = db.spot().inside(|| TcpListener::bind("[::]:5432").unwrap());
+    host.run(&format!("ip route add {service} dev lo")).ok();
+    host.shell(&format!(
+        "nft add table ip services
+         nft add chain ip services pre '{{ type nat hook prerouting priority dstnat; }}'
+         nft add rule ip services pre ip daddr {service} tcp dport 80 dnat to {}:5432",
+        db.v4()
+    ))
+    .ok();
+    let egress = |from: &str, to: &str| {
+        let (value, _) = object(&alone, &format!("explain --quiet {from} {to}"));
+        hop(&value, "policy-egress").clone()
+    };
+    let odd = egress("shop/web", &format!("{service} 80"));
+    assert_eq!(odd["verdict"], "odd", "{odd}");
+    assert!(odd["seen"].as_str().unwrap().contains("no ipBlock matches the service"), "{odd}");
+    assert!(odd["fix"].as_str().unwrap().contains("explain FROM POD PORT"), "{odd}");
+    assert!(!connect(&web, service.parse().unwrap(), 80), "the pod behind it is judged");
+    assert_eq!(egress("shop/web", "shop/db 5432")["verdict"], "lost");
+    assert_eq!(egress("shop/free", &format!("{service} 80"))["verdict"], "ok", "it has no rules");
+    assert!(connect(&free, service.parse().unwrap(), 80));
+
+    // Once a connection shows where it leads.
+    write_policies(host, &[policy(json!({"podSelector": {"matchLabels": {"app": "db"}}}))]);
+    soon("a connection", || connect(&web, service.parse().unwrap(), 80));
+    let _connection = web.spot().inside(|| TcpStream::connect((service, 80)).unwrap());
+    let fine = egress("shop/web", &format!("{service} 80"));
+    assert_eq!(fine["verdict"], "ok", "{fine}");
+    agent.stop();
 }

@@ -17,6 +17,8 @@ pub struct PathPolicies {
     pub egress: PolicyEnd,
     /// Where it goes to.
     pub ingress: PolicyEnd,
+    /// What was judged as the other end may be a service's address, which the kernel does not judge.
+    pub may_be_service: bool,
     /// Connections that the kernel follows between the two: judged in this epoch, and not yet.
     pub live: [usize; 2],
     /// Annotations and labels of pods of this host that have no effect: they look like humanz's, or ask for what the
@@ -54,6 +56,8 @@ pub struct PolicyDecision {
     pub host: Option<String>,
 }
 
+const EGRESS: &str = "policy-egress";
+
 /// The hops of both ends, which have these names.
 pub fn hops(policies: &PathPolicies, [from, to]: [&str; 2]) -> Vec<Hop> {
     let missing = (!policies.in_force).then(|| {
@@ -63,8 +67,7 @@ pub fn hops(policies: &PathPolicies, [from, to]: [&str; 2]) -> Vec<Hop> {
     let note = policies.note.iter().map(|note| {
         Hop::odd("policy", HERE, note, "start the agent: policies may have changed since")
     });
-    let ends =
-        [("policy-egress", &policies.egress, from), ("policy-ingress", &policies.ingress, to)];
+    let ends = [(EGRESS, &policies.egress, from), ("policy-ingress", &policies.ingress, to)];
     let ends = ends.into_iter().filter_map(|(name, end, place)| hop(policies, name, end, place));
     missing.into_iter().chain(note).chain(ends).chain(live(policies)).collect()
 }
@@ -80,6 +83,15 @@ fn hop(policies: &PathPolicies, name: &'static str, end: &PolicyEnd, place: &str
         PolicyEnd::Unknown(why, host) => {
             let fix = format!("run humanz-agent explain on {host}, which decides at this end");
             Hop::odd(name, place, format!("{what}: {why}"), fix)
+        }
+        PolicyEnd::Decided(decision) if name == EGRESS && policies.may_be_service => {
+            let seen = format!(
+                "{what} {}, if that address itself answers: behind a service's address the pod is judged, \
+                 and no ipBlock matches the service",
+                text(decision)
+            );
+            let fix = "of a service ask for a pod behind it: humanz-agent explain FROM POD PORT";
+            Hop::odd(name, place, seen, fix)
         }
         PolicyEnd::Decided(decision) => {
             let seen = format!("{what} {}", text(decision));

@@ -16,7 +16,7 @@ use crate::nft::{Data, Nft, Value, Verdict};
 use crate::policy::compile::{MarkBits, POLICY_TABLE, address, counter};
 use crate::policy::partial::{Knowledge, PartialDecision};
 use crate::policy::view::View;
-use crate::policy::{Direction, Endpoint, Reason, Tier, Transport, Tuple};
+use crate::policy::{Direction, Endpoint, Reason, Rule, Tier, Transport, Tuple};
 use crate::settings::exit::Exit;
 
 /// The path that is judged.
@@ -63,6 +63,7 @@ pub fn judge(path: &Judged<'_>, host: &Host) -> Result<Option<PathPolicies>, Exi
         egress: end(path.from, Direction::Egress)?,
         ingress: end(path.to, Direction::Ingress)?,
         note,
+        may_be_service: judge.may_be_service(),
         service: path.transport.map(|_| service(&judge.tuple)),
         in_force,
         live: live(path, nft, in_force, settings.mark)?,
@@ -77,9 +78,7 @@ fn tuple(path: &Judged<'_>) -> Tuple {
         let kind = if source.is_ipv4() { 8 } else { 128 };
         return Tuple { source, destination: to, transport: Transport::Icmp { kind, code: 0 } };
     };
-    let followed =
-        path.connections.iter().find(|it| (it.protocol, it.port) == (protocol, Some(port)));
-    let (destination, port) = match followed {
+    let (destination, port) = match followed(path) {
         Some(it) => (it.answers, it.answering_port.unwrap_or(port)),
         None => (to, port),
     };
@@ -90,6 +89,11 @@ fn tuple(path: &Judged<'_>) -> Tuple {
     Tuple { source, destination, transport }
 }
 
+fn followed<'a>(path: &Judged<'a>) -> Option<&'a Connection> {
+    let (protocol, port) = path.transport?;
+    path.connections.iter().find(|it| (it.protocol, it.port) == (protocol, Some(port)))
+}
+
 fn service(tuple: &Tuple) -> String {
     match tuple.transport {
         Transport::Port(protocol, port) => format!("{protocol}/{port}"),
@@ -98,6 +102,20 @@ fn service(tuple: &Tuple) -> String {
 }
 
 impl Judge<'_> {
+    /// The other end is nothing that is known, no connection shows what answers there, and what is judged counts.
+    fn may_be_service(&self) -> bool {
+        let is_asked = self.path.transport.is_some() && followed(self.path).is_none();
+        let from = self.path.from.address;
+        let Some(pod) = self.pods.iter().find(|pod| pod.addresses.contains(&from)) else {
+            return false;
+        };
+        let judges =
+            |rule: &Rule| rule.direction == Direction::Egress && rule.subject.matches_pod(pod);
+        let rules = self.view.known.iter().flat_map(|known| known.rules.enforced());
+        let is_judged = rules.into_iter().any(judges);
+        is_asked && is_judged && matches!(self.path.to.place, EndPlace::Outside)
+    }
+
     fn end(&self, end: &PathEnd, direction: Direction, in_force: bool) -> Result<PolicyEnd, Exit> {
         let host = match &end.place {
             EndPlace::Pod(pod) if pod.network == self.host.settings.cni.name => None,
