@@ -2,7 +2,8 @@
 //! objects there are in its cluster of four namespaces with two pods each, and which of them must be reached from where.
 //!
 //! Left out are those about names of domains, labels of nodes and named ports, which upstream has as experimental, and about
-//! a service's address of its own (`CNPAdminTierHairpin`), for which see `one_host` of the agent's tests.
+//! a pod that reaches itself by a service (`CNPAdminTierHairpin`), for which see
+//! `a_pod_reaches_itself_by_a_service_unless_the_tier_admin_denies_it` of the agent's tests.
 
 use std::net::IpAddr;
 

@@ -1,12 +1,14 @@
 //! Policies of a file on one host: denied packets are dropped, allowed ones and replies pass, and what a
 //! policy takes away reaches connections that run.
 
-use std::net::IpAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::json;
 
+use crate::flows::connect as open;
 use crate::mute_agent::answering;
 use crate::start::connect;
 use crate::support::wait::patience;
@@ -298,5 +300,83 @@ fn an_annotation_that_is_not_known_is_a_problem_and_no_reason_to_refuse_the_pod(
     db.delete();
     soon("the end of the problem", || !local::has_problem(&local::status(host), kind));
     fine.delete();
+    agent.stop();
+}
+
+/// What kube-proxy does for a service whose endpoint is the pod that asks: it also translates the source, after
+/// the policies.
+fn services(host: &Node, db: &Pod) {
+    let both =
+        [("ip", SERVICES[0], db.v4().to_string()), ("ip6", SERVICES[1], format!("[{}]", db.v6()))];
+    for (family, service, to) in both {
+        let own = to.trim_matches(['[', ']']);
+        host.shell(&format!(
+            "nft add table {family} services
+             nft 'add chain {family} services pre {{ type nat hook prerouting priority -100; }}'
+             nft 'add chain {family} services post {{ type nat hook postrouting priority 100; }}'
+             nft add rule {family} services pre {family} daddr {service} tcp dport 80 dnat to {to}:5432
+             nft add rule {family} services post {family} saddr {own} {family} daddr {own} masquerade"
+        ))
+        .ok();
+        host.run(&format!("ip route replace {service} dev lo")).ok();
+    }
+}
+
+/// A service's address of each family.
+const SERVICES: [&str; 2] = ["198.51.100.9", "2001:db8:51::9"];
+
+#[test]
+fn a_pod_reaches_itself_by_a_service_unless_the_tier_admin_denies_it() {
+    let alone = alone();
+    let host = &alone.host;
+    let isolated = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "shop", "name": "nothing"},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}});
+    let itself = |tier: &str| {
+        let db = || json!({"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "db"}}}});
+        json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+            "metadata": {"name": "itself"}, "spec": {"tier": tier, "priority": 1, "subject": db(),
+                "ingress": [{"action": "Deny", "from": [db()]}]}})
+    };
+    write_policies(host, &[]);
+    let agent = serve(host, &[]);
+    let (db, web) = (add(host, "db", "db"), add(host, "web", "web"));
+    let _listener = db.spot().inside(|| TcpListener::bind("[::]:5432").unwrap());
+    services(host, &db);
+    let connects = |pod: &Pod| SERVICES.map(|to| open(pod, to.parse().unwrap(), 80));
+    soon("the service answers", || connects(&web) == [true; 2] && connects(&db) == [true; 2]);
+
+    write_policies(host, &[isolated.clone()]);
+    soon("isolation", || connects(&web) == [false; 2]);
+    assert_eq!(connects(&db), [true; 2], "it is isolated, and reaches itself");
+    write_policies(host, &[itself("Admin"), isolated.clone()]);
+    soon("Admin denies it to itself", || connects(&db) == [false; 2]);
+    assert!(counters(host).contains("cnp/itself/in/0"), "{}", counters(host));
+    write_policies(host, &[itself("Baseline"), isolated]);
+    soon("no other tier does", || connects(&db) == [true; 2]);
+    agent.stop();
+}
+
+#[test]
+fn an_icmp_error_of_an_allowed_connection_reaches_a_pod_that_nothing_else_reaches() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("web", &["nobody"])]);
+    let agent = serve(host, &[]);
+    let (db, web) = (add(host, "db", "db"), add(host, "web", "web"));
+    for at in 0..2 {
+        let [to, own] = [&db, &web].map(|pod| addresses(pod)[at]);
+        assert!(!db.run(&format!("ping -c1 -W1 {own}")).status.success(), "nothing reaches it");
+        let socket = web.spot().inside(|| UdpSocket::bind((own, 0)).unwrap());
+        socket.set_read_timeout(Some(Duration::from_secs(1) * patience())).unwrap();
+        socket.connect((to, 5999)).unwrap();
+        soon("an error that the port is closed", || {
+            let sent = socket.send(b"x");
+            let refused = [sent.map(drop), socket.recv(&mut [0; 1]).map(drop)];
+            refused
+                .iter()
+                .any(|it| it.as_ref().is_err_and(|it| it.kind() == ErrorKind::ConnectionRefused))
+        });
+    }
     agent.stop();
 }
