@@ -39,6 +39,7 @@ pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
     pods.shrink_to_fit();
     let snapshot = PolicySnapshot {
         rules: read.rules,
+        unread: read.unread,
         pods,
         members,
         standalone: Some(read.cluster),

@@ -37,6 +37,7 @@ pub mod snapshot;
 pub mod sources;
 pub mod tuple;
 pub mod unconcerned;
+pub mod unread;
 pub mod view;
 
 pub use endpoint::{Endpoint, Endpoints, NamedPort, Namespace, Node};

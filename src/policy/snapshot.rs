@@ -3,7 +3,7 @@
 //! Each source is a thread that sends a whole [`SourceUpdate`] whenever something changed; the loop keeps
 //! the last valid [`PolicySnapshot`] of each source, on disk too, and makes the table of all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -20,8 +20,9 @@ use crate::policy::members::{self, FoundMembers, Members};
 use crate::policy::network::Networks;
 use crate::policy::profile::Profiles;
 use crate::policy::read::cluster::Cluster;
-use crate::policy::rule::Rules;
+use crate::policy::rule::{Origin, Rules};
 use crate::policy::selector::Selector;
+use crate::policy::unread::UnderstoodRules;
 
 /// Where policies come from. A pod that two of them know is as the first one says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -39,6 +40,9 @@ pub enum Provider {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicySnapshot {
     pub rules: Rules,
+    /// Objects that are not understood, and of which no rules of before are known.
+    #[serde(default)]
+    pub unread: BTreeSet<Origin>,
     /// This host's pods. Their addresses may be missing: the agent takes those that its own store of
     /// addresses gave them, because a source learns them after the pod's start.
     pub pods: Vec<Endpoint>,
@@ -118,6 +122,7 @@ impl PolicySnapshot {
         let without_objects = false;
         PolicySnapshot {
             rules,
+            unread: BTreeSet::new(),
             pods,
             members,
             standalone,
@@ -138,6 +143,19 @@ impl PolicySnapshot {
     /// What is wrong with what `pods` ask for.
     pub fn refused(&self) -> impl Iterator<Item = Problem> {
         self.pods.iter().filter_map(|pod| self.assign(&mut pod.clone()))
+    }
+
+    /// Its rules, and which of their objects are not understood.
+    pub fn understood(&self) -> UnderstoodRules {
+        UnderstoodRules { rules: self.rules.clone(), unread: self.unread.clone() }
+    }
+
+    /// Of what is not understood now, what `before` knew.
+    pub fn keep_unread(&mut self, before: &PolicySnapshot) {
+        self.networks.keep_unread(&before.networks);
+        self.profiles.keep_unread(&before.profiles);
+        let kept = self.understood().or_of(&before.understood());
+        (self.rules, self.unread) = (kept.rules, kept.unread);
     }
 
     /// What is as in `before` becomes the same values.

@@ -16,6 +16,7 @@ use crate::policy::read::documents::missing_profiles;
 use crate::policy::rule::{Origin, PolicyPeer, PolicyVerdict, Rules};
 use crate::policy::selector::Selector;
 use crate::policy::snapshot::{PolicySnapshot, Provider, SourceUpdate};
+use crate::policy::unread::UnderstoodRules;
 
 /// Pods that are reported for what they ask for and may not have.
 pub const REFUSED_LIMIT: usize = 100;
@@ -92,8 +93,7 @@ impl Policies {
         self.problems.insert(update.provider, update.problems);
         let Some(mut snapshot) = update.snapshot else { return false };
         if let Some(before) = self.snapshots.get(&update.provider) {
-            snapshot.networks.keep_unread(&before.networks);
-            snapshot.profiles.keep_unread(&before.profiles);
+            snapshot.keep_unread(before);
             snapshot.share(before);
             if **before == snapshot {
                 return false;
@@ -234,6 +234,11 @@ impl Policies {
     /// `provider` was read in this life of the agent.
     pub fn was_read(&self, provider: Provider) -> bool {
         self.states.get(&provider).is_some_and(|state| state.read.is_some())
+    }
+
+    /// The rules that `provider` said last, which hold of objects that it does not understand.
+    pub fn understood(&self, provider: Provider) -> UnderstoodRules {
+        self.snapshots.get(&provider).map(|said| said.understood()).unwrap_or_default()
     }
 
     /// The members on other hosts that are in force.

@@ -13,6 +13,7 @@ use crate::policy::read::Parsed;
 use crate::policy::read::cluster::Cluster;
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::read::pod::Pod;
+use crate::policy::unread::UnderstoodRules;
 use crate::policy::{
     Endpoint, ObjectName, ObjectSource, PolicySnapshot, Provider, Rules, SourceUpdate,
 };
@@ -45,13 +46,15 @@ pub struct ClusterState {
     disconnected: BTreeMap<Resource, FailureReason>,
     /// What policies and custom resources say, until one of them changes.
     read: Option<Arc<ReadObjects>>,
+    /// The rules of before.
+    last: UnderstoodRules,
 }
 
 /// What policies and custom resources say.
 #[derive(Debug)]
 struct ReadObjects {
     /// Of both.
-    rules: Rules,
+    understood: UnderstoodRules,
     own: Documents,
 }
 
@@ -64,8 +67,13 @@ struct ClusterEndpoints {
 }
 
 impl ClusterState {
-    /// Nothing yet. `ruling`: the source of groups, networks and so on.
-    pub fn new(host: NodeName, scope: PodScope, ruling: ObjectSource) -> ClusterState {
+    /// Nothing yet. `ruling`: the source of groups, networks and so on; `last`: the rules that were in force.
+    pub fn new(
+        host: NodeName,
+        scope: PodScope,
+        ruling: ObjectSource,
+        last: UnderstoodRules,
+    ) -> ClusterState {
         ClusterState {
             host,
             scope,
@@ -74,6 +82,7 @@ impl ClusterState {
             listed: BTreeSet::new(),
             disconnected: BTreeMap::new(),
             read: None,
+            last,
         }
     }
 
@@ -119,12 +128,13 @@ impl ClusterState {
         problems.extend(read.own.problems.iter().take(PROBLEMS_LIMIT).cloned());
         problems.extend(self.unused());
         let cluster = self.cluster().and(&read.own.cluster);
-        let rules = read.rules.clone();
+        let UnderstoodRules { rules, unread } = read.understood.clone();
         let snapshot = match self.scope {
             PodScope::All => self.of_all_pods(rules, &cluster, problems),
             PodScope::Own => self.of_own_pods(rules, cluster, problems),
         };
         PolicySnapshot {
+            unread,
             profiles: read.own.profiles.clone(),
             without_objects: self.ruling != ObjectSource::Kubernetes,
             ..snapshot
@@ -248,7 +258,11 @@ impl ClusterState {
             }
         };
         let rules = self.policies().flat_map(|policy| &policy.rules).chain(own.rules.iter());
-        let read = Arc::new(ReadObjects { rules: Rules::new(rules.cloned().collect()), own });
+        let rules = Rules::new(rules.cloned().collect());
+        let unread = self.policies().flat_map(|policy| &policy.unread).cloned().gather();
+        let understood = UnderstoodRules { rules, unread }.or_of(&self.last);
+        self.last = understood.clone();
+        let read = Arc::new(ReadObjects { understood, own });
         self.read = Some(Arc::clone(&read));
         read
     }
@@ -322,157 +336,4 @@ impl ClusterState {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::IpAddr;
-
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::policy::{PolicyVerdict, members};
-
-    fn put(state: &mut ClusterState, resource: Resource, name: &str, object: &Value) {
-        let key = ObjectKey { namespace: None, name: name.into() };
-        state.take(resource, Heard::Put(key, Item::read(resource, object)));
-    }
-
-    #[test]
-    fn a_peer_of_a_namespace_that_is_not_known_is_denied_and_never_allowed() {
-        let mut state =
-            ClusterState::new("n1".parse().unwrap(), PodScope::All, ObjectSource::Kubernetes);
-        for resource in Resource::ALL {
-            assert!(state.take(resource, Heard::All(BTreeMap::new())));
-        }
-        let pod = |name: &str, namespace: &str, node: &str, address: &str| {
-            json!({"metadata": {"name": name, "namespace": namespace, "labels": {"app": name}},
-                "spec": {"nodeName": node}, "status": {"podIPs": [{"ip": address}]}})
-        };
-        let namespace =
-            |name: &str, labels: Value| json!({"metadata": {"name": name, "labels": labels}});
-        put(&mut state, Resource::Namespaces, "shop", &namespace("shop", json!({})));
-        put(&mut state, Resource::Pods, "db", &pod("db", "shop", "n1", "10.1.2.3"));
-        put(&mut state, Resource::Pods, "web", &pod("web", "late", "n2", "10.1.9.9"));
-        let expression = |key: &str, operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
-        let rule = |action: &str, namespaces: Value, app: Value| json!({"action": action, "from": [{"pods": {"namespaceSelector": namespaces, "podSelector": app}}]});
-        let name_label = "kubernetes.io/metadata.name";
-        let found = |state: &mut ClusterState, rules: &[Value], verdict: PolicyVerdict| {
-            let policy = json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
-                "kind": "ClusterNetworkPolicy", "metadata": {"name": "p"},
-                "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "ingress": rules}});
-            put(state, Resource::ClusterNetworkPolicies, "p", &policy);
-            let snapshot = state.update().snapshot.unwrap();
-            let of_verdict = snapshot.rules.iter().filter(|rule| rule.verdict == verdict);
-            let peers = of_verdict.flat_map(|rule| members::peers([rule]));
-            peers.map(|peer| snapshot.members[&peer].len()).sum::<usize>()
-        };
-        let allowed =
-            |state: &mut ClusterState, rule: Value| found(state, &[rule], PolicyVerdict::Allow);
-        let denied =
-            |state: &mut ClusterState, rule: Value| found(state, &[rule], PolicyVerdict::Deny);
-        for (asked, by_name) in [
-            (expression("tier", "In", &["back"]), false),
-            (expression("tier", "NotIn", &["front"]), false),
-            (expression("tier", "DoesNotExist", &[]), false),
-            (expression(name_label, "In", &["late"]), true),
-            (expression(name_label, "NotIn", &["shop"]), true),
-            (json!({}), true),
-        ] {
-            let web = || json!({"matchLabels": {"app": "web"}});
-            let accepted = allowed(&mut state, rule("Accept", asked.clone(), web()));
-            assert_eq!(accepted, usize::from(by_name), "{asked}");
-            assert_eq!(denied(&mut state, rule("Deny", asked.clone(), web())), 1, "{asked}");
-            // The same selector twice: what one rule denies in doubt another one does not allow.
-            let both = ["Deny", "Accept"].map(|action| rule(action, asked.clone(), web()));
-            assert_eq!(found(&mut state, &both, PolicyVerdict::Allow), accepted, "{asked}");
-            assert_eq!(found(&mut state, &both, PolicyVerdict::Deny), 1, "{asked}");
-            // Nor is left to the next tier in doubt what the rest of its own may deny.
-            let pass = [rule("Pass", asked.clone(), web())];
-            let passed = found(&mut state, &pass, PolicyVerdict::Pass);
-            assert_eq!(passed, usize::from(by_name), "{asked}");
-            assert_eq!(found(&mut state, &pass, PolicyVerdict::Deny), 1 - passed, "{asked}");
-            let other = json!({"matchLabels": {"app": "other"}});
-            assert_eq!(denied(&mut state, rule("Deny", asked.clone(), other)), 0, "{asked}");
-        }
-        let not_late = expression(name_label, "NotIn", &["late"]);
-        assert_eq!(denied(&mut state, rule("Deny", not_late, json!({}))), 1, "db alone");
-        // Once it is known, its labels decide.
-        put(&mut state, Resource::Namespaces, "late", &namespace("late", json!({"tier": "front"})));
-        let front = |operator| expression("tier", operator, &["front"]);
-        assert_eq!(allowed(&mut state, rule("Accept", front("In"), json!({}))), 1);
-        assert_eq!(
-            denied(
-                &mut state,
-                rule("Deny", front("NotIn"), json!({"matchLabels": {"app": "web"}}))
-            ),
-            0
-        );
-    }
-
-    #[test]
-    fn a_host_that_publishes_its_own_pods_asks_the_api_for_nothing_else() {
-        let mut state = ClusterState::new("n1".parse().unwrap(), PodScope::Own, ObjectSource::Etcd);
-        for resource in Resource::ALL {
-            assert!(state.take(resource, Heard::All(BTreeMap::new())));
-        }
-        let pod = |name: &str, namespace: &str, node: &str| {
-            json!({"metadata": {"name": name, "namespace": namespace, "labels": {"app": "web"},
-                "annotations": {"humanz.io/group": "ops", "other": "x"}},
-                "spec": {"nodeName": node}, "status": {"podIPs": [{"ip": "10.1.9.9"}]}})
-        };
-        put(&mut state, Resource::Namespaces, "shop", &json!({"metadata": {"name": "shop"}}));
-        for (name, namespace, node) in
-            [("web", "shop", "n1"), ("far", "shop", "n2"), ("late", "unknown", "n1")]
-        {
-            put(&mut state, Resource::Pods, name, &pod(name, namespace, node));
-        }
-        let rule = |peer: Value| {
-            json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
-            "kind": "ClusterNetworkPolicy", "metadata": {"name": "p"},
-            "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
-                "egress": [{"action": "Deny", "to": [peer]}]}})
-        };
-        let members = |state: &mut ClusterState, peer: Value| {
-            put(state, Resource::ClusterNetworkPolicies, "p", &rule(peer));
-            let snapshot = state.update().snapshot.unwrap();
-            let found = snapshot.members.values().flat_map(|found| &**found);
-            found.flat_map(|member| member.addresses.clone()).collect::<Vec<_>>()
-        };
-        assert_eq!(members(&mut state, json!({"namespaces": {}})), [] as [IpAddr; 0]);
-        let update = state.update();
-        let said = update.snapshot.unwrap();
-        assert_eq!(said.pods.iter().map(ToString::to_string).collect::<Vec<_>>(), ["shop/web"]);
-        assert_eq!((&said.pods[0].addresses, said.pods[0].annotations.len()), (&vec![], 1));
-        assert!(update.problems.iter().any(|it| it.what.contains("no node of this name")));
-
-        // Its podCIDR is nobody's here.
-        let node = json!({"metadata": {"name": "n1", "labels": {"zone": "a"}},
-            "spec": {"podCIDRs": ["172.30.1.0/24"]},
-            "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}});
-        put(&mut state, Resource::Nodes, "n1", &node);
-        let zone = json!({"nodes": {"matchLabels": {"zone": "a"}}});
-        assert_eq!(members(&mut state, zone), ["192.0.2.1".parse::<IpAddr>().unwrap()]);
-        assert_eq!(state.update().problems, []);
-        assert_eq!(state.update().snapshot.unwrap().node.len(), 1);
-    }
-
-    #[test]
-    fn a_pod_of_a_namespace_that_is_not_known_is_in_quarantine() {
-        let mut state =
-            ClusterState::new("n1".parse().unwrap(), PodScope::All, ObjectSource::Kubernetes);
-        for resource in Resource::ALL {
-            assert!(state.take(resource, Heard::All(BTreeMap::new())));
-        }
-        let pod = json!({
-            "metadata": {"name": "web", "namespace": "shop"},
-            "spec": {"nodeName": "n1"}, "status": {"podIPs": [{"ip": "10.1.2.3"}]},
-        });
-        let namespace = |labels| json!({"metadata": {"name": "shop", "labels": labels}});
-        let own = |state: &mut ClusterState| state.update().snapshot.unwrap().pods;
-        put(&mut state, Resource::Pods, "web", &pod);
-        assert_eq!(own(&mut state), []);
-        put(&mut state, Resource::Namespaces, "shop", &namespace(json!({"tier": "front"})));
-        let known = own(&mut state);
-        assert_eq!(known.len(), 1);
-        put(&mut state, Resource::Namespaces, "shop", &namespace(json!(7)));
-        assert_eq!(own(&mut state), [], "it is not understood");
-    }
-}
+mod tests;

@@ -12,6 +12,7 @@ use crate::net::node_name::NodeName;
 use crate::os::event_loop::EventLoop;
 use crate::policy::held::PodOwners;
 use crate::policy::members::peers;
+use crate::policy::unread::UnderstoodRules;
 use crate::policy::{Members, ObjectSource, Selector, SourceUpdate};
 use crate::sources::blocks::{Blocks, BlocksStart, BlocksUpdate, blocks};
 use crate::sources::cluster_state::PodScope;
@@ -58,6 +59,16 @@ struct Running {
     former: BTreeMap<Selector, Instant>,
 }
 
+/// What is in force when following begins.
+pub struct PoliciesInForce {
+    /// The rules of the Kubernetes API.
+    pub of_api: UnderstoodRules,
+    /// Policies of etcd are in force.
+    pub has_etcd: bool,
+    /// The members on other hosts.
+    pub members: Members,
+}
+
 /// So long members of a group are published after the last rule about it went: other hosts may learn of
 /// that later.
 const FORMER: Duration = Duration::from_secs(10);
@@ -74,40 +85,35 @@ impl Following {
         Following { publish, publish_members, publish_blocks, running: None }
     }
 
-    /// Follows `wanted` alone. Nothing that was heard is revoked by that. `had_some`: policies of etcd are in
-    /// force; `kept` gives the members on other hosts that are.
-    pub fn set(
-        &mut self,
-        wanted: Option<Followed>,
-        had_some: bool,
-        kept: impl FnOnce() -> Members,
-    ) {
+    /// Follows `wanted` alone. Nothing that was heard is revoked by that. `in_force`: what is.
+    pub fn set(&mut self, wanted: Option<Followed>, in_force: impl FnOnce() -> PoliciesInForce) {
         if self.running.as_ref().map(|running| &running.of) == wanted.as_ref() {
             return;
         }
         self.running = None;
         let Some(of) = wanted else { return };
+        let PoliciesInForce { of_api, has_etcd, members: kept } = in_force();
         let (sources, exchange, blocks) = match of.clone() {
-            Followed::Kubernetes(start) => (self.api(start).map(|it| vec![it]), None, None),
+            Followed::Kubernetes(start) => (self.api(start, of_api).map(|it| vec![it]), None, None),
             Followed::Etcd { start, host, state_dir, api, ruling } => {
                 let own = |api| ApiStart { api, host: host.clone(), pods: PodScope::Own, ruling };
-                let api = api.map(|api| self.api(own(*api)));
+                let api = api.map(|api| self.api(own(*api), of_api));
                 let PoliciesStart { etcd, roots } = start.clone();
                 let members = Arc::clone(&self.publish_members);
                 let blocks = self.blocks(&start, &host, &state_dir);
-                let start_exchange = ExchangeStart { etcd, roots, host, kept: kept(), state_dir };
+                let start_exchange = ExchangeStart { etcd, roots, host, kept, state_dir };
                 let exchange = exchange(start_exchange, move |exchanged| members(exchanged));
                 let publish = Arc::clone(&self.publish);
-                let etcd = policies(start, ruling, had_some, move |update| publish(update));
+                let etcd = policies(start, ruling, has_etcd, move |update| publish(update));
                 (api.into_iter().chain([etcd]).collect(), Some(exchange), Some(blocks))
             }
         };
         self.running = running(of, sources, exchange.transpose(), blocks.transpose());
     }
 
-    fn api(&self, start: ApiStart) -> io::Result<EventLoop> {
+    fn api(&self, start: ApiStart, last: UnderstoodRules) -> io::Result<EventLoop> {
         let publish = Arc::clone(&self.publish);
-        kubernetes::spawn(start, move |update| publish(update))
+        kubernetes::spawn(start, last, move |update| publish(update))
     }
 
     fn blocks(

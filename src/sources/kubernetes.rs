@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::kube::{FollowedObjects, KubeSettings, Query, Resource, follow};
 use crate::net::node_name::NodeName;
 use crate::os::event_loop::{self, EventLoop};
+use crate::policy::unread::UnderstoodRules;
 use crate::policy::{ObjectSource, SourceUpdate};
 use crate::sources::cluster_state::{ClusterState, PodScope};
 use crate::sources::item::Item;
@@ -37,15 +38,19 @@ pub struct ApiStart {
     pub ruling: ObjectSource,
 }
 
-/// Starts following. `publish` is called from its thread and must not block for long.
+/// Starts following. `last`: the rules of the API that were in force. `publish` is called from its thread and
+/// must not block for long.
 ///
 /// # Errors
 /// The thread or its event loop cannot be created.
 pub fn spawn(
     start: ApiStart,
+    last: UnderstoodRules,
     mut publish: impl FnMut(SourceUpdate) + Send + 'static,
 ) -> io::Result<EventLoop> {
-    EventLoop::spawn("policies", async move |stopped| run(&start, stopped, &mut publish).await)
+    EventLoop::spawn("policies", async move |stopped| {
+        run(&start, last, stopped, &mut publish).await
+    })
 }
 
 /// Everything, read once.
@@ -54,7 +59,7 @@ pub fn spawn(
 /// The API does not answer in time, or refuses.
 pub fn read(start: &ApiStart) -> Result<SourceUpdate, String> {
     event_loop::once(async || {
-        let (mut state, mut followed) = begin(start);
+        let (mut state, mut followed) = begin(start, UnderstoodRules::default());
         let until = Instant::now() + READ_WITHIN;
         loop {
             let update = state.update();
@@ -72,9 +77,9 @@ pub fn read(start: &ApiStart) -> Result<SourceUpdate, String> {
     })
 }
 
-fn begin(start: &ApiStart) -> (ClusterState, FollowedObjects<Item>) {
+fn begin(start: &ApiStart, last: UnderstoodRules) -> (ClusterState, FollowedObjects<Item>) {
     let queries = Resource::ALL.map(|resource| (resource, query(start, resource)));
-    let state = ClusterState::new(start.host.clone(), start.pods, start.ruling);
+    let state = ClusterState::new(start.host.clone(), start.pods, start.ruling, last);
     (state, follow(&start.api, queries.into(), Item::read))
 }
 
@@ -97,10 +102,11 @@ fn query(start: &ApiStart, resource: Resource) -> Query {
 
 async fn run(
     start: &ApiStart,
+    last: UnderstoodRules,
     mut stopped: oneshot::Receiver<()>,
     publish: &mut impl FnMut(SourceUpdate),
 ) {
-    let (mut state, mut followed) = begin(start);
+    let (mut state, mut followed) = begin(start, last);
     let (mut due, mut rested) = (None, Instant::now());
     let mut published = None;
     loop {

@@ -151,6 +151,7 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
         let read = self.stored.read(&self.range, self.ruling);
         let snapshot = PolicySnapshot {
             rules: read.rules,
+            unread: read.unread,
             standalone: Some(read.cluster),
             networks: read.networks,
             profiles: read.profiles,

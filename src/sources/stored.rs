@@ -7,7 +7,7 @@
 //!                     applied                   somebody wrote here: nothing beside it means no policies
 //! ```
 //!
-//! The key says what a value is about, so that one that is not understood can still close it.
+//! The key says what a value is about, so that one that is not understood can still close it, or leave it as it was.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::net::gather::Gather;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::network::DEFAULT;
+use crate::policy::read::cluster_network_policy::NOT_ENFORCED;
 use crate::policy::read::documents::{self, Documents, NAMESPACE_RULE};
 use crate::policy::read::fields::quoted;
 use crate::policy::{ObjectName, ObjectSource, Scoped};
@@ -95,6 +96,17 @@ impl Kind {
     pub fn is_in_force(&self, ruling: ObjectSource) -> bool {
         let is_other = self.has_custom_resources() && self.name != "Network";
         ruling == ObjectSource::Etcd || !is_other
+    }
+
+    /// What holds of an object whose value is not understood.
+    fn of_unread(&self) -> &'static str {
+        match self.name {
+            "ClusterNetworkPolicy" | "AdminNetworkPolicy" | "BaselineAdminNetworkPolicy" => {
+                NOT_ENFORCED
+            }
+            "Network" | "NetProfile" => "what this host knew of it holds",
+            _ => "what it is about is closed",
+        }
     }
 
     /// By its name, in any case, and its plural.
@@ -196,7 +208,7 @@ impl StoredName {
         let spec = match self.kind.name {
             "Group" => json!({"default": "deny"}),
             "NetworkPolicy" => json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}),
-            // Their readers close what names them, or the pods of the namespace.
+            // Their readers close what names them, or the pods of the namespace, or go by what they knew.
             _ => json!("not understood"),
         };
         let mut object = self.object(spec);
@@ -272,7 +284,7 @@ impl StoredPolicies {
                 continue;
             };
             let object = object(&name, &value.bytes).unwrap_or_else(|why| {
-                fault(format!("{why}; what it is about is closed"));
+                fault(format!("{why}; {}", name.kind.of_unread()));
                 name.closed()
             });
             objects.insert(name, object);
@@ -352,4 +364,33 @@ fn object(name: &StoredName, value: &[u8]) -> Result<Value, String> {
     };
     let found = StoredName::of(&object).map_err(short)?;
     if found == *name { Ok(object) } else { Err(short(format!("it is about {found}"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_not_understood_says_what_holds_of_it() {
+        let mut stored = StoredPolicies::default();
+        let paths = ["ClusterNetworkPolicy/p", "Group/blue/web", "Network/blue/front"];
+        for path in paths {
+            let value = WrittenValue { bytes: b"{".to_vec(), revision: 1 };
+            stored.set(path.as_bytes(), Some(value));
+        }
+        let read = stored.read("/p/", ObjectSource::Etcd);
+        let unread: Vec<String> = read.unread.iter().map(ToString::to_string).collect();
+        assert_eq!(unread, ["ClusterNetworkPolicy p"], "its rules of before are kept");
+        assert!(read.rules.iter().all(|rule| rule.origin.name.as_str() != "p"));
+        for (path, holds) in paths.into_iter().zip([
+            NOT_ENFORCED,
+            "what it is about is closed",
+            "what this host knew of it holds",
+        ]) {
+            let key = format!("etcd key /p/{path}");
+            let problem = read.problems.iter().find(|it| it.subject.to_string().contains(&key));
+            let what = problem.map(|problem| problem.what.as_str()).unwrap_or_default();
+            assert!(what.ends_with(holds), "{path}: {what}");
+        }
+    }
 }

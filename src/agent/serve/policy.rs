@@ -21,7 +21,7 @@ use crate::policy::sources::Policies;
 use crate::policy::view::{Held, Quarantined, View};
 use crate::policy::{Provider, SourceUpdate};
 use crate::settings::{Settings, Source};
-use crate::sources::{ApiStart, Followed, PodScope, PoliciesStart};
+use crate::sources::{ApiStart, Followed, PodScope, PoliciesInForce, PoliciesStart};
 
 /// Wait after a change of the file: what is written in several steps is read once.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -69,7 +69,11 @@ impl Agent {
             }
         };
         let policies = &self.state.policies;
-        self.policies.set(wanted, policies.has_some(Provider::Etcd), || policies.members());
+        self.policies.set(wanted, || PoliciesInForce {
+            of_api: policies.understood(Provider::Kubernetes),
+            has_etcd: policies.has_some(Provider::Etcd),
+            members: policies.members(),
+        });
     }
 
     /// Follows the settings in what sources there are, and where pods of no tenant's network have addresses.

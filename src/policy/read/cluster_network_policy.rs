@@ -2,7 +2,8 @@
 //! AdminNetworkPolicy and BaselineAdminNetworkPolicy of `v1alpha1`.
 //!
 //! A rule that is not understood fails closed as the standard says: one that accepts matches nothing,
-//! one that denies or passes denies everything.
+//! one that denies or passes denies everything. Of an object that is not understood as a whole the rules that were
+//! understood last hold; without any, what is left here closes.
 
 use serde_json::Value;
 
@@ -47,7 +48,16 @@ impl ClusterPolicyKind {
     }
 }
 
-/// The rules of such an object. One whose tier, priority or pods are not understood has none.
+/// What follows from a subject that is not understood: nobody knows which pods to close.
+pub const NOT_ENFORCED: &str =
+    "its rules of before hold; if there are none, none of its rules is enforced";
+
+/// What follows from a tier or priority that is not understood.
+const DENIED_FIRST: &str = "its rules of before hold; if there are none, what it denies is denied first, and \
+                            what it accepts or passes on is not";
+
+/// The rules of such an object. Of one whose subject is not understood there are none; of one whose tier or
+/// priority is not, those that deny, before all others; a list that is not understood denies everything.
 pub fn read(kind: ClusterPolicyKind, object: &Value) -> Parsed {
     let metadata = match Metadata::read(object) {
         Ok(metadata) => metadata,
@@ -61,11 +71,13 @@ pub fn read(kind: ClusterPolicyKind, object: &Value) -> Parsed {
         audit: metadata.audit,
         rules: Vec::new(),
         faults: metadata.faults,
+        is_unread: false,
     };
     if let Err(fault) = reader.read(&ObjectField::root(object)) {
         reader.faults.push(fault);
     }
-    Parsed::new(&reader.origin, reader.rules, &reader.faults)
+    let unread = reader.is_unread.then(|| reader.origin.clone()).into_iter().collect();
+    Parsed { unread, ..Parsed::new(&reader.origin, reader.rules, &reader.faults) }
 }
 
 struct ClusterPolicyReader {
@@ -74,6 +86,8 @@ struct ClusterPolicyReader {
     audit: bool,
     rules: Vec<Rule>,
     faults: Vec<Fault>,
+    /// It is not understood as a whole.
+    is_unread: bool,
 }
 
 /// What holds for all rules of an object.
@@ -85,40 +99,84 @@ struct RuleHead {
 
 impl ClusterPolicyReader {
     fn read(&mut self, object: &ObjectField<'_>) -> Result<(), Fault> {
-        let spec = object.need("spec")?;
-        let (tier, priority) = self.place(&spec)?;
-        let subject = subject(&spec.need("subject")?)?;
-        let scope = RuleHead { tier, priority, subject };
+        let found =
+            object.need("spec").and_then(|spec| Ok((subject(&spec.need("subject")?)?, spec)));
+        let (subject, spec) = found.map_err(|fault| self.unread(fault, NOT_ENFORCED))?;
+        let (tier, priority) = (self.tier(&spec), self.priority(&spec));
+        let is_placed = tier.is_ok() && priority.is_ok();
+        let tier = tier.unwrap_or_else(|fault| self.note_unread(fault, Tier::Admin));
+        let priority = priority.unwrap_or_else(|fault| self.note_unread(fault, 0));
+        let head = RuleHead { tier, priority, subject };
         for direction in Direction::BOTH {
-            let rules = spec.list(direction.name()).unwrap_or_else(|fault| {
-                self.faults.push(fault);
-                Vec::new()
-            });
-            for (index, field) in (0..).zip(&rules) {
-                self.rule(&scope, direction, index, field);
+            match spec.list(direction.name()) {
+                Ok(rules) => {
+                    for (index, field) in (0..).zip(&rules) {
+                        self.rule(&head, direction, index, field);
+                    }
+                }
+                Err(fault) => self.close(&head, direction, fault),
             }
+        }
+        if !is_placed {
+            self.rules.retain(|rule| rule.verdict == PolicyVerdict::Deny);
         }
         let own = if self.kind == ClusterPolicyKind::Cluster { "tier" } else { "priority" };
         spec.only(&["priority", "subject", "ingress", "egress", own])
     }
 
-    /// Tier, and priority inside it: the one BaselineAdminNetworkPolicy comes after all others.
-    fn place(&self, spec: &ObjectField<'_>) -> Result<(Tier, u32), Fault> {
-        let tier = match self.kind {
-            ClusterPolicyKind::Admin => Tier::Admin,
-            ClusterPolicyKind::BaselineAdmin => {
-                return Ok((Tier::Baseline, u32::from(PRIORITY_LIMIT) + 1));
-            }
+    fn unread(&mut self, fault: Fault, consequence: &str) -> Fault {
+        self.is_unread = true;
+        fault.so(consequence)
+    }
+
+    /// Takes `instead` for a tier or priority.
+    fn note_unread<T>(&mut self, fault: Fault, instead: T) -> T {
+        let fault = self.unread(fault, DENIED_FIRST);
+        self.faults.push(fault);
+        instead
+    }
+
+    /// Any rule may stand in a list that is not understood.
+    fn close(&mut self, head: &RuleHead, direction: Direction, fault: Fault) {
+        let consequence = format!(
+            "its rules of before hold; if there are none, all {direction} of its subject is denied"
+        );
+        let fault = self.unread(fault, &consequence);
+        self.faults.push(fault);
+        self.rules.push(Rule {
+            tier: head.tier,
+            priority: head.priority,
+            origin: self.origin.clone(),
+            direction,
+            subject: head.subject.clone(),
+            peers: None,
+            services: None,
+            verdict: PolicyVerdict::Deny,
+            audit: self.audit,
+        });
+    }
+
+    fn tier(&self, spec: &ObjectField<'_>) -> Result<Tier, Fault> {
+        match self.kind {
+            ClusterPolicyKind::Admin => Ok(Tier::Admin),
+            ClusterPolicyKind::BaselineAdmin => Ok(Tier::Baseline),
             ClusterPolicyKind::Cluster => {
                 let tier = spec.need("tier")?;
                 match tier.text()? {
-                    "Admin" => Tier::Admin,
-                    "Baseline" => Tier::Baseline,
-                    other => return Err(tier.fault(format!("{} is not known", quoted(other)))),
+                    "Admin" => Ok(Tier::Admin),
+                    "Baseline" => Ok(Tier::Baseline),
+                    other => Err(tier.fault(format!("{} is not known", quoted(other)))),
                 }
             }
-        };
-        Ok((tier, spec.need("priority")?.number(0..=PRIORITY_LIMIT)?.into()))
+        }
+    }
+
+    /// Inside the tier: the one BaselineAdminNetworkPolicy comes after all others.
+    fn priority(&self, spec: &ObjectField<'_>) -> Result<u32, Fault> {
+        if self.kind == ClusterPolicyKind::BaselineAdmin {
+            return Ok(u32::from(PRIORITY_LIMIT) + 1);
+        }
+        Ok(spec.need("priority")?.number(0..=PRIORITY_LIMIT)?.into())
     }
 
     fn rule(

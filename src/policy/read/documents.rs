@@ -9,6 +9,8 @@
 //! spec: {policies: [front], default: deny}
 //! ```
 
+use std::collections::BTreeSet;
+
 use ipnetwork::IpNetwork;
 use serde_json::Value;
 
@@ -28,7 +30,7 @@ use crate::policy::read::pin;
 use crate::policy::read::pod::Pod;
 use crate::policy::read::profile;
 use crate::policy::read::{Parsed, policy};
-use crate::policy::rule::Rules;
+use crate::policy::rule::{Origin, Rules};
 
 /// The `apiVersion` of humanz's own objects.
 pub const OWN: &str = "humanz.io/v1";
@@ -40,6 +42,8 @@ pub const NAMESPACE_RULE: &str = "NamespaceRule";
 #[derive(Clone, Debug, Default)]
 pub struct Documents {
     pub rules: Rules,
+    /// Objects whose rules are not understood as a whole.
+    pub unread: BTreeSet<Origin>,
     pub endpoints: Endpoints,
     /// Namespaces and the rules for their pods.
     pub cluster: Cluster,
@@ -134,6 +138,7 @@ impl DocumentsReader {
         self.parsed.problems.extend(self.networks.pin_problems());
         Documents {
             rules: Rules::new(self.parsed.rules),
+            unread: self.parsed.unread,
             endpoints: self.endpoints,
             cluster: self.cluster,
             networks: self.networks,

@@ -166,6 +166,13 @@ pub fn quoted(text: &str) -> String {
     format!("{:?}", text.chars().take(60).collect::<String>())
 }
 
+impl Fault {
+    /// With what follows from it.
+    pub fn so(self, consequence: &str) -> Fault {
+        Fault { what: format!("{}; {consequence}", self.what), ..self }
+    }
+}
+
 impl fmt::Display for Fault {
     /// `spec.ingress[0].ports[1].port: must be a number from 1 to 65535`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,5 +1,7 @@
 //! Pure. What was read: rules, and what is wrong with their objects.
 
+use std::collections::BTreeSet;
+
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::read::fields::Fault;
 use crate::policy::rule::{Origin, Rule};
@@ -9,6 +11,8 @@ use crate::policy::rule::{Origin, Rule};
 pub struct Parsed {
     pub rules: Vec<Rule>,
     pub problems: Vec<Problem>,
+    /// Objects that are not understood as a whole.
+    pub unread: BTreeSet<Origin>,
 }
 
 /// Problems of one object that are listed; there may be thousands in one that means harm.
@@ -17,17 +21,18 @@ const PROBLEMS_LIMIT: usize = 8;
 impl Parsed {
     /// The rules, with a problem for each of `faults`.
     pub fn new(origin: &Origin, rules: Vec<Rule>, faults: &[Fault]) -> Parsed {
-        Parsed { rules, problems: problems(&origin.to_string(), faults) }
+        Parsed { rules, problems: problems(&origin.to_string(), faults), ..Parsed::default() }
     }
 
     /// Nothing but a problem: the object has no name to go by.
     pub fn nameless(kind: &str, fault: Fault) -> Parsed {
-        Parsed { rules: Vec::new(), problems: problems(kind, &[fault]) }
+        Parsed { problems: problems(kind, &[fault]), ..Parsed::default() }
     }
 
     pub fn append(&mut self, mut other: Parsed) {
         self.rules.append(&mut other.rules);
         self.problems.append(&mut other.problems);
+        self.unread.append(&mut other.unread);
     }
 }
 

@@ -173,6 +173,114 @@ fn a_network_that_is_not_understood_any_longer_stays_as_it_was() {
     assert_eq!(policies.problems().count(), 1);
 }
 
+/// A ClusterNetworkPolicy in etcd with `field` of its `spec` as `value`.
+fn cluster_wide(field: &str, value: serde_json::Value) -> SourceUpdate {
+    let peer = |app: &str| serde_json::json!([{"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": app}}}}]);
+    let mut object = serde_json::json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"tier": "Baseline", "priority": 7, "subject": {"namespaces": {}},
+            "ingress": [{"action": "Accept", "from": peer("a")}, {"action": "Pass", "from": peer("b")},
+                {"action": "Deny", "from": peer("c")}],
+            "egress": [{"action": "Accept", "to": peer("a")}]},
+    });
+    match field {
+        "" => object["spec"] = value,
+        field => object["spec"][field] = value,
+    }
+    let read = documents::read(&[object], true);
+    let (rules, unread) = (read.rules, read.unread);
+    let snapshot = Some(PolicySnapshot { rules, unread, ..PolicySnapshot::default() });
+    SourceUpdate { provider: Provider::Etcd, snapshot, problems: read.problems }
+}
+
+/// What makes it one that is not understood as a whole, and what is left of its rules.
+fn broken() -> [(&'static str, serde_json::Value, &'static [&'static str]); 8] {
+    use serde_json::json;
+    const DENIED: &[&str] = &["Baseline 0 ClusterNetworkPolicy p ingress rule 2"];
+    const ADMIN: &[&str] = &["Admin 7 ClusterNetworkPolicy p ingress rule 2"];
+    [
+        ("", json!("not understood"), &[]),
+        ("subject", json!({"namespaces": 7}), &[]),
+        ("subject", json!({"namespaces": {}, "pods": {}}), &[]),
+        ("tier", json!("Moon"), ADMIN),
+        ("priority", json!(1001), DENIED),
+        ("priority", json!(null), DENIED),
+        (
+            "ingress",
+            json!("all"),
+            &[
+                "Baseline 7 ClusterNetworkPolicy p egress rule 0",
+                "Baseline 7 ClusterNetworkPolicy p ingress default",
+            ],
+        ),
+        (
+            "egress",
+            json!({}),
+            &[
+                "Baseline 7 ClusterNetworkPolicy p egress default",
+                "Baseline 7 ClusterNetworkPolicy p ingress rule 0",
+                "Baseline 7 ClusterNetworkPolicy p ingress rule 1",
+                "Baseline 7 ClusterNetworkPolicy p ingress rule 2",
+            ],
+        ),
+    ]
+}
+
+#[test]
+fn a_cluster_wide_policy_that_is_not_understood_any_longer_stays_as_it_was() {
+    let at = SystemTime::UNIX_EPOCH;
+    let rules = |policies: &Policies| policies.snapshot().unwrap().rules.clone();
+    let good = || cluster_wide("tier", serde_json::json!("Admin"));
+    for (field, value, _) in broken() {
+        let mut policies = Policies::default();
+        policies.take(good(), at);
+        let before = rules(&policies);
+        assert_eq!(before.iter().count(), 4);
+        policies.take(cluster_wide(field, value.clone()), at);
+        assert_eq!(rules(&policies), before, "{field}: {value}");
+        let problems: Vec<Problem> = policies.problems().collect();
+        assert!(problems[0].what.contains("its rules of before hold"), "{problems:?}");
+        // It is broken in another way, and the agent is started again.
+        policies.take(cluster_wide("subject", serde_json::json!(7)), at);
+        let kept = policies
+            .in_force()
+            .unwrap()
+            .into_iter()
+            .map(|(provider, said)| (provider, said.clone()));
+        let mut policies = Policies::kept(kept.collect(), &[Provider::Etcd], none());
+        policies.take(cluster_wide(field, value.clone()), at);
+        assert_eq!(rules(&policies), before, "{field}: {value}");
+        // What is understood again holds, and nothing of before comes back.
+        policies.take(cluster_wide("ingress", serde_json::json!([])), at);
+        assert_eq!(rules(&policies).iter().count(), 1);
+        policies.take(SourceUpdate { snapshot: Some(PolicySnapshot::default()), ..good() }, at);
+        policies.take(cluster_wide("subject", serde_json::json!(7)), at);
+        assert_eq!(rules(&policies), Rules::default(), "it was removed");
+    }
+}
+
+#[test]
+fn of_a_cluster_wide_policy_that_was_never_understood_what_closes_is_left() {
+    for (field, value, left) in broken() {
+        let case = format!("{field}: {value}");
+        let mut policies = Policies::default();
+        // The second time nothing of the first is taken for what was understood.
+        for (field, value) in [("ingress", serde_json::json!(7)), (field, value)] {
+            policies.take(cluster_wide(field, value), SystemTime::UNIX_EPOCH);
+        }
+        let rules = &policies.snapshot().unwrap().rules;
+        let found = rules.iter().map(|rule| format!("{:?} {} {rule}", rule.tier, rule.priority));
+        let mut found: Vec<String> = found.collect();
+        found.sort();
+        assert_eq!(found, left, "{case}");
+        let closing = rules.iter().filter(|rule| rule.origin.index.is_none());
+        assert!(
+            closing.clone().all(|rule| rule.verdict == PolicyVerdict::Deny && rule.peers.is_none())
+        );
+    }
+}
+
 #[test]
 fn a_source_that_is_away_is_no_longer_healthy_and_keeps_the_time_of_what_holds() {
     let mut policies = Policies::default();
