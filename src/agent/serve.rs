@@ -187,7 +187,7 @@ impl Agent {
                 self.state.stop = true;
                 return Ok(());
             }
-            Trigger::Policy(update) => (self.take_policies(update), TriggerReason::POLICIES),
+            Trigger::Policy(update) => (self.take_policies(*update), TriggerReason::POLICIES),
             Trigger::Members(exchanged) => (self.take_members(exchanged), TriggerReason::POLICIES),
             Trigger::Blocks(update) => (self.take_blocks(update), TriggerReason::HOSTS),
             Trigger::Plugin(PluginRequest::Pod(asked)) => {

@@ -109,7 +109,7 @@ fn resolve_names(
 fn following(triggers: Sender<Trigger>) -> Following {
     let (on_members, on_blocks) = (triggers.clone(), triggers.clone());
     Following::new(
-        move |update| trigger::send(&triggers, Trigger::Policy(update)),
+        move |update| trigger::send(&triggers, Trigger::Policy(Box::new(update))),
         move |members| trigger::send(&on_members, Trigger::Members(members)),
         move |blocks| trigger::send(&on_blocks, Trigger::Blocks(blocks)),
     )

@@ -26,7 +26,7 @@ pub enum Trigger {
     Files(BTreeSet<PathBuf>),
     Signal(Signal),
     /// A source of policies says something else.
-    Policy(SourceUpdate),
+    Policy(Box<SourceUpdate>),
     /// Other hosts say something else of their members of groups.
     Members(Exchanged),
     /// Hosts have other blocks of tenants' networks.
