@@ -84,7 +84,7 @@ impl Follower {
             move |update| lock(&updates).push(update)
         };
         let event_loop = host.with_namespace(|namespace| {
-            namespace.on_its_network(|| sources::spawn(start, publish).unwrap())
+            namespace.on_its_network(|| sources::spawn(start, Default::default(), publish).unwrap())
         });
         Follower { updates, _event_loop: event_loop, _folder: folder }
     }

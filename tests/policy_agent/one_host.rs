@@ -346,7 +346,7 @@ fn a_pod_reaches_itself_by_a_service_unless_the_tier_admin_denies_it() {
     let connects = |pod: &Pod| SERVICES.map(|to| open(pod, to.parse().unwrap(), 80));
     soon("the service answers", || connects(&web) == [true; 2] && connects(&db) == [true; 2]);
 
-    write_policies(host, &[isolated.clone()]);
+    write_policies(host, std::slice::from_ref(&isolated));
     soon("isolation", || connects(&web) == [false; 2]);
     assert_eq!(connects(&db), [true; 2], "it is isolated, and reaches itself");
     write_policies(host, &[itself("Admin"), isolated.clone()]);
