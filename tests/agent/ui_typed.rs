@@ -285,9 +285,7 @@ fn whatever_the_answer_says_of_tenants_is_shown_as_text() {
     let _server = page(host);
     let (mut browser, session) = opened(host);
     let text = |field: &str| {
-        format!(
-            "<img src=x onerror=\"document.title='ran'\"><script>document.title='ran'</script>{field}"
-        )
+        format!("<img src=x onerror=\"window.ran=1\"><script>window.ran=1</script>{field}")
     };
     let block = json!({"block": text("block"), "gateway": text("gateway"), "used": text("used"), "free": text("free")});
     let answer = json!({
@@ -303,18 +301,21 @@ fn whatever_the_answer_says_of_tenants_is_shown_as_text() {
         r##"(async () => {{
             const ask = window.fetch, answer = {};
             window.fetch = (path, options) => path === "/v1/tenants" ? Promise.resolve(new Response(answer)) : ask(path, options);
-            document.title = "as it was";
-            await askTenants();
+            // An answer that was asked for before comes in between.
+            for (let tries = 0; tries < 100 && !document.getElementById("networks").innerText.includes("<img"); tries++) {{
+                await askTenants();
+                await new Promise((done) => setTimeout(done, 100));
+            }}
             await new Promise((done) => setTimeout(done, 300));
             const shown = ["networks", "groups", "pairs", "quarantined"].map((id) => document.getElementById(id).innerText);
             const made = ["networks-box", "groups-box", "pairs-box"].map((id) => document.querySelectorAll("#" + id + " img, #" + id + " script").length);
-            return [document.title, made.join(), document.images.length, ...shown].join("|");
+            return [String(window.ran), made.join(), document.images.length, ...shown].join("|");
         }})()"##,
         json!(answer.to_string())
     );
     let shown = browser.evaluate(&session, &put);
     let shown = shown.as_str().unwrap();
-    assert!(shown.starts_with("as it was|0,0,0|0|"), "{shown}");
+    assert!(shown.starts_with("undefined|0,0,0|0|"), "{shown}");
     for field in [
         "network",
         "subnet",

@@ -102,9 +102,10 @@ fn nodes_have_these_json_schemas() {
     let host = &cluster.hosts[0];
     let value = object(&run(host, "nodes ls --json", POOLS));
     let node = "nodes[].addresses: list\nnodes[].addresses[]: string\nnodes[].backend: string\n\
-                nodes[].machine_id: string\nnodes[].mtu: number\nnodes[].name: string\n\
+                nodes[].encrypts: bool\nnodes[].machine_id: string\nnodes[].mtu: number\nnodes[].name: string\n\
                 nodes[].since: string\nnodes[].state: string\nnodes[].subnets: list\n\
-                nodes[].subnets[]: string\nnodes[].this_host: bool\nnodes[].version: string\n";
+                nodes[].subnets[]: string\nnodes[].this_host: bool\n\
+                nodes[].tunnel.port: number\nnodes[].tunnel.vni: number\nnodes[].version: string\n";
     let origin = "origin.age_seconds: number\norigin.error: null\norigin.from: string\n";
     let wanted = format!("faults: list\nnodes: list\n{node}{origin}schema: number");
     assert_eq!(shape(&value), wanted);
@@ -120,8 +121,6 @@ fn nodes_have_these_json_schemas() {
             "node.keys[].key: string",
             "node.keys[].revision: number",
             "node.tunnel.mac: string",
-            "node.tunnel.port: number",
-            "node.tunnel.vni: number",
             "node.wireguard: null",
             "schema: number",
         ]

@@ -320,10 +320,9 @@ fn objects_of_the_api_are_in_force_and_those_of_etcd_beside_it_are_a_problem() {
     check_denied(&mut server, &denied, &web);
     let is_unused = |problem: &Value| {
         problem["subject"] == "objects of humanz in etcd"
-            && problem["what"]
-                .as_str()
-                .unwrap()
-                .starts_with("2 of them, as Group default/store, are not in force")
+            && problem["what"].as_str().unwrap().starts_with(
+                "objects of humanz in etcd: 2 of them, as Group default/store, are not in force",
+            )
     };
     let found = status_when(h1, "the unused objects", |status| {
         status["problems"].as_array().unwrap().iter().any(is_unused)

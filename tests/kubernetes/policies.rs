@@ -125,7 +125,7 @@ impl Follower {
     pub fn wait_problem(&self, words: &str) {
         eventually(words, 3 * SOON, || {
             let problems = self.problems();
-            let text = |problem: &Problem| format!("{}: {}", problem.subject, problem.what);
+            let text = |problem: &Problem| format!("{}: {problem}", problem.subject);
             match problems.iter().any(|problem| text(problem).contains(words)) {
                 true => Ok(()),
                 false => Err(format!("{problems:?}")),

@@ -284,7 +284,10 @@ fn a_reload_switches_it_on_and_off_and_off_there_is_no_socket() {
         agent.reload();
         soon("it listens", is_on);
         let found = flows(host, "");
-        assert_eq!((&found["flows"], &found["notes"]), (&json!([]), &json!([])), "{found}");
+        assert_eq!(found["notes"], json!([]), "{found}");
+        // The host itself may report its groups of multicast.
+        let of_pods = |flow: &Value| flow["protocol"] != "protocol 2";
+        assert!(!found["flows"].as_array().unwrap().iter().any(of_pods), "{found}");
         set("off");
         agent.reload();
         soon("it listens no more", is_off);

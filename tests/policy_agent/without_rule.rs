@@ -153,7 +153,7 @@ fn a_pod_of_a_namespace_without_a_rule_is_in_no_group_and_status_says_so() {
     let fix = "humanz-agent ns create plain --tenant default --allow default/ops";
     let status = local::status_when(host, "what was refused", |status| {
         let problems = status["problems"].as_array().unwrap().iter();
-        problems.filter(|problem| problem["what"] == why).count() == 4
+        problems.filter(|problem| problem["what"].as_str().unwrap().ends_with(why)).count() == 4
     });
     let problems = status["problems"].as_array().unwrap();
     let of_spy = problems.iter().find(|it| it["pod"] == "plain/spy").unwrap();

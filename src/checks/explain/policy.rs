@@ -90,7 +90,7 @@ fn hop(policies: &PathPolicies, name: &'static str, end: &PolicyEnd, place: &str
                  and no ipBlock matches the service",
                 text(decision)
             );
-            let fix = "of a service ask for a pod behind it: humanz-agent explain FROM POD PORT";
+            let fix = "if it is a service, ask for a pod that serves it";
             Hop::odd(name, place, seen, fix)
         }
         PolicyEnd::Decided(decision) => {
