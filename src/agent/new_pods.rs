@@ -196,6 +196,23 @@ mod tests {
     }
 
     #[test]
+    fn a_question_that_comes_in_parts_is_answered_and_holds_up_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = ask::socket(folder.path());
+        let _pods = listen_in(folder.path());
+        let question = b"{\"network\":\"n\",\"container_id\":\"c\",\"ifname\":\"e\",\"pod\":null,\
+            \"addresses\":[],\"labels\":{},\"annotations\":{}}\n";
+        let (begin, rest) = question.split_at(20);
+        let mut slow = UnixStream::connect(&path).unwrap();
+        slow.write_all(begin).unwrap();
+        local_socket::ask(&path, question, ask::LIMIT, Duration::from_millis(300)).unwrap();
+        slow.write_all(rest).unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        let answer = local_socket::read_line(&mut slow, ask::LIMIT, until).unwrap();
+        assert!(serde_json::from_slice::<PolicyAnswer>(&answer).unwrap().in_force);
+    }
+
+    #[test]
     fn a_socket_that_was_removed_is_missed_and_its_thread_ends() {
         let folder = tempfile::tempdir().unwrap();
         let path = ask::socket(folder.path());
