@@ -146,7 +146,7 @@ fn explain_claims_no_match_of_an_ip_block_with_the_address_of_a_service() {
     let odd = egress("shop/web", &format!("{service} 80"));
     assert_eq!(odd["verdict"], "odd", "{odd}");
     assert!(odd["seen"].as_str().unwrap().contains("no ipBlock matches the service"), "{odd}");
-    assert!(odd["fix"].as_str().unwrap().contains("explain FROM POD PORT"), "{odd}");
+    assert!(odd["fix"].as_str().unwrap().contains("ask for a pod that serves it"), "{odd}");
     assert!(!connect(&web, service.parse().unwrap(), 80), "the pod behind it is judged");
     assert_eq!(egress("shop/web", "shop/db 5432")["verdict"], "lost");
     assert_eq!(egress("shop/free", &format!("{service} 80"))["verdict"], "ok", "it has no rules");
