@@ -3,6 +3,7 @@
 use std::env;
 use std::fs::File;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::kube::kubeconfig::{self, Kubeconfig, PemSource, Token};
@@ -76,15 +77,25 @@ fn of_pod(settings: &KubeSettings) -> Result<Access, String> {
     })
 }
 
-/// The service in the environment of every container.
+/// The address and port of the API's service, as the environment of every container has them.
+pub fn api_service() -> Option<SocketAddr> {
+    let (host, port) = service_variables();
+    Some(SocketAddr::new(host?.parse().ok()?, port.parse().ok()?))
+}
+
 fn service() -> Result<Server, String> {
-    let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
-    let (host, port) = (variable("KUBERNETES_SERVICE_HOST"), variable("KUBERNETES_SERVICE_PORT"));
+    let (host, port) = service_variables();
     let host = host.ok_or(
         "not in a pod (KUBERNETES_SERVICE_HOST is not set): set KUBECONFIG to a kubeconfig",
     )?;
     let host = if host.contains(':') { format!("[{host}]") } else { host };
-    Server::parse(&format!("https://{host}:{}", port.as_deref().unwrap_or("443")))
+    Server::parse(&format!("https://{host}:{port}"))
+}
+
+fn service_variables() -> (Option<String>, String) {
+    let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
+    let port = variable("KUBERNETES_SERVICE_PORT").unwrap_or_else(|| "443".to_owned());
+    (variable("KUBERNETES_SERVICE_HOST"), port)
 }
 
 fn of_kubeconfig(config: Kubeconfig, settings: &KubeSettings) -> Result<Access, String> {

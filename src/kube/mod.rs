@@ -26,6 +26,7 @@ mod settings;
 mod watch;
 pub mod yaml;
 
+pub use access::api_service;
 pub use answer::ApiError;
 pub use client::Api;
 pub use follow::{FollowedObjects, Heard, follow};

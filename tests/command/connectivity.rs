@@ -83,6 +83,10 @@ fn every_path_is_tried_and_nothing_is_left() {
     let alone = run(h1, "connectivity test", &[DUAL]).ok();
     let others = "pods of other hosts (humanz-agent connectivity serve on each prints what to add)";
     assert_eq!(not_tried(&alone), format!("{others}; {back}; {rest}"));
+    let api = OUTSIDE[0].to_string();
+    let in_pod = [DUAL, ("KUBERNETES_SERVICE_HOST", &*api), ("KUBERNETES_SERVICE_PORT", "80")];
+    let in_pod = run(h1, "connectivity test", &in_pod).ok();
+    assert!(in_pod.contains(&format!("pod -> service {}:80", OUTSIDE[0])), "{in_pod}");
     nothing_is_left(h1);
 
     // What the host itself sends does not pass the forward hook.

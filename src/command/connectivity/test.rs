@@ -16,6 +16,7 @@ use crate::command::connectivity::runtime::RuntimeNetwork;
 use crate::command::connectivity::signals::HeldSignals;
 use crate::command::table::Tone;
 use crate::inspect::{Host, HostList};
+use crate::kube::api_service;
 use crate::net::subnet::gateway;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::echo::{self, round_trip};
@@ -45,7 +46,7 @@ pub struct TestConnectivity {
     /// a pod that connectivity serve holds on another host; may be repeated
     #[argh(option)]
     to: Vec<IpAddr>,
-    /// a service that accepts TCP connections, ADDRESS:PORT; may be repeated
+    /// a service that accepts TCP connections, ADDRESS:PORT; may be repeated (in a pod: that of the Kubernetes API)
     #[argh(option)]
     service: Vec<SocketAddr>,
     /// an address outside that answers echo requests; may be repeated
@@ -113,8 +114,16 @@ fn ends(
         host_port,
         port: PORT,
         others: options.to.clone(),
-        services: options.service.clone(),
+        services: services(&options.service),
         outside: options.outside.clone(),
+    }
+}
+
+/// Those of the user; without any the one that every cluster has, where this is a container of one.
+fn services(chosen: &[SocketAddr]) -> Vec<SocketAddr> {
+    match chosen {
+        [] => api_service().into_iter().collect(),
+        chosen => chosen.to_vec(),
     }
 }
 
