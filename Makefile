@@ -33,13 +33,18 @@ demo: ## three hosts, etcd and pods in namespaces of this machine (as root)
 # Most tests wait, for etcd or for the kernel: tests/whole runs two targets at a time, with more tests at once than
 # there are processors.
 # SCHEDULES: of the simulator of leases, which tests/whole runs beside them; BESIDE: a command as well.
-test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman, SKIP_BROWSER=1 Chromium
+test: packages image target/debian13 ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman, SKIP_BROWSER=1 Chromium
 	@packaging/deps test
 	@test "$(SKIP_BROWSER)" = 1 || packaging/deps browser || \
 		echo "WARNING: no chromium: the tests of the page will fail; make test SKIP_BROWSER=1 leaves them out" >&2
 	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) SKIP_BROWSER=$(SKIP_BROWSER) \
 		SCHEDULES=10000 RUST_TEST_THREADS=$$(($$(nproc) + 1)) \
 		tests/whole $(CARGO) $(BESIDE)
+
+# Tests of packages and runtimes have a machine of it.
+target/debian13: tests/debian13
+	@packaging/deps test
+	tests/debian13 $@
 
 # VM_LAB: a program that runs a command under another kernel; CONTRIBUTING says what it must offer.
 VM_LAB ?= ../shared/lab/vm_lab.py

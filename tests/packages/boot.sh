@@ -1,4 +1,4 @@
-# First process of a machine: puts a root of its own over this one's, and becomes systemd. $1: its name.
+# First process of a machine: puts a root of its own over another, and becomes systemd. $1: its name; $2: that root.
 #
 # All that is written lies in memory and ends with the mount namespace. Settings of the whole kernel
 # stay read-only, and of systemd's units only the journal is started.
@@ -7,7 +7,7 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 mount -t tmpfs -o mode=755 humanz-machine /tmp
 cd /tmp
 mkdir upper work root
-mount -t overlay -o lowerdir=/,upperdir=/tmp/upper,workdir=/tmp/work overlay root
+mount -t overlay -o "lowerdir=$2,upperdir=/tmp/upper,workdir=/tmp/work" overlay root
 cd root
 mount -t proc proc proc
 mount --bind proc/sys proc/sys

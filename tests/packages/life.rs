@@ -154,8 +154,16 @@ const PLACES: &str = "/opt/cni/bin /etc/cni/net.d /var/lib/humanz /etc/humanz /r
 
 #[test]
 fn a_purge_takes_everything_but_not_from_under_pods() {
-    let machine = Machine::boot("purged");
-    install(&machine, &package("deb"));
+    is_purged(&Machine::boot("purged"));
+}
+
+#[test]
+fn a_purge_from_debian_13_takes_everything_but_not_from_under_pods() {
+    is_purged(&Machine::boot_debian_13("purged13"));
+}
+
+fn is_purged(machine: &Machine) {
+    install(machine, &package("deb"));
     let settings = "/etc/humanz/agent.env";
     let mine = format!("{STANDALONE}BRIDGE_NAME=pods0\n");
     machine.host.write(settings, &mine);
@@ -167,7 +175,7 @@ fn a_purge_takes_everything_but_not_from_under_pods() {
     a.run(&format!("ping -n -c 1 -W 3 {}", b.v4())).ok();
     a.delete();
     b.delete();
-    install(&machine, &package("deb"));
+    install(machine, &package("deb"));
     machine.host.write(settings, &mine);
     machine.ok("dpkg --purge humanz");
     let left = machine.host.shell(&format!("find {PLACES} ! -type d 2>/dev/null || true")).ok();

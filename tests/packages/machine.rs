@@ -20,7 +20,7 @@ const BOOT: &str = include_str!("boot.sh");
 pub const STANDALONE: &str =
     "SUBNET_SOURCE=static\nSUBNET=10.244.1.0/24,fd10::/64\nIPV6_SUBNET=fd10::/48\n";
 
-/// This machine's programs over a disk in memory, with systemd. Gone when dropped.
+/// This machine's programs, or those of Debian 13, over a disk in memory, with systemd. Gone when dropped.
 pub struct Machine {
     pub host: Node,
     cgroup: PathBuf,
@@ -30,11 +30,19 @@ pub struct Machine {
 impl Machine {
     /// One that is up, with a network around it that leads nowhere.
     pub fn boot(name: &str) -> Self {
+        Self::boot_from(Path::new("/"), name)
+    }
+
+    pub fn boot_debian_13(name: &str) -> Self {
+        Self::boot_from(&disk::debian_13(), name)
+    }
+
+    fn boot_from(root: &Path, name: &str) -> Self {
         let folder = disk::folder();
         let (v4, v6) = ("192.0.2.11".parse().unwrap(), "fd99::11".parse().unwrap());
         let host = Node::new(name, v4, v6, Disk::new(folder.path(), name, ""));
         let cgroup = make_cgroup(name);
-        host.boot_as(Namespace::start(&mut first_process(name, &cgroup)));
+        host.boot_as(Namespace::start(&mut first_process(name, root, &cgroup)));
         let machine = Self { host, cgroup, _disk: folder };
         give_uplink(&machine.host);
         machine.host.until_ok("systemctl is-system-running", LONG);
@@ -85,12 +93,12 @@ impl Drop for Machine {
 }
 
 /// `unshare` in the cgroup, which ends when this thread does.
-fn first_process(name: &str, cgroup: &Path) -> Command {
+fn first_process(name: &str, root: &Path, cgroup: &Path) -> Command {
     let mut command = Command::new("sh");
     let script = "echo $$ >\"$0/cgroup.procs\" && exec setpriv --pdeathsig KILL unshare --mount \
          --net --uts --ipc --pid --cgroup --fork --kill-child=KILL --propagation private \
-         sh -c \"$1\" sh \"$2\"";
-    command.args(["-c", script]).arg(cgroup).args([BOOT, name]);
+         sh -c \"$1\" sh \"$2\" \"$3\"";
+    command.args(["-c", script]).arg(cgroup).args([BOOT, name]).arg(root);
     command
 }
 

@@ -13,7 +13,10 @@ const EXPOSURE: f64 = 3.0;
 
 /// A machine with the Debian package, configured to run without etcd.
 pub fn serving(name: &str) -> Machine {
-    let machine = Machine::boot(name);
+    served(Machine::boot(name))
+}
+
+fn served(machine: Machine) -> Machine {
     install(&machine, &package("deb"));
     configure(&machine);
     machine.ok("systemctl enable --now humanz-agent");
@@ -37,7 +40,24 @@ pub fn configure(machine: &Machine) {
 
 #[test]
 fn systemd_analyze_verifies_the_unit_and_rates_it_safe() {
-    let machine = serving("unit");
+    is_safe(&serving("unit"));
+}
+
+#[test]
+fn a_killed_agent_is_started_again_and_pods_do_not_notice() {
+    survives_a_kill(&serving("killed"));
+}
+
+/// systemd 257 instead of 252.
+#[test]
+fn debian_13_verifies_the_unit_and_starts_a_killed_agent_again() {
+    let machine = served(Machine::boot_debian_13("debian13"));
+    assert!(machine.ok("systemctl --version").starts_with("systemd 257 "));
+    is_safe(&machine);
+    survives_a_kill(&machine);
+}
+
+fn is_safe(machine: &Machine) {
     let said = machine.host.shell("systemd-analyze verify --man=no humanz-agent.service");
     assert!(said.succeeded() && said.stderr.is_empty(), "{said}");
     let table = machine.ok("systemd-analyze security --no-pager humanz-agent.service");
@@ -47,9 +67,7 @@ fn systemd_analyze_verifies_the_unit_and_rates_it_safe() {
     assert!(level < EXPOSURE, "{table}");
 }
 
-#[test]
-fn a_killed_agent_is_started_again_and_pods_do_not_notice() {
-    let machine = serving("killed");
+fn survives_a_kill(machine: &Machine) {
     let (a, b) = (Pod::add(&machine.host, "a"), Pod::add(&machine.host, "b"));
     let pings = [Pinger::start(&a, b.v4()), Pinger::start(&a, b.v6())];
     let before = machine.shows("MainPID");

@@ -1,12 +1,10 @@
-//! podman 5, which has netavark and no CNI: from a root file system that `podman5_tree` makes.
+//! podman 5, which has netavark and no CNI: that of Debian 13.
 
 use crate::scene::{ROOT, Scene, address_in};
-use crate::support::disk::EXECUTABLE;
+use crate::support::disk::{EXECUTABLE, debian_13};
 use crate::support::node::command;
 use crate::support::{Ended, Node, Place, eventually};
 
-/// The folder of `podman5_tree`, not below /tmp: hosts have one of their own.
-const TREE: &str = "PODMAN5_TREE";
 /// Where it is on the host.
 const FIVE: &str = "/tmp/five/root";
 
@@ -14,20 +12,18 @@ const FIVE: &str = "/tmp/five/root";
 struct Podman5<'a>(&'a Scene);
 
 impl<'a> Podman5<'a> {
-    fn new(scene: &'a Scene) -> Option<Self> {
-        let Ok(tree) = std::env::var(TREE) else {
-            println!("left out: {TREE} is not set (tests/runtimes/podman5_tree FOLDER makes one)");
-            return None;
-        };
+    fn new(scene: &'a Scene) -> Self {
+        let tree = debian_13();
         let host = scene.host();
         host.shell(&format!(
             "mkdir -p /tmp/five/up /tmp/five/work {FIVE}
-             mount -t overlay -o lowerdir={tree},upperdir=/tmp/five/up,workdir=/tmp/five/work five {FIVE}
+             mount -t overlay -o lowerdir={},upperdir=/tmp/five/up,workdir=/tmp/five/work five {FIVE}
              mkdir -p /etc/cni/net.d /opt/cni/bin /run/humanz
              cd {FIVE} && mkdir -p etc/cni opt/cni var/log .{ROOT} etc/containers
              for name in proc sys dev run etc/cni opt/cni var/log {ROOT}; do mount --rbind /${{name#/}} ./$name; done
              mount -t cgroup2 cgroup2 sys/fs/cgroup
-             touch usr/sbin/humanz-agent && mount --bind {EXECUTABLE} usr/sbin/humanz-agent"
+             touch usr/sbin/humanz-agent && mount --bind {EXECUTABLE} usr/sbin/humanz-agent",
+            tree.display()
         ))
         .ok();
         host.write(
@@ -39,7 +35,7 @@ impl<'a> Podman5<'a> {
             &format!("{FIVE}/etc/containers/policy.json"),
             r#"{"default":[{"type":"insecureAcceptAnything"}]}"#,
         );
-        Some(Self(scene))
+        Self(scene)
     }
 
     fn host(&self) -> &Node {
@@ -134,7 +130,7 @@ impl<'a> Podman5<'a> {
 #[test]
 fn containers_of_podman_5_have_the_network_that_init_put_in_place() {
     let scene = Scene::alone("podman5");
-    let Some(podman) = Podman5::new(&scene) else { return };
+    let podman = Podman5::new(&scene);
     let said = podman.line("busybox env ETCD_HOST= humanz-agent init").ok();
     assert!(
         said.contains("+ link /usr/local/libexec/netavark/humanz -> /opt/cni/bin/humanz-agent"),
@@ -153,7 +149,7 @@ fn containers_of_podman_5_have_the_network_that_init_put_in_place() {
 #[test]
 fn containers_of_podman_5_have_the_network_of_the_agent() {
     let scene = Scene::new("podman5-agent", &[]);
-    let Some(podman) = Podman5::new(&scene) else { return };
+    let podman = Podman5::new(&scene);
     let link = format!("ln -s ../../sbin/humanz-agent {FIVE}/usr/libexec/netavark/humanz");
     podman.host().shell(&link).ok();
     podman.containers_come_and_go();

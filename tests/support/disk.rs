@@ -45,6 +45,16 @@ pub fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix(&prefix).tempdir().unwrap()
 }
 
+/// The root file system of Debian 13, read-only; not below /tmp, of which nodes have their own.
+///
+/// # Panics
+/// If it has not been made.
+pub fn debian_13() -> PathBuf {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/debian13");
+    let found = tree.canonicalize();
+    found.unwrap_or_else(|_| panic!("no {}: `make target/debian13` makes it", tree.display()))
+}
+
 pub struct Disk {
     folder: PathBuf,
 }
