@@ -106,5 +106,9 @@ fn both_manifests_mount_the_same_and_have_the_same_probes() {
         (volumes, keys.map(|key| container[key].clone()))
     });
     assert!(one.0.is_array() && one.1.iter().all(|part| !part.is_null()), "{one:?}");
+    let mounts = one.1[0].as_array().unwrap();
+    for place in ["/run/netns", "/var/log", "/host/etc", "/var/lib/cni"] {
+        assert!(mounts.iter().any(|mount| mount["mountPath"] == place), "{place}: {mounts:?}");
+    }
     assert_eq!(one, other);
 }
