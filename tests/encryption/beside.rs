@@ -4,13 +4,16 @@ use std::net::SocketAddr;
 
 use humanz::net::PrivateKey;
 
+use crate::ENCRYPTED;
 use crate::capture::Capture;
 use crate::hosts::{Encrypted, encrypted};
+use crate::refused::shows_the_reason;
+use crate::rotation::{ask, key, wait_for_change};
 use crate::support::echo::{Echo, ask_tcp};
 use crate::support::node::Place;
 use crate::support::process::Process;
-use crate::support::wait::SOON;
-use crate::support::{Node, Pod, local};
+use crate::support::wait::{SOON, eventually};
+use crate::support::{Agent, Cluster, Node, Pod, kernel, local};
 use crate::user_space::device;
 
 const SERVICE: &str = "10.96.0.10:80";
@@ -113,4 +116,70 @@ fn tailscale_and_kube_proxy_work_beside_it_and_see_nothing_in_clear_text() {
     all.agents[0].stop();
     all.restart(1);
     assert_all_work(&all, &capture, "before the agent");
+}
+
+/// An operator's, up before the agents, with a port of its own or the agent's.
+fn operators_device(host: &Node, port: u16) {
+    let key = "CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQk=";
+    host.shell(&format!(
+        "set -e
+         ip link add wg0 type wireguard
+         echo {} | wg set wg0 listen-port {port} private-key /dev/stdin \\
+            peer {key} endpoint 192.0.2.77:51820 allowed-ips 10.9.0.0/24
+         ip address add 10.9.0.1/24 dev wg0
+         ip link set wg0 up",
+        secret(8),
+    ))
+    .ok();
+}
+
+fn of_wg0(host: &Node) -> String {
+    host.shell("wg showconf wg0; ip -o address show dev wg0; ip route show dev wg0").ok()
+}
+
+#[test]
+fn a_wireguard_device_of_the_operator_stays_as_it_is() {
+    let Some(mut all) = encrypted() else { return };
+    let host = all.host(1).clone();
+    operators_device(&host, 51820);
+    let before = of_wg0(&host);
+    all.restart(1);
+    all.all_reach();
+    let rotated = key(&host);
+    ask(&host);
+    wait_for_change(&all, 1, rotated);
+    assert_eq!(of_wg0(&host), before);
+    all.agents[0].stop();
+    Agent::run(&host, "uninstall --force", ENCRYPTED).ok();
+    assert_eq!(of_wg0(&host), before);
+}
+
+#[test]
+fn a_port_that_another_device_has_is_a_problem_until_it_is_free() {
+    if !kernel::has_wireguard() {
+        return shows_the_reason();
+    }
+    let cluster = Cluster::new(2);
+    let host = &cluster.hosts[0];
+    operators_device(host, 10401);
+    let before = of_wg0(host);
+    let capture = Capture::start(&cluster);
+    let agents: Vec<Agent> =
+        cluster.hosts.iter().map(|host| Agent::start(host, ENCRYPTED)).collect();
+    agents[1].wait_ready();
+    eventually("the problem", SOON, || {
+        let problems = local::status(host)["problems"].clone();
+        let of_port = problems.as_array().into_iter().flatten().any(|problem| {
+            problem["kind"] == "change-failed"
+                && problem["subject"] == "tunnel humanz-wg"
+                && problem["fix"].as_str().is_some_and(|fix| fix.contains("set ENCRYPTION_PORT"))
+        });
+        if of_port { Ok(()) } else { Err(problems.to_string()) }
+    });
+    assert_eq!(of_wg0(host), before);
+    host.run("ip link del wg0").ok();
+    agents[0].wait_ready();
+    let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
+    pods[0].until_ok(&format!("ping -n -c 1 -W 1 {}", pods[1].v4()), SOON);
+    capture.assert_encrypted("the port is free again");
 }

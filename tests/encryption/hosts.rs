@@ -34,6 +34,7 @@ pub fn encrypted() -> Option<Encrypted> {
     let agents = cluster.start_agents(ENCRYPTED);
     for host in &cluster.hosts {
         wait_for_routes(host, 4);
+        wait_for_sessions(host, 2);
     }
     let pods = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
     Some(Encrypted { agents, pods, cluster })
@@ -61,6 +62,15 @@ pub fn wait_for_routes(host: &Node, count: usize) {
         let devices = facts::devices(host);
         let encrypted = devices.values().filter(|device| *device == "humanz-wg").count();
         if encrypted == count { Ok(()) } else { Err(format!("{devices:?}")) }
+    });
+}
+
+/// WireGuard asks again five seconds after a first message that came before the other host knew this one.
+pub fn wait_for_sessions(host: &Node, count: usize) {
+    eventually(&format!("{}: sessions with {count} hosts", host.name()), SOON, || {
+        let peers = device(host).peers;
+        let with = peers.iter().filter(|peer| peer.last_handshake.is_some()).count();
+        if with == count { Ok(()) } else { Err(format!("{with} of {}", peers.len())) }
     });
 }
 

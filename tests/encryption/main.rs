@@ -14,11 +14,14 @@ mod guard;
 mod guide;
 mod hosts;
 mod last_settings;
+mod mtu;
 mod preshared;
 mod refused;
 mod rotation;
 mod stream;
 mod user_space;
+
+const DUAL_STACK: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10:244::/48")];
 
 /// Both families, encrypted.
 const ENCRYPTED: &[(&str, &str)] =

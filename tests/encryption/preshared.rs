@@ -8,7 +8,7 @@ use humanz::plan::encryption::device_name;
 use serde_json::Value;
 
 use crate::ENCRYPTED;
-use crate::hosts::{Encrypted, device, unanswered, wait_for_routes};
+use crate::hosts::{Encrypted, device, unanswered, wait_for_routes, wait_for_sessions};
 use crate::refused::shows_the_reason;
 use crate::rotation::{Traffic, ask, key, wait_for_change};
 use crate::support::node::Place;
@@ -38,6 +38,9 @@ fn hosts_with(secrets: [&str; 3]) -> Option<Encrypted> {
     let agents = cluster.start_agents(&settings());
     for host in &cluster.hosts {
         wait_for_routes(host, 4);
+        if secrets == [secrets[0]; 3] {
+            wait_for_sessions(host, 2);
+        }
     }
     let pods = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
     Some(Encrypted { agents, pods, cluster })

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use humanz::net::PublicKey;
+use humanz::netlink::wireguard::Wireguard;
 use humanz::plan::encryption::{Stage, device_names};
 use serde_json::Value;
 
@@ -10,7 +11,7 @@ use crate::ENCRYPTED;
 use crate::capture::Capture;
 use crate::hosts::{Encrypted, device, encrypted, wait_for_routes};
 use crate::stream::Stream;
-use crate::support::node::Place;
+use crate::support::node::{Place, command};
 use crate::support::ping::Pinger;
 use crate::support::wait::eventually;
 use crate::support::{Agent, Node};
@@ -201,4 +202,56 @@ fn etcd_may_be_away_at_each_stage_and_the_agent_start_anew_meanwhile() {
     }
     wait_for_change(&all, 1, old);
     traffic.assert_nothing_lost("etcd was away at each stage");
+}
+
+/// The first device stays in use until the host behind the firewall is reached by the second one.
+#[test]
+fn a_change_whose_port_a_firewall_blocks_waits_and_loses_nothing() {
+    let Some(all) = encrypted() else { return };
+    let traffic = Traffic::start(&all);
+    let old = key(all.host(1));
+    let block = "table inet theirs { chain in { \
+                 type filter hook input priority -200; udp dport 10402 drop; }; }";
+    all.host(2).run_command(&mut command("nft -f -"), block).ok();
+    ask(all.host(1));
+    eventually("h3 is reached by the second device", CHANGED, || {
+        let [_, second] = device_names();
+        let found = all.host(1).inside(|| Wireguard::open().unwrap().unwrap().device(&second));
+        let peers = found.map_err(|error| error.to_string())?.peers;
+        let reached = peers.iter().filter(|peer| peer.last_handshake.is_some()).count();
+        if reached == 1 { Ok(()) } else { Err(format!("{reached} of {}", peers.len())) }
+    });
+    // Two times as long as all hosts must be silent on the device that is left.
+    std::thread::sleep(Duration::from_secs(30));
+    assert_eq!(stage(all.host(1)), Stage::Leaving);
+    all.host(2).run("nft delete table inet theirs").ok();
+    wait_for_change(&all, 1, old);
+    traffic.assert_nothing_lost("the second port was blocked for a while");
+}
+
+/// The records of etcd are of a time before the change: the host puts its own back.
+#[test]
+fn an_etcd_restored_from_before_a_change_of_the_key_gets_the_new_one_back() {
+    let Some(all) = encrypted() else { return };
+    let old = key(all.host(1));
+    all.cluster.etcd.keep_copy();
+    ask(all.host(1));
+    wait_for_change(&all, 1, old);
+    let new = key(all.host(1));
+    let capture = Capture::start(&all.cluster);
+    all.cluster.etcd.restart_from_copy();
+    eventually("the new key is claimed again", CHANGED, || {
+        let claim = all.cluster.etcd.get("/humanz/v1/wireguard/h1").unwrap_or_default();
+        if claim.starts_with(&new.to_string()) { Ok(()) } else { Err(claim) }
+    });
+    assert_eq!(key(all.host(1)), new);
+    for other in [2, 3] {
+        eventually(&format!("h{other} has the new key"), CHANGED, || {
+            let peers = device(all.host(other)).peers;
+            let has = peers.iter().any(|peer| peer.key == new && peer.last_handshake.is_some());
+            if has { Ok(()) } else { Err(format!("{peers:?}")) }
+        });
+    }
+    all.all_reach();
+    capture.assert_encrypted("etcd was restored from before a change");
 }

@@ -51,7 +51,7 @@ impl Store {
         let url = Self::url().replace("http", scheme);
         let mut etcd = command("etcd --name one --listen-peer-urls http://127.0.0.1:2380");
         etcd.args(["--data-dir", DATA, "--advertise-client-urls", &url]);
-        etcd.args(["--listen-client-urls", &format!("{scheme}://0.0.0.0:2379"), "--logger", "zap"]);
+        etcd.args(["--listen-client-urls", &format!("{scheme}://[::]:2379"), "--logger", "zap"]);
         etcd.args(&self.tls);
         // Alone it elects itself: no reason to wait a second for others.
         etcd.args(["--heartbeat-interval", "20", "--election-timeout", "100"]);
