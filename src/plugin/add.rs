@@ -250,9 +250,11 @@ impl<'a> AddPlan<'a> {
         let wanted = PodInterface {
             host_ifname: identity.host_ifname(),
             host_mac: Some(identity.host_mac()),
+            host_mtu: Some(mtu),
             port: port_flags(conf),
             ifname: ifname.clone(),
             mac: Some(mac),
+            mtu: Some(mtu),
             addresses: assigned.iter().map(|assigned| assigned.address).collect(),
             routes: routes.configured.iter().map(route).collect(),
             defaults: routes.defaults.iter().map(route).collect(),

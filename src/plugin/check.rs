@@ -130,18 +130,26 @@ fn wanted(check: &Check, identity: &LinkIdentity<'_>) -> Result<PodInterface, Cn
         addresses.map(|ip| Assigned { address: ip.address, gateway: ip.gateway }).collect();
     let route =
         |route| kernel_route(&recalled(route, &conf.routes, &assigned, conf.version), &assigned);
-    let mtu = interface.mtu.unwrap_or(0);
+    let mtu = interface.mtu;
+    let on_host = on_host(check, &host_ifname);
     Ok(PodInterface {
-        host_mac: on_host(check, &host_ifname).and_then(mac),
+        host_mac: on_host.and_then(mac),
+        host_mtu: on_host.and_then(|interface| interface.mtu),
         host_ifname,
         port: port_flags(conf),
         ifname: ifname.clone(),
         mac: mac(interface),
+        mtu,
         addresses: assigned.iter().map(|assigned| assigned.address).collect(),
         routes: result.routes.iter().map(route).collect(),
         defaults: Vec::new(),
         instead: Vec::new(),
-        requested: RequestedSettings::of(&conf.bandwidth, &conf.tuning, ifname, mtu),
+        requested: RequestedSettings::of(
+            &conf.bandwidth,
+            &conf.tuning,
+            ifname,
+            mtu.unwrap_or_default(),
+        ),
     })
 }
 

@@ -100,6 +100,29 @@ fn each_difference_is_reported_first() {
 }
 
 #[test]
+fn an_mtu_other_than_add_answered_is_reported_at_either_end() {
+    let pod = Pod::new();
+    for mtu in [1400, 9000] {
+        let [wrong, right] = [mtu, 1500].map(|mtu| format!("ip -n c1 link set eth0 mtu {mtu}"));
+        pod.names(&wrong, &format!("interface eth0 in the pod has MTU {mtu}, not 1500"), &right);
+        let [wrong, right] = [mtu, 1500].map(|mtu| format!("ip link set VETH mtu {mtu}"));
+        pod.names(&wrong, &format!("interface VETH on the host has MTU {mtu}, not 1500"), &right);
+    }
+}
+
+#[test]
+fn pods_of_before_a_change_of_the_mtu_are_as_add_answered() {
+    let mut pod = Pod::new();
+    pod.conf["mtu"] = json!(1400);
+    pod.host.run("ip link set hz0 mtu 1400").ok();
+    pod.ok();
+    for place in 0..3 {
+        pod.result["interfaces"][place].as_object_mut().unwrap().remove("mtu");
+    }
+    pod.ok();
+}
+
+#[test]
 fn an_address_without_its_own_file_is_not_reserved() {
     let pod = Pod::new();
     let lost = "address 10.1.2.2 is not reserved";

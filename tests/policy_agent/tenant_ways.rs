@@ -217,7 +217,7 @@ fn pods_have_the_mtu_of_their_network_and_none_starts_without_one_of_its_familie
     assert_eq!(mtu(&small), 1400);
     let ends = small.result["interfaces"].as_array().unwrap();
     let inside = ends.iter().find(|end| end["name"] == "eth0").unwrap();
-    assert!(inside["mtu"].is_null() || inside["mtu"] == 1400, "{}", small.result);
+    assert_eq!(inside["mtu"], 1400, "{}", small.result);
     let plain = add(host, "plain/a");
     assert_eq!(mtu(&plain), 1500);
 
@@ -230,6 +230,10 @@ fn pods_have_the_mtu_of_their_network_and_none_starts_without_one_of_its_familie
     for pod in [&small, &plain, &next] {
         pod.check().unwrap_or_else(|error| panic!("{}: CHECK: {error}", pod.label()));
     }
+    small.run("ip link set eth0 mtu 1420").ok();
+    let differs = small.check().unwrap_err();
+    let text = "interface eth0 in the pod has MTU 1420, not 1400";
+    assert!(differs.code == 103 && differs.to_string().contains(text), "{differs}");
 
     let asks = json!({"humanz.io/network": "dual"});
     let refused = try_add(host, "blue/dual", asks).err().unwrap();

@@ -59,6 +59,8 @@ pub enum PodDifference {
     NotPeers(IfName, IfName),
     /// A link's MAC: where, which, wanted, found.
     WrongMac(&'static str, IfName, Mac, Option<Mac>),
+    /// A link's MTU in bytes: where, which, wanted, found.
+    WrongMtu(&'static str, IfName, u32, u32),
     NoAddress(IfName, IpNetwork),
     /// Destination and gateway.
     NoRoute(IpNetwork, Option<IpAddr>),
@@ -144,6 +146,7 @@ fn of_host_end(
         }
     }
     differences.extend(wrong_mac(HOST, host, wanted.host_mac));
+    differences.extend(wrong_mtu(HOST, host, wanted.host_mtu));
 }
 
 fn of_pod_end(wanted: &PodInterface, found: &FoundPod, differences: &mut Vec<PodDifference>) {
@@ -162,6 +165,7 @@ fn of_pod_end(wanted: &PodInterface, found: &FoundPod, differences: &mut Vec<Pod
         differences.push(PodDifference::NotPeers(name(), wanted.host_ifname.clone()));
     }
     differences.extend(wrong_mac(POD, pod, wanted.mac));
+    differences.extend(wrong_mtu(POD, pod, wanted.mtu));
     for address in &wanted.addresses {
         if !found.addresses.contains(address) {
             differences.push(PodDifference::NoAddress(name(), *address));
@@ -243,6 +247,11 @@ fn wrong_mac(place: &'static str, link: &Link, wanted: Option<Mac>) -> Option<Po
     Some(PodDifference::WrongMac(place, link.name.clone(), wanted, link.mac))
 }
 
+fn wrong_mtu(place: &'static str, link: &Link, wanted: Option<u32>) -> Option<PodDifference> {
+    let wanted = wanted.filter(|wanted| link.mtu != *wanted)?;
+    Some(PodDifference::WrongMtu(place, link.name.clone(), wanted, link.mtu))
+}
+
 impl fmt::Display for PodDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -284,6 +293,9 @@ impl fmt::Display for PodDifference {
             PodDifference::WrongMac(place, link, wanted, found) => {
                 let found = found.map_or("none".to_owned(), |mac| mac.to_string());
                 write!(f, "interface {link} {place} has MAC {found}, not {wanted}")
+            }
+            PodDifference::WrongMtu(place, link, wanted, found) => {
+                write!(f, "interface {link} {place} has MTU {found}, not {wanted}")
             }
             PodDifference::NoAddress(link, address) => {
                 write!(f, "interface {link} in the pod lacks address {address}")

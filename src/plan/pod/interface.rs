@@ -23,12 +23,16 @@ pub struct PodInterface {
     pub host_ifname: IfName,
     /// `None`: any.
     pub host_mac: Option<Mac>,
+    /// Of the host's end, in bytes; `None`: any.
+    pub host_mtu: Option<u32>,
     /// The flags of the bridge port.
     pub port: PortFlags,
     /// Name of the pod's end.
     pub ifname: IfName,
     /// `None`: any.
     pub mac: Option<Mac>,
+    /// Of the pod's end, in bytes; `None`: any.
+    pub mtu: Option<u32>,
     pub addresses: Vec<IpNetwork>,
     /// Their device is the pod's end.
     pub routes: Vec<Route>,

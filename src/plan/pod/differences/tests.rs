@@ -24,9 +24,11 @@ fn wanted() -> PodInterface {
     PodInterface {
         host_ifname: name("hz1"),
         host_mac: Some(mac(1)),
+        host_mtu: Some(1500),
         port: PORT,
         ifname: name("eth0"),
         mac: Some(mac(2)),
+        mtu: Some(1500),
         addresses: vec!["10.1.2.3/24".parse().unwrap()],
         routes: vec![default_route(None)],
         defaults: Vec::new(),
@@ -94,6 +96,14 @@ fn an_attachment_as_it_was_made_differs_in_nothing() {
 }
 
 #[test]
+fn an_mtu_that_no_result_has_is_not_compared() {
+    let wanted = PodInterface { host_mtu: None, mtu: None, ..wanted() };
+    let mut there = found();
+    (host(&mut there).mtu, pod(&mut there).mtu) = (1400, 9000);
+    assert_eq!(differences(&wanted, &name("humanz0"), &there), []);
+}
+
+#[test]
 fn what_others_added_is_no_difference() {
     check(
         |found| {
@@ -119,6 +129,10 @@ fn each_thing_that_differs_is_reported() {
     check(|found| pod(found).mac = Some(mac(7)), &[text]);
     let text = "interface hz1 on the host has MAC none, not 0a:00:00:00:00:01";
     check(|found| host(found).mac = None, &[text]);
+    let text = "interface eth0 in the pod has MTU 9000, not 1500";
+    check(|found| pod(found).mtu = 9000, &[text]);
+    let text = "interface hz1 on the host has MTU 1400, not 1500";
+    check(|found| host(found).mtu = 1400, &[text]);
     let text = "interface eth0 in the pod lacks address 10.1.2.3/24";
     check(|found| found.addresses[0] = "10.1.2.3/25".parse().unwrap(), &[text]);
     let text = "the pod lacks the route to 0.0.0.0/0 via 10.1.2.1";
