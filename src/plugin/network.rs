@@ -282,6 +282,19 @@ fn alone(add: &Add, attachment: Attachment) -> Add {
     alone
 }
 
+/// It is known which networks there are: without that no pod starts.
+///
+/// # Errors
+/// Code 11: what the agent wrote is not readable, or says that it does not know.
+pub fn are_known(conf: &NetConf) -> Result<(), CniError> {
+    match conf.delegated.then(|| read(conf)).transpose()? {
+        Some(KnownPlans::Own(plans)) if !plans.are_read() => {
+            Err(CniError::try_again(format!("networks of pods: {}", NetworkError::NotRead)))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What the agent wrote.
 enum KnownPlans {
     /// There are no networks of tenants.

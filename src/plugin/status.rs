@@ -6,9 +6,9 @@ use crate::ipam::RangeSet;
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::bridge_ports;
 use crate::plugin::failure::OrInternal;
-use crate::plugin::{bridge, claim, store};
+use crate::plugin::{bridge, claim, network, store};
 
-/// Reads bridge, store and addresses; changes nothing.
+/// Reads bridge, networks, store and addresses; changes nothing.
 ///
 /// # Errors
 /// Code 50: an ADD would fail. Code 51: running pods are affected as well.
@@ -23,6 +23,7 @@ fn add_is_possible(conf: &NetConf) -> Result<(), CniError> {
     let sets = claim::sets(conf)?;
     let rtnl = Rtnl::open().or_internal("open rtnetlink socket")?;
     bridge_takes_pods(&rtnl, conf, &sets)?;
+    network::are_known(conf)?;
     let store = store::open(conf)?;
     store.writable()?;
     store.check_open(&sets)?;

@@ -190,6 +190,10 @@ impl NetworkPlans {
         NetworkPlans { cni_network: cni_network.to_owned(), ..NetworkPlans::default() }
     }
 
+    pub fn are_read(&self) -> bool {
+        self.cluster.is_some()
+    }
+
     /// The interfaces of a new pod, at least one; `has`: an earlier interface of the pod has this address.
     ///
     /// # Errors

@@ -78,3 +78,44 @@ fn the_store_must_be_writable_and_have_room() {
     host.shell("rm /run/store/a /run/store/b").ok();
     assert_eq!(status(&host, keys), None);
 }
+
+#[test]
+fn networks_that_are_not_known_keep_every_pod_from_starting() {
+    let host = PluginHost::new();
+    let conf = conf("1.1.0", json!({ "subnet": "10.1.2.0/24" }));
+    let whose = |network: &str| {
+        json!({ "cni_network": network, "networks": [], "cluster": null }).to_string()
+    };
+    let (garbled, not_read) = ("/run/humanz/ipam/.networks.json: ", "it has not read etcd");
+    let asked = json!({ "createBridge": true });
+    let alone = json!({ "createBridge": true, "delegated": false });
+    for (number, (text, keys, refusal)) in [
+        ("{", &asked, Some(garbled)),
+        ("", &asked, Some(garbled)),
+        (r#"{"cni_network": "net", "networks": 7}"#, &asked, Some(garbled)),
+        (&whose("net"), &asked, Some(not_read)),
+        (&whose("another"), &asked, None),
+        ("{", &alone, None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        host.shell("mkdir -p /run/humanz/ipam").ok();
+        host.write("/run/humanz/ipam/.networks.json", text);
+        let name = format!("c{number}");
+        host.netns(&name);
+        let mut conf = conf.clone();
+        conf.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        let add = Call::new("ADD", &conf, &name).run(&host);
+        match refusal {
+            None => {
+                assert_eq!(status(&host, keys.clone()), None, "{text}");
+                add.ok();
+            }
+            Some(why) => {
+                refused(status(&host, keys.clone()), 50, why);
+                assert!(add.code() == 11 && add.error().contains(why), "{text}: {}", add.error());
+            }
+        }
+    }
+}
