@@ -30,6 +30,7 @@ mod seen;
 mod settings;
 mod socket;
 mod start;
+mod tenant_ends;
 mod tenant_guide;
 mod tenant_interfaces;
 mod tenant_kills;

@@ -101,9 +101,9 @@ impl<'a> Call<'a> {
         !ended.succeeded()
     }
 
-    /// ADD, not waited for.
-    fn start(&self) -> Child {
-        let (mut command, input) = self.command("ADD");
+    /// `verb`, not waited for.
+    pub fn start(&self, verb: &str) -> Child {
+        let (mut command, input) = self.command(verb);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = self.host.spot().inside(|| command.spawn()).unwrap();
         let mut stdin = child.stdin.take().unwrap();
@@ -380,7 +380,7 @@ fn a_host_that_loses_power_while_a_pod_starts_has_no_address_twice_and_keeps_no_
     for number in 0..8 {
         let calls = [(h1, "c1"), (h2, "c2")].map(|(host, name)| Call::new(host, name, number));
         let when = format!("power lost after {} ms", number * 8);
-        let mut child = calls[0].start();
+        let mut child = calls[0].start("ADD");
         let second = std::thread::scope(|scope| {
             let second = scope.spawn(|| calls[1].add());
             // The host is off once every process of it was waited for.
