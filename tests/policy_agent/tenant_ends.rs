@@ -177,3 +177,27 @@ fn a_host_that_loses_power_while_a_pod_ends_withdraws_it_after_its_boot() {
     wait_for_no_blocks(&cluster);
     agents.iter().for_each(Agent::stop);
 }
+
+/// DEL writes nothing for the agent but what it takes out of the store.
+#[test]
+fn a_pod_that_ends_without_an_agent_is_withdrawn_after_the_next_boot() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &with_members());
+    let mut agents = cluster.start_agents(SOON_GIVEN_BACK);
+    let (ends, other) = (Call::new(h1, "c1", 0), Call::new(h2, "c2", 0));
+    let address = runs(&cluster, &ends, h1, "at first");
+    agents.remove(0).kill();
+    ends.delete("without an agent");
+    assert_eq!(leftovers(h1), BTreeSet::new());
+    h1.power_off();
+    assert!(!members(&cluster, h1).is_empty(), "nobody else withdraws {address}");
+    assert_eq!(blocks_of(&cluster, h1).len(), 1, "nor gives its block back");
+    assert_apart(&Ok(address), &other.add(), "while the host is off");
+    other.delete("while the host is off");
+    let agent = reboot(&cluster, h1);
+    eventually("the withdrawal", SOON, || nothing_in_etcd(&cluster, h1));
+    has_both_blocks(h2, 0, "after the boot");
+    wait_for_no_blocks(&cluster);
+    agents.iter().chain([&agent]).for_each(Agent::stop);
+}
