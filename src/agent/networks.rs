@@ -58,6 +58,8 @@ pub struct HostNetworks {
     waiting: WaitingPlugins,
     /// As plugins find them.
     pub written: Option<NetworkPlans>,
+    /// The file's number then, and the time of its last change: seconds, and nanoseconds.
+    pub written_as: Option<(u64, i64, i64)>,
     /// What that follows from; `None` before anything was written.
     pub written_from: Option<PlansFrom>,
     /// When to look for empty blocks.

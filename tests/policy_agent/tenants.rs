@@ -388,14 +388,11 @@ fn hostile_keys_of_blocks_take_nothing_and_are_reported() {
     soon("both hosts again", || reaches(&blue1, &blue2) && reaches(&blue2, &blue1));
     let next = add(h1, "blue/c");
     soon("the next pod", || reaches(&next, &blue2));
+    agents.iter().for_each(Agent::stop);
     // A file that is garbled closes, and says so.
-    let file = "/run/humanz/ipam/.networks.json";
-    let text = host_file(h1, file);
-    h1.write(file, "{\"networks\":[[");
+    h1.write("/run/humanz/ipam/.networks.json", "{\"networks\":[[");
     let refused = try_add(h1, "blue/d", json!({})).err().unwrap();
     assert!(refused.code == 11 && refused.to_string().contains(".networks.json"), "{refused}");
-    h1.write(file, &text);
-    agents.iter().for_each(Agent::stop);
 }
 
 fn host_file(host: &Node, path: &str) -> String {
@@ -469,7 +466,7 @@ fn a_host_that_was_removed_starts_no_pod_in_a_block_that_another_one_has() {
 
 /// Without the file a pod of a tenant would start in the network of the settings.
 #[test]
-fn a_lost_file_of_networks_is_written_again_and_one_that_knows_none_starts_no_pod() {
+fn a_lost_or_changed_file_of_networks_is_written_again_and_one_that_knows_none_starts_no_pod() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     apply(host, &small("10.35.0.0/28"));
@@ -480,6 +477,13 @@ fn a_lost_file_of_networks_is_written_again_and_one_that_knows_none_starts_no_po
     // Anything wakes the agent.
     apply(host, &[namespace("green", json!({}))]);
     soon("the file to be there again", || host.read(file).is_some());
+    let whole = host_file(host, file);
+    for other in ["{", &whole.replace("10.35.", "10.99.")] {
+        host.write(file, other);
+        host.run("ip addr add 203.0.113.9/32 dev lo").ok();
+        host.run("ip addr del 203.0.113.9/32 dev lo").ok();
+        soon("the file to be as it was", || host_file(host, file) == whole);
+    }
     agents.iter().for_each(Agent::stop);
     let mut plans: Value = serde_json::from_str(&host_file(host, file)).unwrap();
     plans["cluster"] = Value::Null;

@@ -1,6 +1,7 @@
 //! Networks of tenants: what hosts have of them, what plugins go by, and blocks that come and go.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
@@ -149,10 +150,15 @@ impl Agent {
 
     fn write_plans(&mut self) -> Result<(), FileError> {
         let from = self.plans_from();
-        let HostNetworks { written, written_from, .. } = &self.state.networks;
+        let HostNetworks { written, written_from, written_as, .. } = &self.state.networks;
         let file = network_plan::file(&self.settings.cni.ipam_dir);
-        // Without the file a pod of a tenant would start in the network of the settings.
-        let is_whole = file.symlink_metadata().is_ok() == written.is_some();
+        let version = || {
+            let found = file.symlink_metadata().ok()?;
+            Some((found.ino(), found.ctime(), found.ctime_nsec()))
+        };
+        // Without the file a pod of a tenant would start in the network of the settings, by another one nowhere, or
+        // with addresses that are not its host's.
+        let is_whole = version() == *written_as;
         if is_whole && written_from.as_ref().is_some_and(|before| before.is_same(&from)) {
             return Ok(());
         }
@@ -165,7 +171,9 @@ impl Agent {
             None => files::remove(&file).map(drop)?,
             Some(_) => {}
         }
-        (self.state.networks.written, self.state.networks.written_from) = (plans, Some(from));
+        let networks = &mut self.state.networks;
+        (networks.written, networks.written_from) = (plans, Some(from));
+        networks.written_as = version();
         Ok(())
     }
 
