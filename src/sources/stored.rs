@@ -328,10 +328,19 @@ impl StoredPolicies {
             let missing: Vec<Problem> = documents::missing_profiles(&read.profiles).collect();
             read.problems.retain(|problem| !missing.contains(problem));
         }
+        // The closed object that stands for it is none that somebody wrote.
+        read.problems.retain(|problem| !self.is_unread(&problem.subject));
         problems.append(&mut read.problems);
         problems.truncate(2 * PROBLEMS_LIMIT);
         let networks = read.networks.as_of(self.network_revisions());
         Documents { problems, networks, ..read }
+    }
+
+    /// The value at the key of this object is not the object.
+    fn is_unread(&self, object_name: &Object) -> bool {
+        let path = object_name.to_string().replacen(' ', "/", 1);
+        let found = StoredName::of_path(&path).zip(self.values.get(&path));
+        found.is_some_and(|(name, value)| object(&name, &value.bytes).is_err())
     }
 
     /// When the object of each network was written.
@@ -381,6 +390,7 @@ mod tests {
         let read = stored.read("/p/", ObjectSource::Etcd);
         let unread: Vec<String> = read.unread.iter().map(ToString::to_string).collect();
         assert_eq!(unread, ["ClusterNetworkPolicy p"], "its rules of before are kept");
+        assert_eq!(read.problems.len(), paths.len(), "one problem of each: {:?}", read.problems);
         assert!(read.rules.iter().all(|rule| rule.origin.name.as_str() != "p"));
         for (path, holds) in paths.into_iter().zip([
             NOT_ENFORCED,

@@ -13,6 +13,7 @@ mod flows;
 mod guide;
 mod held;
 mod here;
+mod hostile_networks;
 mod hosts;
 mod kills;
 mod leak;
