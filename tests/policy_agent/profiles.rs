@@ -342,3 +342,62 @@ fn pods_receive_at_the_rate_of_their_profile_inside_of_their_own_limit() {
     assert!(rate(&db, &web, web.v4()) > 60e6);
     agent.stop();
 }
+
+/// Bytes that pass at once after a silence, in each line of what `show` of `tc` lists.
+fn bursts(host: &Node, show: &str) -> Vec<f64> {
+    let bytes = |word: &str| {
+        let size = word.strip_suffix('b')?;
+        let units = [('K', 1024.0), ('M', 1024.0 * 1024.0)];
+        let unit = units.iter().find_map(|(unit, by)| Some((size.strip_suffix(*unit)?, *by)));
+        let (number, by) = unit.unwrap_or((size, 1.0));
+        Some(number.parse::<f64>().ok()? * by)
+    };
+    let listed = host.run(&format!("tc {show}")).ok();
+    let words = listed.lines().filter_map(|line| line.split_once(" burst "));
+    words.map(|(_, rest)| bytes(rest.split(' ').next().unwrap()).expect(rest)).collect()
+}
+
+#[test]
+fn the_kernel_has_the_bursts_of_a_profile_and_those_of_a_changed_one() {
+    let alone = alone();
+    let host = &alone.host;
+    let gold = |more: Value| {
+        let mut spec = json!({"ingressRate": "8M", "egressRate": "16M"});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        own("NetProfile", "gold", spec)
+    };
+    let web_has = own("Group", "web", json!({"profile": "gold"}));
+    // The kernel counts them in ticks of 64 ns.
+    let is = |found: &[f64], bytes: f64| {
+        !found.is_empty() && found.iter().all(|it| (it - bytes).abs() <= bytes / 100.0)
+    };
+    let classes = || bursts(host, "class show dev humanz-shape");
+    let given = |bits: [&str; 2]| gold(json!({"ingressBurst": bits[0], "egressBurst": bits[1]}));
+    write_policies(host, &[given(["400k", "800k"]), web_has.clone()]);
+    let agent = serve(host, &[]);
+    let mut pods: Vec<Pod> = Vec::new();
+    for (profile, received, sent) in [
+        (given(["400k", "800k"]), 50_000.0, 100_000.0),
+        (given(["1600k", "3200k"]), 200_000.0, 400_000.0),
+        // Less than a few packets is none, and what is not said lasts 20 ms.
+        (given(["8", "8"]), 6_072.0, 6_072.0),
+        (gold(json!({})), 20_000.0, 40_000.0),
+    ] {
+        write_policies(host, &[profile, web_has.clone()]);
+        let queue = |pod: &Pod| bursts(host, &format!("qdisc show dev {}", host_end(pod)));
+        let have = || pods.iter().all(|pod| is(&queue(pod), received));
+        soon(&format!("{received} bytes at running pods"), || {
+            have() && (pods.is_empty() || is(&classes(), sent))
+        });
+        let name = format!("web{}", pods.len());
+        let new = add(host, &name, "web;humanz.io/group=web");
+        assert!(is(&queue(&new), received), "as ADD made it: {:?}", queue(&new));
+        pods.push(new);
+        soon(&format!("{sent} bytes of each pod"), || {
+            let found = classes();
+            found.len() == pods.len() && is(&found, sent)
+        });
+        pods.iter().for_each(|pod| pod.check().unwrap());
+    }
+    agent.stop();
+}
