@@ -55,6 +55,7 @@ pub use item::Item;
 pub use kept_blocks::KeptBlocks;
 pub use kubernetes::{ApiStart, read, spawn};
 pub use policies::{PoliciesStart, policies, read_policies, read_stored};
+pub use ranges::WrittenValue;
 pub use references::{references, users};
 pub use shared::{GroupId, HostAddresses, Hosts};
 pub use stored::{KINDS, Kind, MARK, StoredName, StoredPolicies, VALUE_LIMIT};

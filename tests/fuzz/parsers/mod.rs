@@ -7,7 +7,9 @@ mod arguments;
 mod config;
 mod forward;
 mod netlink;
+mod networks;
 mod policies;
+mod questions;
 mod records;
 mod state;
 mod store;
@@ -20,15 +22,17 @@ use humanz::netlink::{Replies, Reply};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All kinds, by the names of their folders in the corpus.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 13] = [
     ("annotations", config::annotations),
     ("arguments", arguments::arguments),
     ("config", config::config),
     ("forward", forward::forward),
     ("netlink", netlink::netlink),
+    ("networks", networks::networks),
     ("nft", netlink::nft),
     ("packets", netlink::packets),
     ("policies", policies::policies),
+    ("questions", questions::questions),
     ("records", records::records),
     ("state", state::state),
     ("store", store::store),
