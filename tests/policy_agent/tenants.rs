@@ -438,8 +438,11 @@ fn a_host_that_was_removed_starts_no_pod_in_a_block_that_another_one_has() {
     assert_eq!(block(sixth.v4()), block(former.v4()), "the free block was that of h2");
     let again = Agent::start(h2, SOON_GIVEN_BACK);
     again.wait_ready();
-    let Err(refused) = try_again(h2, "blue/later") else { panic!("an address of h1's block") };
-    assert!(refused.code == 11 && refused.to_string().contains("no block of"), "{refused}");
+    eventually("the refusal, once the agent has read etcd", SOON, || {
+        let Err(refused) = try_again(h2, "blue/later") else { panic!("an address of h1's block") };
+        let is_it = refused.code == 11 && refused.to_string().contains("no block of");
+        if is_it { Ok(()) } else { Err(refused.to_string()) }
+    });
     for pod in &pods {
         assert!(pod.v4() != former.v4() && pod.v4() != sixth.v4());
     }
