@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::support::disk::EXECUTABLE;
-use crate::support::local::{connect, get, has_problem, status, status_when};
+use crate::support::local::{connect, get, has_problem, problems, status, status_when};
 use crate::support::node::command;
 use crate::support::wait::SOON;
 use crate::support::{Agent, Node, Place, eventually, soon};
@@ -88,14 +88,15 @@ fn a_configuration_that_cannot_be_restored_is_a_problem_and_not_ready() {
     let agent = serve(host, &[]);
     host.shell(&format!("rm {CONFIGURATION}; mkdir {CONFIGURATION}")).ok();
     let status = status_when(host, "the problem is reported", |status| {
-        let faults = status["faults"].to_string();
-        let is_shown = faults.contains("is in the way") && faults.contains("no pod can start");
-        status["ready"] == false && is_shown
+        let kinds = ["change-failed", "cni-configuration"];
+        status["ready"] == false && kinds.iter().all(|kind| has_problem(status, kind))
     });
     let first = &status["problems"][0];
     assert_eq!(first["kind"], "change-failed", "{status:#}");
     assert_eq!(first["subject"], format!("CNI configuration {CONFIGURATION}"), "{status:#}");
     assert_eq!(first["fix"], "a directory is in the way: remove it", "{status:#}");
+    let effect = problems(&status, "cni-configuration").next().unwrap();
+    assert!(effect["what"].as_str().unwrap().contains("no pod can start"), "{effect}");
     assert_eq!(get(host, "/readyz").0, 503);
     host.shell(&format!("rmdir {CONFIGURATION}")).ok();
     status_when(host, "all is well", |status| {
@@ -206,8 +207,10 @@ fn a_program_that_keeps_rewriting_a_file_is_reported_and_not_raced() {
     soon("it was rewritten very often", || other.log().lines().count() > 500);
     let rewrites = agent.log().matches("changed CNI configuration").count();
     assert!(rewrites < 15, "{rewrites} times:\n{}", agent.log());
-    let problems = status(host)["faults"].to_string();
-    assert!(problems.contains(CONFIGURATION) && problems.contains("auditctl"), "{problems}");
+    let status = status(host);
+    let contested = problems(&status, "file-contested").next().unwrap();
+    assert!(contested["subject"].as_str().unwrap().ends_with(CONFIGURATION), "{contested}");
+    assert!(contested["fix"].as_str().unwrap().contains("auditctl"), "{contested}");
     other.signal(Signal::SIGKILL);
     right.again_after(host, "true");
     agent.stop();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::cni::{Attachment, Network};
 use crate::support::echo::{Echo, ask_tcp, ask_udp};
-use crate::support::local::{has_problem, status_when};
+use crate::support::local::{has_problem, problems, status_when};
 use crate::support::pod::make_netns;
 use crate::support::{Node, Place, Pod, soon};
 use crate::{alone, serve};
@@ -158,8 +158,11 @@ fn a_port_that_another_element_has_is_a_problem_until_that_is_gone() {
     host.run(&format!("nft add {other} : 10.244.9.9 . 80 }}")).ok();
     let agent = serve(host, &[]);
     let status = status_when(host, "the port", |status| has_problem(status, "host-port"));
-    let text = status["problems"].to_string();
-    assert!(text.contains("10.244.9.9:80") && text.contains("every IPv4 address"), "{text}");
+    let [problem] = problems(&status, "host-port").collect::<Vec<_>>()[..] else {
+        panic!("one port: {status:#}")
+    };
+    let what = problem["what"].as_str().unwrap();
+    assert!(what.contains("10.244.9.9:80") && what.contains("every IPv4 address"), "{what}");
     host.run(&format!("nft delete {other} }}")).ok();
     soon("the port is back", || table(host) == before);
     status_when(host, "no problem", |status| !has_problem(status, "host-port"));

@@ -1,6 +1,6 @@
 //! State that the agent finds on a host: taken over, repaired, or left alone.
 
-use crate::support::local::status_when;
+use crate::support::local::{has_problem, problems, status_when};
 use crate::support::{Agent, Node, Place, facts, soon};
 use crate::{CONFIGURATION, alone, serve, standalone};
 
@@ -147,9 +147,10 @@ fn a_drop_in_a_foreign_table_is_reported_with_the_fix() {
     let line = agent.wait_log(&["wall", "drops pod traffic"]);
     assert!(line.contains("nft 'insert rule inet wall f iifname"), "{line}");
     let status =
-        status_when(host, "the problem is reported", |status| status["faults"][0].is_object());
+        status_when(host, "the problem is reported", |it| has_problem(it, "forward-blocked"));
     // The reported fix works.
-    let fix = status["faults"][0]["cure"].as_str().unwrap().strip_prefix("accept it: ").unwrap();
+    let problem = problems(&status, "forward-blocked").next().unwrap();
+    let fix = problem["fix"].as_str().unwrap().strip_prefix("accept it: ").unwrap();
     let (commands, _) = fix.rsplit_once(", and likewise").unwrap();
     host.shell(commands).ok();
     agent.wait_log(&["no longer", "wall"]);

@@ -152,11 +152,8 @@ fn a_cloned_machine_does_not_serve_and_the_original_loses_no_packet() {
     let copy = Agent::start(clone, &[("NODE_NAME", "h1")]);
     let words = ["h1", "machine id", "NODE_NAME"];
     until_not_ready(clone, &words);
-    let is_copied = |status: &Value| {
-        let problems = status["problems"].as_array().into_iter().flatten();
-        problems.into_iter().any(|problem| problem["what"].as_str().unwrap_or("").contains("copy"))
-    };
-    local::status_when(original, "the copy", is_copied);
+    let what = local::problem_text(original, "lease", "etcd");
+    assert!(what.contains("a copy of this machine runs"), "{what}");
     // Longer than an agent waits for etcd before it serves what it knew.
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(clone.read(CONFIGURATION), None);
@@ -166,7 +163,7 @@ fn a_cloned_machine_does_not_serve_and_the_original_loses_no_packet() {
     Pod::add(original, "b").delete();
     pinger.report().assert_nothing_lost();
     copy.stop();
-    local::status_when(original, "no copy", |status| !is_copied(status));
+    local::status_when(original, "no copy", |status| !local::has_problem(status, "lease"));
 }
 
 /// It finds the alive key of its own crash, and etcd is gone before that ends.

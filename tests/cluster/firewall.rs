@@ -1,20 +1,19 @@
 //! A host's own firewall drops the packets of some other hosts' pods.
 
-use serde_json::Value;
-
-use crate::support::local::{get, status_when};
+use crate::support::local::{get, has_problem, problems, status_when};
 use crate::support::wait::SOON;
 use crate::support::{Agent, Cluster, Place, Pod};
 
-/// The one fault, once there is one.
-fn fault(cluster: &Cluster) -> (String, String) {
-    let reported =
-        |status: &Value| status["faults"].as_array().is_some_and(|faults| !faults.is_empty());
-    let status = status_when(&cluster.hosts[0], "a problem is reported", reported);
-    let faults = status["faults"].as_array().unwrap();
-    assert_eq!(faults.len(), 1, "{faults:?}");
-    let text = |key: &str| faults[0][key].as_str().unwrap().to_owned();
-    (text("what"), text("cure"))
+const KIND: &str = "forward-blocked";
+
+/// The one drop that is reported, once there is one.
+fn reported_drop(cluster: &Cluster) -> (String, String) {
+    let status = status_when(&cluster.hosts[0], "the drop", |status| has_problem(status, KIND));
+    let [problem] = problems(&status, KIND).collect::<Vec<_>>()[..] else {
+        panic!("one drop: {status:#}")
+    };
+    let text = |key: &str| problem[key].as_str().unwrap().to_owned();
+    (text("what"), text("fix"))
 }
 
 #[test]
@@ -31,7 +30,7 @@ fn a_drop_for_the_pods_of_one_host_is_reported_with_that_host() {
     assert!(!pods[0].run(&ping(1)).succeeded(), "it is dropped");
     pods[0].until_ok(&ping(2), SOON);
     let wanted = format!("iptables chain FORWARD: a rule drops what pods send to pods of {theirs}");
-    let (what, fix) = fault(&cluster);
+    let (what, fix) = reported_drop(&cluster);
     assert_eq!(what, format!("{wanted} (host h2)"));
     assert!(agents[0].wait_log(&["ERROR", &wanted]).contains("(host h2)"));
     assert!(get(host, "/metrics").1.contains("humanz_faults{kind=\"firewall\"} 1"));
@@ -45,9 +44,7 @@ fn a_drop_for_the_pods_of_one_host_is_reported_with_that_host() {
     let rule = rules.lines().find(|line| line.contains(&theirs)).unwrap();
     host.run(&format!("iptables-nft {}", rule.replace("-A", "-D"))).ok();
     pods[0].until_ok(&ping(1), SOON);
-    status_when(host, "the problem is gone", |status| {
-        status["faults"].as_array().unwrap().is_empty()
-    });
+    status_when(host, "the problem is gone", |status| !has_problem(status, KIND));
 
     // Another table, the other direction, and two hosts.
     let sources = format!("{{ {theirs}, {} }}", subnet(&pods[2]));
@@ -55,7 +52,7 @@ fn a_drop_for_the_pods_of_one_host_is_reported_with_that_host() {
         "nft 'table inet wall {{ chain f {{ type filter hook forward priority 0; ip saddr {sources} drop; }}; }}'"
     ))
     .ok();
-    let (what, fix) = fault(&cluster);
+    let (what, fix) = reported_drop(&cluster);
     assert!(what.starts_with("nft table inet wall, chain f: a rule drops what pods of "), "{what}");
     assert!(what.ends_with(" send to pods"), "{what}");
     assert!(what.contains("(host h2)") && what.contains("(host h3)"), "{what}");

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::support::local::status;
+use crate::support::local::{has_problem, problem, status};
 use crate::support::pod::host_port;
 use crate::support::watch::Watch;
 use crate::support::web::Web;
@@ -68,24 +68,28 @@ fn routes_and_rules_of_others_in_the_way_are_reported_with_the_fix() {
     let routes = facts::routes(host);
     let subnet = |v6: bool| routes.keys().find(|to| to.contains(':') == v6).unwrap().as_str();
     let half = subnet(false).replace("/24", "/25");
-    for (damage, v6, words) in [
-        (format!("ip route add blackhole {half}"), false, "another program's route, blackhole"),
+    let (route, rule) = ("route-in-the-way", "rule-in-the-way");
+    for (damage, v6, kind, subject) in [
+        (format!("ip route add blackhole {half}"), false, route, format!("route {half}")),
         (
             format!("ip -6 route add prohibit {} metric 9", subnet(true)),
             true,
-            "another program's route, prohibit",
+            route,
+            format!("route {}", subnet(true)),
         ),
         (
             "ip route add blackhole default table 77; ip rule add priority 101 iif humanz0 lookup 77"
                 .to_owned(),
             false,
-            "an ip rule comes before the routes to pods of other hosts",
+            rule,
+            "ip rule 101".to_owned(),
         ),
         // Before the rule that was the fix.
         (
             format!("ip rule add priority 50 to {} blackhole", subnet(false)),
             false,
-            "an ip rule comes before the routes to pods of other hosts",
+            rule,
+            "ip rule 50".to_owned(),
         ),
     ] {
         let ping = format!("ping -n -c 1 -W 1 {}", if v6 { far.v6() } else { far.v4() });
@@ -93,16 +97,15 @@ fn routes_and_rules_of_others_in_the_way_are_reported_with_the_fix() {
         assert!(!near.run(&ping).succeeded(), "{damage} is in the way");
         let fix = eventually(&damage, Duration::from_secs(20), || {
             let status = status(host);
-            let faults = status["faults"].as_array().cloned().unwrap_or_default();
-            let found = faults.iter().find(|fault| fault.to_string().contains(words));
-            let fix = found.and_then(|fault| fault["cure"].as_str()).map(str::to_owned);
+            let found = problem(&status, kind, &subject);
+            let fix = found.and_then(|problem| problem["fix"].as_str()).map(str::to_owned);
             fix.ok_or(status.to_string())
         });
         host.shell(&fix).ok();
         near.until_ok(&ping, Duration::from_secs(5));
         eventually(&format!("{fix} is the end of it"), Duration::from_secs(20), || {
-            let status = status(host).to_string();
-            if status.contains(words) { Err(status) } else { Ok(()) }
+            let status = status(host);
+            if has_problem(&status, kind) { Err(status.to_string()) } else { Ok(()) }
         });
     }
 }

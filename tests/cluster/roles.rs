@@ -365,13 +365,15 @@ fn a_start_with_an_unusable_certificate_serves_what_was_served() {
     pods[0].until_ok(&format!("ping -n -c 1 -W 1 {}", pods[1].v4()), Duration::from_secs(20));
     let subnet = facts::addresses(host, "humanz0");
     agents[0].stop();
-    for (number, (broken, file)) in [
-        ("echo garbage > /etc/humanz/own.pem", "own.pem"),
-        (": > /etc/humanz/own.pem", "own.pem"),
-        ("rm /etc/humanz/own.pem", "own.pem"),
-        ("rm -r /etc/humanz/own.key; mkdir /etc/humanz/own.key", "own.key"),
-        ("echo garbage > /etc/humanz/own.key", "own.key"),
-        (": > /etc/humanz/ca.pem", "ca.pem"),
+    let [ca, certificate, key] =
+        [1, 2, 3].map(|it| format!("{}={}", WITH_CERTIFICATE[it].0, WITH_CERTIFICATE[it].1));
+    for (number, (broken, subject)) in [
+        ("echo garbage > /etc/humanz/own.pem", &certificate),
+        (": > /etc/humanz/own.pem", &certificate),
+        ("rm /etc/humanz/own.pem", &certificate),
+        ("rm -r /etc/humanz/own.key; mkdir /etc/humanz/own.key", &key),
+        ("echo garbage > /etc/humanz/own.key", &key),
+        (": > /etc/humanz/ca.pem", &ca),
     ]
     .into_iter()
     .enumerate()
@@ -380,11 +382,9 @@ fn a_start_with_an_unusable_certificate_serves_what_was_served() {
         let agent = Agent::start(host, WITH_CERTIFICATE);
         agent.wait_ready();
         assert_eq!(facts::addresses(host, "humanz0"), subnet, "{broken}");
-        let says = |status: &serde_json::Value| {
-            let problems = status["problems"].as_array().cloned().unwrap_or_default();
-            problems.iter().any(|problem| problem["what"].to_string().contains(file))
-        };
-        local::status_when(host, &format!("{broken}: the problem gives the file"), says);
+        let says =
+            |status: &serde_json::Value| local::problem(status, "etcd-files", subject).is_some();
+        local::status_when(host, &format!("{broken}: the problem of the file"), says);
         pods[0].run(&format!("ping -n -c 1 -W 3 {}", pods[1].v4())).ok();
         Pod::add(host, &format!("new{number}")).delete();
         host.shell("rm -rf /etc/humanz/own.key").ok();

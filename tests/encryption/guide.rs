@@ -46,7 +46,7 @@ fn the_guides_way_to_encryption_and_to_a_new_key_is_walked() {
     let mut guide = Guide::read("operations.md");
     guide.follow_on("Introduce encryption", &hosts[..1], manager);
     local::status_when(hosts[0], "the other host is listed", |status| {
-        status["problems"].to_string().contains("clear-text")
+        local::has_problem(status, "clear-text")
     });
     let mut again = Guide::read("operations.md");
     again.follow_on("Introduce encryption", &hosts[1..], manager);

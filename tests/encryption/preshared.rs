@@ -67,8 +67,7 @@ fn of_pair(host: &Node, other: &Node) -> String {
 }
 
 fn hosts_without_answer(host: &Node) -> Vec<Value> {
-    let problems = local::status(host)["problems"].as_array().cloned().unwrap_or_default();
-    problems.into_iter().filter(|problem| problem["kind"] == "host-unanswered").collect()
+    local::problems(&local::status(host), "host-unanswered").cloned().collect()
 }
 
 /// `host` reports those it gets no handshake from, with what may be the reason.
@@ -241,10 +240,11 @@ fn a_file_that_others_can_read_or_that_is_gone_changes_no_key_and_is_reported() 
     all.all_reach();
     let right = shown(all.host(1));
     assert!(right.values().all(|key| key != "(none)"), "{right:?}");
+    let subject = format!("ENCRYPTION_PSK_FILE={FILE}");
     let is_reported = |host: &Node, words: &str| {
         local::status_when(host, words, |status| {
-            let problems = status["problems"].to_string();
-            problems.contains(&format!("ENCRYPTION_PSK_FILE={FILE}")) && problems.contains(words)
+            let problem = local::problem(status, "invalid-setting", &subject);
+            problem.is_some_and(|it| it["what"].as_str().unwrap().contains(words))
         });
     };
     for (change, words) in [
@@ -267,7 +267,7 @@ fn a_file_that_others_can_read_or_that_is_gone_changes_no_key_and_is_reported() 
     assert!(!all.agents[0].log().contains("hunter2"));
     give(all.host(1), SECRET);
     local::status_when(all.host(1), "the problem ends", |status| {
-        !status["problems"].to_string().contains("ENCRYPTION_PSK_FILE")
+        local::problem(status, "invalid-setting", &subject).is_none()
     });
     assert_eq!(shown(all.host(1)), right);
 }

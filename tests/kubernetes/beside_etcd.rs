@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::enforced::{add, connect, label};
 use crate::policies::{namespace, pod, policy};
 use crate::rbac::role_beside_etcd;
-use crate::support::local::{status, status_when};
+use crate::support::local::{problem, problem_text, status, status_when};
 use crate::support::wait::SOON;
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 use crate::traffic::{Flood, Server};
@@ -259,14 +259,8 @@ fn groups_of_etcd_hold_beside_policies_of_the_api() {
         object["metadata"]["namespace"] = json!(namespace);
         object["metadata"]["annotations"] = json!({"humanz.io/group": group});
         api.put(object);
-        status_when(h2, "the refusal", |status| {
-            let problems = status["problems"].as_array().unwrap();
-            let text = |problem: &Value| {
-                problem["subject"] == format!("pod {namespace}/thief").as_str()
-                    && problem["what"].as_str().unwrap().contains("is not allowed for pods of")
-            };
-            problems.iter().any(text)
-        });
+        let what = problem_text(h2, "policy", &format!("pod {namespace}/thief"));
+        assert!(what.contains("is not allowed for pods of"), "{what}");
     };
     ask("free", "ops");
     ask("shop", "store");
@@ -333,13 +327,13 @@ fn a_host_that_is_no_node_of_the_api_says_so() {
     scene.api.delete("h1");
     let agent = Agent::start(host, ON);
     agent.wait_ready();
-    let status = status_when(host, "the problem", |status| {
-        let problems = status["problems"].as_array().unwrap();
-        let has =
-            |problem: &Value| problem["what"].as_str().unwrap().contains("no node of this name");
-        problems.iter().any(has)
-    });
-    assert!(status.to_string().contains("set NODE_NAME to the node's name"), "{status}");
+    let status = status_when(host, "the problem", |it| problem(it, "policy", "host h1").is_some());
+    let of_host = problem(&status, "policy", "host h1").unwrap();
+    assert!(of_host["what"].as_str().unwrap().contains("no node of this name"), "{of_host}");
+    assert!(
+        of_host["fix"].as_str().unwrap().contains("set NODE_NAME to the node's name"),
+        "{of_host}"
+    );
     agent.stop();
     // Before a start the settings say what is missing.
     let file = ("KUBECONFIG", "/etc/none");

@@ -11,7 +11,7 @@ use crate::objects::{OF_API, custom, kubectl, serve_all};
 use crate::policies::{namespace, pod};
 use crate::rbac::{role_beside_etcd, role_of_controller};
 use crate::support::guide::Guide;
-use crate::support::local::status_when;
+use crate::support::local::{has_problem, status_when};
 use crate::support::wait::SOON;
 use crate::support::{Agent, Node, eventually, soon};
 use crate::{Scene, give_kubeconfig};
@@ -127,9 +127,7 @@ fn a_network_of_the_api_has_pods_and_goes_with_the_last_block() {
         Some(object) => Err(object.to_string()),
     });
     assert!(stored(&scene, "blue/front").is_null());
-    status_when(host, "no problem of policies", |status| {
-        !status["problems"].as_array().unwrap().iter().any(|it| it["kind"] == "policy")
-    });
+    status_when(host, "no problem of policies", |status| !has_problem(status, "policy"));
     controller.stop();
     agent.stop();
 }

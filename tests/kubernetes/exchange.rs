@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use etcd_client::{Txn, TxnOp};
 use humanz::etcd::EtcdSettings;
 use humanz::lease::Roots;
+use humanz::net::{Object, ProblemKind};
 use humanz::policy::{Member, Members, Selector};
 use humanz::sources::{
     Exchange, ExchangeInputs, ExchangeStart, Exchanged, GroupId, HeardMembers, HostAddresses,
@@ -504,7 +505,8 @@ fn a_host_that_is_behind_holds_up_no_group_for_long_and_its_return_or_removal_is
     let scene = Scene::new(3);
     let (a, b, web) = scene.with_member();
     let (keys, db) = (&scene.cluster.etcd, group("db"));
-    let is_behind = || format!("{:?}", b.last().problems).contains("older state of the members");
+    let of_h1 = (ProblemKind::Policy, Object::Host("h1".parse().unwrap()));
+    let is_behind = || b.last().problems.iter().any(|problem| problem.key() == of_h1);
     let go_back = || {
         keys.put("/humanz/v1-members/h1/generation", "7");
         keys.delete(&Scene::key("h1", &web));

@@ -13,9 +13,9 @@ use crate::enforced::{add, connect};
 use crate::policies::{Follower, WEB, follower_is_well, namespace, pod, shop};
 use crate::rbac::{role, role_beside_etcd};
 use crate::support::guide::{Guide, Step};
-use crate::support::local::{status, status_when};
+use crate::support::local::{problem, problem_text, status, status_when};
 use crate::support::wait::SOON;
-use crate::support::{Agent, Node, Pod, eventually, soon};
+use crate::support::{Agent, Node, Pod, eventually};
 use crate::traffic::{Flood, Server};
 use crate::{KUBECONFIG, Scene};
 
@@ -318,16 +318,9 @@ fn objects_of_the_api_are_in_force_and_those_of_etcd_beside_it_are_a_problem() {
     server.wait(web.v4());
     let denied = [(&other, &floods[1])];
     check_denied(&mut server, &denied, &web);
-    let is_unused = |problem: &Value| {
-        problem["subject"] == "objects of humanz in etcd"
-            && problem["what"].as_str().unwrap().starts_with(
-                "objects of humanz in etcd: 2 of them, as Group default/store, are not in force",
-            )
-    };
-    let found = status_when(h1, "the unused objects", |status| {
-        status["problems"].as_array().unwrap().iter().any(is_unused)
-    });
-    assert_eq!(found["policies"]["objects"], "kubernetes");
+    let what = problem_text(h1, "policy", "objects of humanz in etcd");
+    assert!(what.contains(": 2 of them, as Group default/store, are not in force"), "{what}");
+    assert_eq!(status(h1)["policies"]["objects"], "kubernetes");
     let shown = Agent::run(h1, "status", OF_API).stdout;
     assert!(
         shown.contains(
@@ -362,11 +355,7 @@ fn objects_of_the_api_are_in_force_and_those_of_etcd_beside_it_are_a_problem() {
         Agent::run(h1, &format!("policy rm {object}"), OF_API).ok();
     }
     status_when(h1, "no unused objects", |status| {
-        !status["problems"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .any(|problem| problem["subject"] == "objects of humanz in etcd")
+        problem(status, "policy", "objects of humanz in etcd").is_none()
     });
     check_denied(&mut server, &denied, &web);
     agents.iter().for_each(Agent::stop);
@@ -414,9 +403,7 @@ fn a_change_of_the_source_of_objects_opens_nothing() {
     configure(host, "etcd");
     agent.reload();
     server.wait_silence(other.v4(), begun);
-    soon("those of the API are a problem", || {
-        status(host).to_string().contains("objects of humanz in the Kubernetes API")
-    });
+    problem_text(host, "policy", "objects of humanz in the Kubernetes API");
     agent.stop();
 }
 

@@ -118,14 +118,10 @@ fn each_permission_is_needed_and_reported_when_it_is_missing() {
             let missing = permissions.remove(missing);
             enable(&mut etcd, permissions);
             let host = Host::launch(start_as_agent(&etcd, &file));
-            host.reported(0, &format!("{words:?}"), |update| match update {
-                Update::Disconnected { why } => {
-                    why.what.contains("permission denied")
-                        && why.fix.as_ref().is_some_and(|fix| fix.contains("grant the role"))
-                        && words.iter().all(|word| why.what.contains(word))
-                }
-                _ => false,
-            });
+            let why = host.disconnected(0);
+            assert!(why.what.contains("permission denied"), "{why}");
+            assert!(why.fix.as_ref().unwrap().contains("grant the role"), "{why}");
+            assert!(words.iter().all(|word| why.what.contains(word)), "{words:?}: {why}");
             etcd.call(async |client| client.role_grant_permission("host", missing).await.map(drop));
             assert_eq!(host.subnet(), "10.244.1.0/24", "with the permission that was missing");
             host.until("the alive key", |found| found.alive.contains_key("h1"));
@@ -190,13 +186,10 @@ fn a_password_is_replaced_without_interruption_if_its_file_comes_first() {
         host.until("the alive key", |found| found.alive.contains_key("h1"));
         let (mark, before) = (host.mark(), liveness_key(&etcd));
         password_file(folder.path(), "another");
-        host.reported(mark, "that etcd refuses it", |update| match update {
-            Update::Files { problems, .. } => problems.iter().any(|found| {
-                let text = &found.what;
-                text.contains("stays in use") && text.contains("invalid user ID or password")
-            }),
-            _ => false,
-        });
+        let refused = host.files_problem(mark);
+        for words in ["stays in use", "invalid user ID or password"] {
+            assert!(refused.what.contains(words), "{refused}");
+        }
         check_writes(&host, 1400);
         change_password(&etcd, "another");
         check_writes(&host, 1300);
@@ -239,12 +232,8 @@ fn authentication_is_turned_on_under_a_running_host() {
         let mut etcd = EtcdServer::start();
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         assert_eq!(host.subnet(), "10.244.1.0/24");
-        host.reported(0, "disabled authentication", |update| match update {
-            Update::Files { problems, .. } => {
-                problems.iter().any(|found| found.what.contains("authentication disabled"))
-            }
-            _ => false,
-        });
+        let disabled = host.files_problem(0);
+        assert!(disabled.what.contains("authentication disabled"), "{disabled}");
         let mark = host.mark();
         enable(&mut etcd, needed("h1"));
         check_writes(&host, 1400);
@@ -260,13 +249,8 @@ fn disabled_authentication_is_reported_until_it_is_enabled() {
         let mut etcd = EtcdServer::start();
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         host.until("the alive key", |found| found.alive.contains_key("h1"));
-        let is_disabled = |update: &Update| match update {
-            Update::Files { problems, .. } => {
-                problems.iter().any(|found| found.what.contains("authentication disabled"))
-            }
-            _ => false,
-        };
-        host.reported(0, "disabled authentication", is_disabled);
+        let disabled = host.files_problem(0);
+        assert!(disabled.what.contains("authentication disabled"), "{disabled}");
         let (mark, before) = (host.mark(), liveness_key(&etcd));
         enable(&mut etcd, needed("h1"));
         host.reported(
@@ -290,14 +274,10 @@ fn a_wrong_password_is_reported_when_authentication_is_enabled() {
         host.until("the alive key", |found| found.alive.contains_key("h1"));
         let mark = host.mark();
         enable(&mut etcd, needed("h1"));
-        host.reported(mark, "that it is refused", |update| match update {
-            Update::Files { problems, .. } => problems.iter().any(|found| {
-                let text = &found.what;
-                text.contains("requires authentication")
-                    && text.contains("invalid user ID or password")
-            }),
-            _ => false,
-        });
+        let refused = host.files_problem(mark);
+        for words in ["requires authentication", "invalid user ID or password"] {
+            assert!(refused.what.contains(words), "{refused}");
+        }
         password_file(folder.path(), "password");
         host.reported(
             mark,
@@ -343,13 +323,9 @@ fn a_wrong_password_is_reported_and_the_right_one_used_without_a_restart() {
         let mut etcd = EtcdServer::start();
         enable(&mut etcd, needed("h1"));
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "wrong")));
-        host.reported(0, "why", |update| match update {
-            Update::Disconnected { why } => {
-                assert!(!why.to_string().contains("wrong"), "a password is in {why}");
-                why.what.contains("invalid user ID or password")
-            }
-            _ => false,
-        });
+        let why = host.disconnected(0);
+        assert!(!why.to_string().contains("wrong"), "a password is in {why}");
+        assert!(why.what.contains("invalid user ID or password"), "{why}");
         password_file(folder.path(), "password");
         assert_eq!(host.subnet(), "10.244.1.0/24");
     });
@@ -364,12 +340,10 @@ fn a_denied_call_is_reported_with_the_permission_it_needs() {
         let missing = permissions.remove(1);
         enable(&mut etcd, permissions);
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
-        host.reported(0, "why", |update| match update {
-            Update::Disconnected { why } => {
-                why.what.contains("read /humanz/v1/") && why.what.contains("permission denied")
-            }
-            _ => false,
-        });
+        let why = host.disconnected(0);
+        for words in ["read /humanz/v1/", "permission denied"] {
+            assert!(why.what.contains(words), "{why}");
+        }
         etcd.call(async |client| client.role_grant_permission("host", missing).await.map(drop));
         assert_eq!(host.subnet(), "10.244.1.0/24");
     });

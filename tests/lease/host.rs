@@ -9,8 +9,8 @@ use humanz::lease::records::Backend;
 use humanz::lease::{
     HostAttributes, Identity, Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers,
 };
-use humanz::net::PerFamily;
 use humanz::net::subnet::{self, Pool};
+use humanz::net::{FailureReason, PerFamily, Problem, ProblemKind};
 use humanz::os::heartbeat::Heartbeat;
 
 use crate::support::etcd::EtcdServer;
@@ -236,6 +236,30 @@ impl Host {
         self.wait(what, |updates| {
             let mut since = updates[mark..].iter();
             since.find(|(_, update)| like(update)).map(|(at, _)| *at)
+        })
+    }
+
+    /// The first problem with files or the login after `mark`.
+    pub fn files_problem(&self, mark: usize) -> Problem {
+        self.wait("a problem with files", |updates| {
+            let mut since = updates[mark..].iter();
+            since.find_map(|(_, update)| match update {
+                Update::Files { problems, .. } => {
+                    problems.iter().find(|it| it.kind == ProblemKind::EtcdFiles).cloned()
+                }
+                _ => None,
+            })
+        })
+    }
+
+    /// Why etcd served this host no longer, or not yet, first after `mark`.
+    pub fn disconnected(&self, mark: usize) -> FailureReason {
+        self.wait("no connection", |updates| {
+            let mut since = updates[mark..].iter();
+            since.find_map(|(_, update)| match update {
+                Update::Disconnected { why } => Some(why.clone()),
+                _ => None,
+            })
         })
     }
 

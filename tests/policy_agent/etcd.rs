@@ -187,8 +187,9 @@ fn etcd_may_be_away_at_a_reboot_or_come_back_empty() {
     assert_eq!(server.received(other.v4()), 0);
     // Back, but without its data.
     cluster.etcd.restart_empty();
-    local::status_when(h1, "policies that are lost", |status| {
-        status["problems"].to_string().contains("gone from etcd")
+    let is_lost = |what: &str| what.contains("gone from etcd");
+    soon("policies that are lost", || {
+        is_lost(&local::problem_text(h1, "etcd", "policies in etcd"))
     });
     denied.go_on();
     server.wait(web.v4());
@@ -252,9 +253,8 @@ fn a_lost_host_and_an_older_etcd_open_nothing() {
     // An older etcd comes back, and the host does not.
     cluster.etcd.restart_from_copy();
     stays_out(&mut server, 20, "etcd is older");
-    local::status_when(h1, "members that are older in etcd", |status| {
-        status["problems"].to_string().contains("older state of the members")
-    });
+    let what = local::problem_text(h1, "policy", "host h2");
+    assert!(what.contains("older state of the members"), "{what}");
     agents[0].kill();
     let first = Agent::start(h1, FROM_ETCD);
     first.wait_ready();
@@ -266,7 +266,7 @@ fn a_lost_host_and_an_older_etcd_open_nothing() {
     let _allowed = Flood::start(&web3, db.v4());
     server.wait(web3.v4());
     local::status_when(h1, "members as in etcd", |status| {
-        !status["problems"].to_string().contains("older state of the members")
+        local::problem(status, "policy", "host h2").is_none()
     });
     open.wait(address);
     denied.go_on();

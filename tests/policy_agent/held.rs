@@ -80,8 +80,7 @@ fn a_reused_address_waits_for_its_withdrawal_whatever_the_disk_says() {
         let wanted = if noted { "former pod" } else { "not known" };
         let (why, since) = quarantine(h2, "shop/late").unwrap();
         assert!(why.contains(wanted) && !since.is_empty(), "{why} since {since}");
-        let problem = |status: &Value| status["problems"].to_string().contains("pod shop/late");
-        local::status_when(h2, "a problem after a while", problem);
+        local::problem_text(h2, "policy", "pod shop/late");
         let metrics = local::get(h2, "/metrics").1;
         let reason = if noted { "former owner" } else { "members unknown" };
         let line = format!("humanz_policy_quarantined_pods{{reason=\"{reason}\"}} 1");
@@ -147,7 +146,7 @@ fn a_running_pod_is_never_held_again() {
     cluster.etcd.kill();
     write_policies(h2, &[pod_object("web", "bad", "h2", &web)]);
     local::status_when(h2, "etcd is away", |status| {
-        status["problems"].to_string().contains("those known before stay in force")
+        local::problem(status, "etcd", "policies in etcd").is_some()
     });
     let late = add(h2, "late", "bad");
     let new = Flood::start(&late, db.v4());

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::etcd::{FROM_ETCD, apply};
+use crate::support::local::problem;
 use crate::support::{Agent, Cluster, Ended, Node, Place, Pod, soon};
 use crate::{PORT, STANDALONE, add, alone, only_from, serve, write_policies};
 
@@ -176,7 +177,7 @@ fn a_pod_in_quarantine_is_shown_so_without_an_agent() {
     let quarantine = status["policies"]["quarantine"].as_array().unwrap();
     assert_eq!(quarantine.len(), 1, "{status:#}");
     assert_eq!(quarantine[0]["pod"], "shop/db");
-    assert!(status["problems"].to_string().contains("pod shop/db"), "{status:#}");
+    assert!(problem(&status, "policy", "pod shop/db").is_some(), "{status:#}");
 
     let agent = serve(host, &[]);
     soon("release", || connects(&web, &db));

@@ -285,8 +285,7 @@ fn an_annotation_that_is_not_known_is_a_problem_and_no_reason_to_refuse_the_pod(
     assert_eq!(log.lines().count(), 3, "{log}");
     let kind = "unknown-pod-key";
     let status = local::status_when(host, "the problem", |it| local::has_problem(it, kind));
-    let problems = status["problems"].as_array().unwrap().iter();
-    let problems: Vec<_> = problems.filter(|problem| problem["kind"] == kind).collect();
+    let problems: Vec<_> = local::problems(&status, kind).collect();
     assert!(problems.len() == 1 && problems[0]["pod"] == "shop/db", "{problems:#?}");
     let doctor = Agent::run(host, "doctor", STANDALONE).stdout;
     assert!(doctor.contains("humanz.io/gruop"), "{doctor}");

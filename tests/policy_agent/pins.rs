@@ -212,9 +212,7 @@ fn without_agent_or_etcd_a_pinned_pod_starts_where_its_address_is_and_nowhere_el
     let agents = cluster.start_agents(FROM_ETCD);
     let first = again(host, "shop/db-0");
     cluster.etcd.kill();
-    local::status_when(host, "etcd to be missed", |status| {
-        status["problems"].to_string().contains("etcd")
-    });
+    local::status_when(host, "etcd to be missed", |status| local::has_problem(status, "etcd"));
     first.delete();
     let second = again(host, "shop/db-0");
     assert!(has(&second, [V4, V6]));
@@ -282,16 +280,18 @@ fn hostile_pins_start_no_pod_with_another_address_and_take_nothing() {
     put("stolen", &[&own]);
     cluster.etcd.put(&format!("{range}/garbled"), "{\"spec\":");
     cluster.etcd.put(&format!("{range}/text"), "$(reboot)");
-    let said = [
-        "is not the third of four",
-        "lies in no part of a network",
-        "is a second IPv6",
-        "is pinned to pod",
-    ];
-    local::status_when(h2, "them to be reported", |status| {
-        let problems = status["problems"].to_string();
-        said.iter().all(|text| problems.contains(text))
-    });
+    for (pin, words) in [
+        ("gateway", "is not the third of four"),
+        ("outside", "lies in no part of a network"),
+        ("two", "is a second IPv6"),
+        ("one", "is pinned to pod"),
+    ] {
+        let subject = format!("Pin shop/{pin}");
+        local::status_when(h2, "it to be reported", |status| {
+            let problem = local::problem(status, "policy", &subject);
+            problem.is_some_and(|it| it["what"].as_str().unwrap().contains(words))
+        });
+    }
     for name in [
         "gateway",
         "outside",
@@ -376,9 +376,8 @@ fn nobody_takes_the_address_of_a_pinned_pod() {
     ] {
         cluster.etcd.put(&format!("{root}/{key}"), "blue/front");
     }
-    local::status_when(h1, "the keys to be reported", |status| {
-        status["problems"].to_string().contains("is ignored: it overlaps 10.32.255.0/30 of host h1")
-    });
+    let what = local::problem_text(h1, "other-host", "host nobody");
+    assert!(what.contains("is ignored: it overlaps 10.32.255.0/30 of host h1"), "{what}");
     assert!(reaches(&evil, &first) && reaches(&first, &evil));
     assert_eq!(refused_add(h2, "shop/db-0").code, 11);
     // The pod may not leave its network, and has no other address in another one.

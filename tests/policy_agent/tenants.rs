@@ -372,11 +372,21 @@ fn hostile_keys_of_blocks_take_nothing_and_are_reported() {
     ] {
         cluster.etcd.put(&format!("{root}/{key}"), "blue/front");
     }
-    let said = ["is ignored: it overlaps", "is part of no network", "is not the block of a host"];
-    local::status_when(h1, "the keys to be reported", |status| {
-        let problems = status["problems"].to_string();
-        said.iter().all(|text| problems.contains(text))
+    let subjects = [
+        "host nobody".to_owned(),
+        "host h2".to_owned(),
+        format!("etcd key {root}/h2/$(reboot)"),
+        format!("etcd key {root}/x"),
+    ];
+    let status = local::status_when(h1, "the keys to be reported", |status| {
+        subjects.iter().all(|it| local::problem(status, "other-host", it).is_some())
     });
+    let said: String =
+        local::problems(&status, "other-host").map(|it| it["what"].to_string()).collect();
+    for words in ["is ignored: it overlaps", "is part of no network", "is not the block of a host"]
+    {
+        assert!(said.contains(words), "{said}");
+    }
     assert!(reaches(&blue1, &blue2) && reaches(&blue2, &blue1));
     // Overwritten, and deleted: the owner stays, and puts it back.
     cluster.etcd.put(&format!("{root}/{own}"), "red/front");

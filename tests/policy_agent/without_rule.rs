@@ -152,11 +152,12 @@ fn a_pod_of_a_namespace_without_a_rule_is_in_no_group_and_status_says_so() {
         "group default/ops is not allowed for pods of this namespace, which has no NamespaceRule";
     let fix = "humanz-agent ns create plain --tenant default --allow default/ops";
     let status = local::status_when(host, "what was refused", |status| {
-        let problems = status["problems"].as_array().unwrap().iter();
-        problems.filter(|problem| problem["what"].as_str().unwrap().ends_with(why)).count() == 4
+        local::problems(status, "policy").count() == 4
     });
-    let problems = status["problems"].as_array().unwrap();
-    let of_spy = problems.iter().find(|it| it["pod"] == "plain/spy").unwrap();
+    for problem in local::problems(&status, "policy") {
+        assert!(problem["what"].as_str().unwrap().ends_with(why), "{problem}");
+    }
+    let of_spy = local::problem(&status, "policy", "pod plain/spy").unwrap();
     assert!(of_spy["fix"].as_str().unwrap().contains(fix), "{of_spy}");
     let shown = Agent::run(host, "endpoint show plain/spy", FROM_ETCD).stdout;
     assert!(!shown.contains("default/ops"), "{shown}");

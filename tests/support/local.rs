@@ -50,8 +50,25 @@ pub fn status(host: &Node) -> Value {
 
 /// Something of this kind is wrong.
 pub fn has_problem(status: &Value, kind: &str) -> bool {
+    problems(status, kind).next().is_some()
+}
+
+/// The problems of this kind, in the order in which they are shown.
+pub fn problems<'a>(status: &'a Value, kind: &str) -> impl Iterator<Item = &'a Value> {
     let problems = status["problems"].as_array().into_iter().flatten();
-    problems.into_iter().any(|problem| problem["kind"] == kind)
+    problems.filter(move |problem| problem["kind"] == kind)
+}
+
+/// The first problem of this kind with that subject: `host h2`.
+pub fn problem<'a>(status: &'a Value, kind: &str, subject: &str) -> Option<&'a Value> {
+    problems(status, kind).find(|problem| problem["subject"] == subject)
+}
+
+/// What the problem of this kind with that subject says, once there is one.
+pub fn problem_text(host: &Node, kind: &str, subject: &str) -> String {
+    let what = format!("a problem {kind} with the subject {subject}");
+    let status = status_when(host, &what, |status| problem(status, kind, subject).is_some());
+    problem(&status, kind, subject).unwrap()["what"].as_str().unwrap().to_owned()
 }
 
 /// The status, once `holds`.
