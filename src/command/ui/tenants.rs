@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
+use crate::api::status::{LeaseStatus, Status};
 use crate::command::policy::here::HostPolicies;
 use crate::command::ui::groups::groups;
 use crate::inspect::pods::{self, room};
@@ -129,22 +130,23 @@ fn shown_pair(pair: &PairVerdicts) -> Value {
 
 fn networks(settings: &Settings, known: &PolicySnapshot) -> Result<Vec<Value>, String> {
     let status = agent_socket::get(agent_socket::of(settings)?, "/v1/status")?;
+    let lease = Status::read(status)?.lease.unwrap_or_default();
     let taken = pods::store(settings, &settings.cni.name)
         .and_then(|store| store.taken().map_err(pods::refused))
         .map_err(|exit: Exit| exit.why)?;
     let shown = known.networks.iter();
-    Ok(shown.map(|(name, network)| shown_network(known, name, network, &status, &taken)).collect())
+    Ok(shown.map(|(name, network)| shown_network(known, name, network, &lease, &taken)).collect())
 }
 
 fn shown_network(
     known: &PolicySnapshot,
     name: &Scoped,
     network: &TenantNetwork,
-    status: &Value,
+    lease: &LeaseStatus,
     taken: &[IpAddr],
 ) -> Value {
     let pools = known.networks.pools().filter(|(_, of)| of == name);
-    let blocks = own_blocks(name, status).into_iter().filter_map(|block| {
+    let blocks = own_blocks(name, lease).into_iter().filter_map(|block| {
         let (usable, free) = room(block, taken)?;
         let used = usable.saturating_sub(free);
         // JSON has no larger number.
@@ -162,16 +164,14 @@ fn shown_network(
 }
 
 /// Where this host's pods of the network have their addresses, as its agent says.
-fn own_blocks(name: &Scoped, status: &Value) -> Vec<IpNetwork> {
-    let lease = &status["lease"];
-    let list = |field: &str| lease[field].as_array().into_iter().flatten();
-    let text = |value: &Value| value.as_str().and_then(|text| text.parse().ok());
+fn own_blocks(name: &Scoped, lease: &LeaseStatus) -> Vec<IpNetwork> {
+    let subnet = |text: &String| text.parse().ok();
     if *name == Networks::default_name() {
-        return list("subnets").filter_map(text).collect();
+        return lease.subnets.iter().flatten().filter_map(subnet).collect();
     }
     let name = name.to_string();
-    let of = list("blocks").filter(|block| block["network"].as_str() == Some(&name));
-    of.filter_map(|block| text(&block["block"])).collect()
+    let own = lease.blocks.iter().filter(|block| block.network == name);
+    own.filter_map(|block| subnet(&block.block)).collect()
 }
 
 #[cfg(test)]
