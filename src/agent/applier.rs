@@ -10,8 +10,7 @@ use crate::os::files::FileError;
 use crate::plan::{Describe, Line};
 
 /// What to do about a failure that gives no better advice.
-pub const RETRIED: &str =
-    "the agent tries again by itself; if this stays, its log shows each attempt";
+const RETRIED: &str = "the agent tries again by itself; if this stays, its log shows each attempt";
 
 /// Context of an error of the IPAM store: what could not be inspected for it is an effect.
 #[derive(Debug)]
@@ -25,11 +24,11 @@ impl Display for StoreUnusable {
     }
 }
 
-/// What to do about `error`: what its [`Hint`] or [`FileError`] says, else wait.
-pub fn fix_of(error: &anyhow::Error) -> String {
+/// What to do about `error`: what its [`Hint`] or [`FileError`] says, else `usual`, else wait.
+pub fn fix_of(error: &anyhow::Error, usual: Option<&str>) -> String {
     let hint = error.downcast_ref::<Hint>().map(|hint| hint.fix.clone());
     let file = || Some(error.downcast_ref::<FileError>()?.fix()?.to_owned());
-    hint.or_else(file).unwrap_or_else(|| RETRIED.to_owned())
+    hint.or_else(file).unwrap_or_else(|| usual.unwrap_or(RETRIED).to_owned())
 }
 
 /// In a dry run changes are only recorded; otherwise each one is carried out and logged.
@@ -42,6 +41,8 @@ pub struct Applier {
     logs_later: bool,
     unlogged: Vec<Vec<Line>>,
     failures: Vec<Problem>,
+    /// The fix of failures that know none, where no agent tries again.
+    pub usual_fix: Option<&'static str>,
 }
 
 impl Applier {
@@ -151,7 +152,7 @@ impl Applier {
         }
         let what = format!("{}: {error:#}", attempts.join(", "));
         let problem = Problem::new(ProblemKind::ChangeFailed, first.object.clone(), what);
-        self.failed(problem.with_fix(fix_of(&error)));
+        self.failed(problem.with_fix(fix_of(&error, self.usual_fix)));
     }
 
     /// Something could not be inspected or changed.
@@ -176,8 +177,7 @@ impl Applier {
 
     /// `subject` could not be inspected, and nothing of it was changed.
     pub fn inspect_failed(&mut self, subject: Object, error: impl Display) {
-        let what = format!("inspect {subject}: {error}");
-        self.failed(Problem::new(ProblemKind::InspectFailed, subject, what).with_fix(RETRIED));
+        self.inspection_failed(subject, &anyhow::anyhow!("{error}"));
     }
 
     /// As [`Applier::inspect_failed`], with the fix that `error` knows, or what it is an effect of.
@@ -187,7 +187,7 @@ impl Applier {
         }
         let what = format!("inspect {subject}: {error:#}");
         let problem = Problem::new(ProblemKind::InspectFailed, subject, what);
-        self.failed(problem.with_fix(fix_of(error)));
+        self.failed(problem.with_fix(fix_of(error, self.usual_fix)));
     }
 
     /// Nothing is carried out.

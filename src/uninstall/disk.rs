@@ -13,7 +13,7 @@ use crate::agent::reconcile::plugin::{COPY, netavark_links};
 use crate::agent::{encryption_key, history, sysctl_record};
 use crate::inspect::{last_policies, last_settings, port_profiles};
 use crate::ipam::{Store, calls};
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::Object;
 use crate::os::{files, mount};
 use crate::plan::Line;
 use crate::policy::{ask, network_plan};
@@ -150,13 +150,7 @@ fn empty(directory: &Path, applier: &mut Applier) {
     if !is_empty(directory) || mount::is_on(directory) {
         return;
     }
-    if let Err(error) =
-        applier.attempt(&[removed("directory", directory)], || fs::remove_dir(directory))
-    {
-        let subject = Object::File("directory", directory.to_owned());
-        let what = format!("remove {subject}: {error}");
-        applier.failed(Problem::new(ProblemKind::ChangeFailed, subject, what));
-    }
+    applier.apply(&removed("directory", directory), || fs::remove_dir(directory));
 }
 
 /// What is in a directory, in the order of the names.

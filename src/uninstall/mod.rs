@@ -27,6 +27,9 @@ fn stop() -> String {
     format!("stop it first: {}", service_manager().stop())
 }
 
+/// What to do about a failure that gives no better advice.
+const AGAIN: &str = "correct that, then run humanz-agent uninstall again with the same options";
+
 /// What was taken off a host, or would be.
 #[derive(Debug)]
 pub struct Removed {
@@ -72,6 +75,7 @@ fn remove(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
         false => (Vec::new(), alone(settings, &kernel, options)?),
     };
     let mut applier = Applier::new(options.dry_run);
+    applier.usual_fix = Some(AGAIN);
     disk::configuration(settings, &mut applier);
     kernel::links(&kernel, &mut applier);
     reconcile::routes::remove_all(&kernel.rtnl, &mut applier);

@@ -105,6 +105,28 @@ fn a_directory_on_which_something_is_mounted_is_emptied_and_stays() {
     );
 }
 
+/// No agent tries again.
+#[test]
+fn what_cannot_be_removed_is_reported_with_what_to_do() {
+    let alone = alone();
+    let host = &alone.host;
+    serve(host, &[]).stop();
+    host.shell(
+        "rm -rf /run/humanz/*; mkdir /run/humanz/ipam; mount --bind /run/humanz /run/humanz
+         mount -o remount,bind,ro /run/humanz; cd /etc/cni/net.d; mount --bind 05-humanz.conflist 05-humanz.conflist",
+    )
+    .ok();
+    let ended = uninstall(host, "--purge");
+    assert_eq!(ended.status.code(), Some(1), "{ended}");
+    for path in ["/etc/cni/net.d/05-humanz.conflist", "/run/humanz/ipam"] {
+        let line = ended.stderr.lines().find(|line| line.contains(&format!("{path}: "))).unwrap();
+        assert!(line.ends_with("run humanz-agent uninstall again with the same options"), "{line}");
+    }
+    host.shell("umount /etc/cni/net.d/05-humanz.conflist /run/humanz").ok();
+    uninstall(host, "--purge").ok();
+    assert_eq!(uninstall(host, "--purge --dry-run").ok(), "nothing would be removed\n");
+}
+
 #[test]
 fn without_purge_a_host_can_be_set_up_again() {
     let alone = alone();

@@ -124,6 +124,6 @@ mod tests {
         assert!(text(Ok(())).ends_with(": full"), "{}", text(Ok(())));
         let both = text(Err(refused("busy")));
         assert!(both.contains(": busy") && both.ends_with(": full"), "{both}");
-        assert_eq!(fix_of(&error(Err(refused("busy")))), "ip link set dev hz1 nomaster");
+        assert_eq!(fix_of(&error(Err(refused("busy"))), None), "ip link set dev hz1 nomaster");
     }
 }
