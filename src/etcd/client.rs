@@ -15,7 +15,7 @@ use crate::etcd::failure::reason;
 use crate::etcd::members::EtcdMembers;
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::urgent::UrgentKeys;
-use crate::etcd::watch::{self, KeyWatch, Seen, after, raw};
+use crate::etcd::watch::{self, KeyWatch, WatchPosition, after, raw};
 use crate::lease::EtcdError;
 use crate::lease::blocks::FoundBlocks;
 use crate::lease::blocks::held::HeldBlock;
@@ -387,7 +387,7 @@ impl Etcd {
     }
 
     /// A watch of `host`, from what was seen: of its urgent keys, and of both key ranges once it resumes.
-    pub async fn watch(&self, host: &NodeName, seen: Seen) -> Result<KeyWatch, EtcdError> {
+    pub async fn watch(&self, host: &NodeName, seen: WatchPosition) -> Result<KeyWatch, EtcdError> {
         let urgent = UrgentKeys::of(host);
         let [(first, options), others @ ..] = watch::urgent_requests(&urgent, &self.roots, seen);
         let request = async |mut member: MemberConnection| {

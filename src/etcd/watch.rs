@@ -12,7 +12,7 @@ use crate::lease::snapshot::{Raw, Snapshot};
 pub struct KeyWatch {
     stream: WatchStream,
     phase: Phase,
-    seen: Seen,
+    seen: WatchPosition,
     urgent: UrgentKeys,
     roots: Roots,
     endpoint: String,
@@ -30,7 +30,7 @@ enum Phase {
 /// The revision of the last change of each range: another watch begins with it, as there may be more of the
 /// same revision.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct WatchPosition {
     hosts: i64,
     humanz: i64,
     /// Everything before it was sent: a range may change once in days, and etcd's history is shorter.
@@ -40,11 +40,11 @@ pub struct Seen {
     answered: i64,
 }
 
-impl Seen {
+impl WatchPosition {
     /// Everything up to `revision`.
-    pub fn after(revision: i64) -> Seen {
+    pub fn after(revision: i64) -> WatchPosition {
         let next = revision + 1;
-        Seen { hosts: next, humanz: next, complete: next, answered: next }
+        WatchPosition { hosts: next, humanz: next, complete: next, answered: next }
     }
 
     fn start(&self) -> i64 {
@@ -87,7 +87,7 @@ impl KeyWatch {
     /// It rests: `stream` has the watches of the urgent keys alone.
     pub fn new(
         stream: WatchStream,
-        seen: Seen,
+        seen: WatchPosition,
         urgent: UrgentKeys,
         roots: Roots,
         endpoint: String,
@@ -189,7 +189,7 @@ impl KeyWatch {
 pub fn urgent_requests(
     urgent: &UrgentKeys,
     roots: &Roots,
-    seen: Seen,
+    seen: WatchPosition,
 ) -> [(String, WatchOptions); urgent::COUNT] {
     let mut id = urgent::FIRST..;
     urgent.keys().each_ref().map(|key| {
@@ -199,7 +199,7 @@ pub fn urgent_requests(
 }
 
 /// The ranges to watch, and how.
-fn requests(roots: &Roots, seen: Seen) -> [(String, WatchOptions); 2] {
+fn requests(roots: &Roots, seen: WatchPosition) -> [(String, WatchOptions); 2] {
     [(roots.hosts_range(), HOSTS), (roots.humanz_range(), HUMANZ)].map(|(range, id)| {
         let options = WatchOptions::new()
             .with_range(after(&range))

@@ -26,7 +26,7 @@ pub const FILE: &str = "policy.json";
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
-struct Kept<T> {
+struct SavedPolicies<T> {
     schema: u32,
     snapshots: T,
 }
@@ -42,7 +42,7 @@ pub fn keep(
     state_dir: &Path,
     snapshots: &BTreeMap<Provider, &PolicySnapshot>,
 ) -> Result<usize, FileError> {
-    let text = serde_json::to_vec(&Kept { schema: SCHEMA, snapshots }).unwrap_or_default();
+    let text = serde_json::to_vec(&SavedPolicies { schema: SCHEMA, snapshots }).unwrap_or_default();
     files::replace(&state_dir.join(FILE), &text, 0o600)?;
     files::remove(&state_dir.join(OUTDATED))?;
     Ok(text.len())
@@ -102,7 +102,7 @@ pub fn published(settings: &Settings, host: &NodeName) -> Published {
 }
 
 fn read(path: &Path) -> BTreeMap<Provider, PolicySnapshot> {
-    match kept_file::read::<Kept<_>>(path) {
+    match kept_file::read::<SavedPolicies<_>>(path) {
         Some(kept) if kept.schema == SCHEMA => kept.snapshots,
         Some(kept) => {
             log::error!("{}: schema {} is not {SCHEMA}", path.display(), kept.schema);

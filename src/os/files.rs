@@ -97,14 +97,14 @@ pub fn is_copy(from: &Path, copy: &Path) -> Result<bool, FileError> {
     let is_same = |found: Metadata| {
         let runs = found.permissions().mode() & RUNS == RUNS;
         let is_like = |(length, time): (u64, SystemTime)| {
-            length == original.0 && apart(time, original.1) <= COARSE
+            length == original.0 && difference(time, original.1) <= COARSE
         };
         runs && stamp(&found).is_ok_and(is_like)
     };
     Ok(fs::symlink_metadata(copy).is_ok_and(is_same))
 }
 
-fn apart(one: SystemTime, other: SystemTime) -> Duration {
+fn difference(one: SystemTime, other: SystemTime) -> Duration {
     one.duration_since(other).unwrap_or_else(|error| error.duration())
 }
 

@@ -34,9 +34,9 @@ pub struct PodQuestion<'a> {
 }
 
 /// How far the policies of a new pod are.
-pub enum Asked<'a> {
+pub enum PolicyRequest<'a> {
     /// The agent works on them.
-    Waits(PodQuestion<'a>),
+    Pending(PodQuestion<'a>),
     /// What became of them, for the log.
     Done(String),
 }
@@ -50,19 +50,19 @@ pub fn ask<'a>(
     add: &'a Add,
     entry: &'a StoreEntry,
     on_agent_down: AgentDown,
-) -> Result<Asked<'a>, CniError> {
+) -> Result<PolicyRequest<'a>, CniError> {
     let socket = ask::socket(&add.conf.data_dir);
     let question = question(add.conf.name.as_str(), entry);
     Ok(match local_socket::send(&socket, &question, ask::DEADLINE) {
-        Ok(sent) => Asked::Waits(PodQuestion { add, entry, on_agent_down, sent }),
+        Ok(sent) => PolicyRequest::Pending(PodQuestion { add, entry, on_agent_down, sent }),
         Err(error) => {
             let became = unanswered(add, entry, on_agent_down, &at(&socket, &error))?;
-            Asked::Done(became.ok_or_else(not_removed)?)
+            PolicyRequest::Done(became.ok_or_else(not_removed)?)
         }
     })
 }
 
-impl Asked<'_> {
+impl PolicyRequest<'_> {
     /// Waits for the agent; gives what became of the pod's policies, for the log. Without an answer the pod gets
     /// what the settings say, and nothing that a former pod with one of its addresses had.
     ///
@@ -72,8 +72,8 @@ impl Asked<'_> {
         let (mut asked, mut is_mute) = (self, false);
         for _ in 0..TRIES {
             let mut question = match asked {
-                Asked::Done(became) => return Ok(became),
-                Asked::Waits(question) => question,
+                PolicyRequest::Done(became) => return Ok(became),
+                PolicyRequest::Pending(question) => question,
             };
             let answered = question.answer();
             let PodQuestion { add, entry, on_agent_down, .. } = question;

@@ -51,7 +51,7 @@ pub struct Roles {
 }
 
 /// What was found out about one host.
-struct Report {
+struct RoleOutcome {
     host: NodeName,
     commands: Vec<String>,
     problems: Vec<String>,
@@ -89,7 +89,7 @@ fn known(found: &Snapshot) -> Vec<NodeName> {
 }
 
 /// The commands for one host, whatever there is.
-fn planned(roots: &Roots, found: &Snapshot, host: NodeName) -> Report {
+fn planned(roots: &Roots, found: &Snapshot, host: NodeName) -> RoleOutcome {
     let subnets = roles::subnets(found, &host);
     let role = roles::of_host(roots, &host, &subnets);
     let changes = role.changes(&FoundRoles::default());
@@ -97,7 +97,7 @@ fn planned(roots: &Roots, found: &Snapshot, host: NodeName) -> Report {
     let reserve =
         format!("host {host} has no subnet: humanz-agent nodes reserve {host}, then again");
     let problems = subnets.is_empty().then_some(reserve).into_iter().collect();
-    Report { host, commands, problems }
+    RoleOutcome { host, commands, problems }
 }
 
 fn apply(
@@ -107,7 +107,7 @@ fn apply(
     found: &Snapshot,
     hosts: Vec<NodeName>,
     options: &Roles,
-) -> Result<Vec<Report>, Exit> {
+) -> Result<Vec<RoleOutcome>, Exit> {
     let mut wanted = Vec::new();
     for host in &hosts {
         if host.as_str() == "root" {
@@ -134,7 +134,7 @@ fn apply(
                 role.user, role.user
             )
         });
-        Report { host, commands, problems: further.collect() }
+        RoleOutcome { host, commands, problems: further.collect() }
     });
     Ok(reports.collect())
 }
@@ -166,7 +166,7 @@ fn password(folder: &str, host: &NodeName) -> Result<String, Exit> {
 fn answer(
     call: &mut Call<'_>,
     options: &Roles,
-    reports: &[Report],
+    reports: &[RoleOutcome],
     version: Option<String>,
 ) -> Result<Outcome, Exit> {
     let old = version.filter(|version| !roles::checks_nested_transactions(version));

@@ -7,7 +7,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use crate::etcd::session::Session;
 use crate::etcd::session::crowd::Crowd;
 use crate::etcd::update::Update;
-use crate::etcd::watch::{Changes, KeyWatch, Seen};
+use crate::etcd::watch::{Changes, KeyWatch, WatchPosition};
 use crate::lease::EtcdError;
 use crate::lease::Snapshot;
 use crate::lease::session::grace::PUT_BACK;
@@ -94,7 +94,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
         let mut crowd = Crowd::new(heard_at.into_std());
         let resume_at = crowd.after_claim(behind).map(|rest| heard_at + random::jittered(rest));
         let name = &self.machine.claimant().identity.name;
-        let mut watch = self.etcd.watch(name, Seen::after(mirror.revision)).await?;
+        let mut watch = self.etcd.watch(name, WatchPosition::after(mirror.revision)).await?;
         if resume_at.is_none() {
             watch.resume().await?;
         }

@@ -10,10 +10,10 @@ use crate::lease::records::NodeName;
 
 /// What [`FoundBlocks::owned`] gives, as far as it is known without looking at every key.
 #[derive(Clone, Debug, Default)]
-pub struct KnownOwners(Option<Known>);
+pub struct KnownOwners(Option<CachedOwners>);
 
 #[derive(Clone, Debug)]
-struct Known {
+struct CachedOwners {
     pools: Vec<IpNetwork>,
     owned: Arc<OwnedBlocks>,
     /// When the last of the keys was created.
@@ -28,7 +28,7 @@ impl KnownOwners {
         }
         let owned = Arc::new(found.owned(pools));
         let latest = found.iter().map(|(_, _, created)| created).max().unwrap_or(0);
-        self.0 = Some(Known { pools: pools.to_vec(), owned: Arc::clone(&owned), latest });
+        self.0 = Some(CachedOwners { pools: pools.to_vec(), owned: Arc::clone(&owned), latest });
         owned
     }
 
