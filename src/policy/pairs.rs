@@ -190,7 +190,7 @@ impl PairJudge<'_> {
                     .map(|(end, way)| known.end_by(end.rules(*way).iter().copied(), &tuple, *way));
                 Some((*family, change::verdict(said.collect::<Vec<_>>().iter()).0))
             };
-            pair.add(name, &families.iter().filter_map(judge).collect::<Vec<_>>());
+            pair.add(name, families.iter().filter_map(judge).collect());
         }
         Some(pair)
     }
@@ -198,16 +198,14 @@ impl PairJudge<'_> {
 
 impl PairVerdicts {
     /// What each family says of a service.
-    fn add(&mut self, service: &str, said: &[(Family, Option<bool>)]) {
-        let is_one = said.iter().all(|(_, verdict)| *verdict == said[0].1);
-        let said = if is_one { &said[..said.len().min(1)] } else { said };
-        for (family, verdict) in said {
+    fn add(&mut self, service: &str, said: Vec<(Family, Option<bool>)>) {
+        for (service, verdict) in change::by_family(service, said) {
             let list = match verdict {
                 Some(true) => &mut self.allowed,
                 Some(false) => &mut self.denied,
                 None => &mut self.unknown,
             };
-            list.push(if is_one { service.to_owned() } else { format!("{service} ({family})") });
+            list.push(service);
         }
     }
 }

@@ -145,6 +145,35 @@ fn diff_lists_what_a_change_denies_and_allows() {
 }
 
 #[test]
+fn diff_tries_both_families_and_names_the_one_that_changes() {
+    let folder = folder();
+    let from = |blocks: &[&str]| {
+        let peers: Vec<Value> =
+            blocks.iter().map(|block| json!({"ipBlock": {"cidr": block}})).collect();
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"namespace": "shop", "name": "db"},
+            "spec": {"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [
+                {"from": peers, "ports": [{"port": 5432}]}]}})
+    };
+    let write = |name: &str, policy: Value| {
+        std::fs::write(folder.path().join(name), policy.to_string()).unwrap();
+    };
+    write("both.json", from(&["10.244.0.0/16", "fd00::/16"]));
+    write("v4.json", from(&["10.244.0.0/16"]));
+    let (text, code) = policy(folder.path(), "diff -f cluster.json -f both.json --new v4.json");
+    let denied = |name: &str| {
+        format!(
+            "- denied, was allowed: {name} -> shop/db tcp/5432 (IPv6): NetworkPolicy shop/db ingress \
+             default"
+        )
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!((lines, code), (vec![&*denied("other/web"), &denied("shop/web")], 1), "{text}");
+    let (text, _) = policy(folder.path(), "diff -f cluster.json --new v4.json");
+    assert!(text.contains("shop/web -> shop/db icmp type 8: NetworkPolicy"), "{text}");
+}
+
+#[test]
 fn policies_of_files_are_listed_and_shown_in_words() {
     let folder = folder();
     let (text, code) = policy(folder.path(), "ls -f cluster.json -f policy.yaml");

@@ -61,6 +61,7 @@ const LIMIT: usize = 4_000_000;
 struct ChangedConnection {
     source: String,
     destination: String,
+    /// With the family where the other one has another answer.
     service: String,
     allowed: bool,
     /// The rule that denies, before or after.
@@ -158,7 +159,7 @@ fn changes(before: &Documents, after: &Documents) -> Result<Vec<ChangedConnectio
     };
     let ports: Vec<&NamedPort> = endpoints.pods.iter().flat_map(|pod| &pod.ports).collect();
     let transports = change::services(&rules, &ports);
-    if alike.len() * alike.len() * transports.len() > LIMIT {
+    if alike.len() * alike.len() * transports.len() * Family::BOTH.len() > LIMIT {
         let why = format!("{} kinds of pods, {} ports", alike.len(), transports.len());
         return Err(Exit::new(exit::SETTINGS, format!("{why}: too many to try; take fewer pods")));
     }
@@ -166,29 +167,33 @@ fn changes(before: &Documents, after: &Documents) -> Result<Vec<ChangedConnectio
     for (source, from) in &alike {
         for (destination, to) in &alike {
             for (service, transport) in &transports {
-                let Some(tuple) = tuple(source, destination, *transport) else { continue };
-                let old = evaluate(&before.rules, &endpoints, &tuple);
-                let new = evaluate(&after.rules, &endpoints, &tuple);
-                if old.allowed() == new.allowed() {
-                    continue;
+                let judge = |tuple: Tuple| {
+                    let old = evaluate(&before.rules, &endpoints, &tuple);
+                    let new = evaluate(&after.rules, &endpoints, &tuple);
+                    let allowed = new.allowed();
+                    let denies = if allowed { &old } else { &new };
+                    (old.allowed() != allowed).then(|| (allowed, denied_by(denies)))
+                };
+                let said = tuples(source, destination, *transport)
+                    .map(|tuple| (Family::of(tuple.source), judge(tuple)));
+                for (service, change) in change::by_family(service, said.collect()) {
+                    let Some((allowed, rule)) = change else { continue };
+                    let (source, destination) = (from.clone(), to.clone());
+                    changes.push(ChangedConnection { source, destination, service, allowed, rule });
                 }
-                let denies = if new.allowed() { &old } else { &new };
-                changes.push(ChangedConnection {
-                    source: from.clone(),
-                    destination: to.clone(),
-                    service: service.clone(),
-                    allowed: new.allowed(),
-                    rule: denied_by(denies),
-                });
             }
         }
     }
     Ok(changes)
 }
 
-/// A connection of a family that both have, IPv4 if there is a choice.
-fn tuple(source: &Endpoint, destination: &Endpoint, transport: Transport) -> Option<Tuple> {
-    Family::BOTH.into_iter().find_map(|family| {
+/// A connection of each family that both have.
+fn tuples(
+    source: &Endpoint,
+    destination: &Endpoint,
+    transport: Transport,
+) -> impl Iterator<Item = Tuple> {
+    Family::BOTH.into_iter().filter_map(move |family| {
         let of = |pod: &Endpoint| {
             pod.addresses.iter().copied().find(|address| Family::of(*address) == family)
         };

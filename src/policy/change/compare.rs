@@ -8,7 +8,7 @@ use crate::net::gather::Gather;
 use crate::policy::change::costs::{RuleCosts, TooMany, refuse_looks};
 use crate::policy::change::other_ends::{OtherEnd, Surroundings};
 use crate::policy::change::services::{
-    PodKind, alike, concerning, in_family, named_ports, services,
+    PodKind, alike, by_family, concerning, in_family, named_ports, services,
 };
 use crate::policy::endpoint::Endpoint;
 use crate::policy::members::{self, Members};
@@ -28,6 +28,7 @@ const VERDICTS: usize = 500_000;
 pub struct ChangedVerdict {
     pub source: String,
     pub destination: String,
+    /// With the family where the other one has another answer.
     pub service: String,
     /// After the change; `None`: it depends on whether the rule matches, which this host does not know.
     pub allowed: Option<bool>,
@@ -174,22 +175,33 @@ impl VerdictComparison<'_> {
         may_be_pod: bool,
         found: &mut BTreeSet<ChangedVerdict>,
     ) {
-        for family in Family::BOTH {
-            let of = |all: &[IpAddr]| all.iter().copied().find(|it| Family::of(*it) == family);
-            let Some((here, there)) = of(&pods[0].addresses).zip(of(peers)) else { continue };
-            let ((source, from), (destination, to)) = match direction {
-                Direction::Egress => ((here, &own), (there, &other)),
-                Direction::Ingress => ((there, &other), (here, &own)),
-            };
-            for (service, transport) in &self.services {
-                let Some(transport) = in_family(*transport, family) else { continue };
+        let of = |all: &[IpAddr], family| all.iter().copied().find(|it| Family::of(*it) == family);
+        let both = |family| Some((family, of(&pods[0].addresses, family)?, of(peers, family)?));
+        let families: Vec<_> = Family::BOTH.into_iter().filter_map(both).collect();
+        let (from, to) = match direction {
+            Direction::Egress => (&own, &other),
+            Direction::Ingress => (&other, &own),
+        };
+        for (service, transport) in &self.services {
+            let tried = |(family, here, there): &(Family, IpAddr, IpAddr)| {
+                let (source, destination) = match direction {
+                    Direction::Egress => (*here, *there),
+                    Direction::Ingress => (*there, *here),
+                };
+                let transport = in_family(*transport, *family)?;
                 let tuple = Tuple { source, destination, transport };
-                let tried = Tried { tuple, direction, pods, is_both, may_be_pod };
-                let Some((allowed, rule)) = self.changed(&tried) else { continue };
+                Some((
+                    *family,
+                    self.changed(&Tried { tuple, direction, pods, is_both, may_be_pod }),
+                ))
+            };
+            for (service, change) in by_family(service, families.iter().filter_map(tried).collect())
+            {
+                let Some((allowed, rule)) = change else { continue };
                 found.insert(ChangedVerdict {
                     source: from.clone(),
                     destination: to.clone(),
-                    service: service.clone(),
+                    service,
                     allowed,
                     rule,
                     judged_elsewhere: may_be_pod && !is_both,

@@ -12,4 +12,4 @@ pub use compare::{ChangedVerdict, compare, verdict};
 pub use costs::{RuleCosts, TooMany, refuse_looks};
 pub use other_ends::{OtherEnd, Surroundings};
 pub use replace::{Replaced, replaced};
-pub use services::{PodKind, alike, concerning, in_family, named_ports, services};
+pub use services::{PodKind, alike, by_family, concerning, in_family, named_ports, services};

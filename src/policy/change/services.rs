@@ -134,6 +134,16 @@ fn name(transport: Transport) -> String {
     }
 }
 
+/// What is said of `service`, once if every family has the same answer, else by family: `tcp/5432 (IPv6)`.
+pub fn by_family<T: PartialEq>(service: &str, mut said: Vec<(Family, T)>) -> Vec<(String, T)> {
+    if said.iter().all(|(_, answer)| *answer == said[0].1) {
+        said.truncate(1);
+        return said.into_iter().map(|(_, answer)| (service.to_owned(), answer)).collect();
+    }
+    let named = |(family, answer)| (format!("{service} ({family})"), answer);
+    said.into_iter().map(named).collect()
+}
+
 /// As it is called in this family, where an echo request has another type; `None`: the family has no such packets.
 pub fn in_family(transport: Transport, family: Family) -> Option<Transport> {
     match (transport, family) {

@@ -6,6 +6,7 @@ use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::net::Family;
 use crate::policy::partial::Knowledge;
 use crate::policy::read::documents;
 use crate::policy::running::RuleChange;
@@ -105,14 +106,29 @@ fn pod(name: &str, labels: Value, address: &str, host: &str) -> Value {
         "spec": {"nodeName": host}, "status": {"podIPs": [{"ip": address}]}})
 }
 
+#[test]
+fn an_answer_of_one_family_alone_has_its_name() {
+    let said = |v4: bool, v6: bool| by_family("tcp/1", vec![(Family::V4, v4), (Family::V6, v6)]);
+    assert_eq!(said(true, true), [("tcp/1".to_owned(), true)]);
+    let apart = [("tcp/1 (IPv4)".to_owned(), true), ("tcp/1 (IPv6)".to_owned(), false)];
+    assert_eq!(said(true, false), apart);
+    assert_eq!(by_family("tcp/1", vec![(Family::V6, true)]), [("tcp/1".to_owned(), true)]);
+    assert_eq!(by_family::<bool>("tcp/1", Vec::new()), []);
+}
+
 /// What a host with db, web and mon says of a change, where far is web of another one.
 fn changes(before: &[Value], new: &[Value]) -> Vec<String> {
     let own = [("db", 2), ("web", 3), ("web2", 4), ("mon", 5)].map(|(name, at)| {
         let app = json!({"app": name.trim_end_matches('2')});
         pod(name, app, &format!("10.244.1.{at}"), "h1")
     });
+    changes_of(&own, before, new)
+}
+
+/// The same where `own` are the host's pods.
+fn changes_of(own: &[Value], before: &[Value], new: &[Value]) -> Vec<String> {
     let far = pod("far", json!({"app": "web"}), "10.244.2.2", "h2");
-    let pods: Vec<Endpoint> = documents::read(&own, true).endpoints.pods;
+    let pods: Vec<Endpoint> = documents::read(own, true).endpoints.pods;
     let all = documents::read(own.iter().chain([&far]), true).endpoints;
     let before = rules(before);
     let after = replaced(&before, new).unwrap().rules;
@@ -164,6 +180,27 @@ fn a_rule_for_another_label_changes_its_pods_and_leaves_what_a_host_cannot_know_
             "- shop/web (and 1 like it) -> shop/db tcp/5432",
         ]
     );
+}
+
+#[test]
+fn a_change_of_one_family_alone_names_it() {
+    let [v4, v6] = ["203.0.113.0/24", "2001:db8::/32"].map(|cidr| block(cidr, &[]));
+    let mut both = network_policy("db", "dual", v4.clone());
+    both["spec"]["ingress"][0]["from"] = json!([v4.clone(), v6.clone()]);
+    let mut pod = pod("dual", json!({"app": "dual"}), "10.244.1.9", "h1");
+    pod["status"]["podIPs"] = json!([{"ip": "10.244.1.9"}, {"ip": "fd00:1::9"}]);
+    let found = changes_of(&[pod.clone()], &[both], &[network_policy("db", "dual", v4)]);
+    assert_eq!(found, ["- 2001:db8::/32 -> shop/dual tcp/5432"]);
+    let mut peer = pod.clone();
+    peer["metadata"]["name"] = json!("peer");
+    peer["metadata"]["labels"]["app"] = json!("peer");
+    peer["status"]["podIPs"] = json!([{"ip": "10.244.1.10"}, {"ip": "fd00:1::10"}]);
+    let [own4, own6] = ["10.244.1.0/24", "fd00:1::/64"].map(|cidr| block(cidr, &[]));
+    let mut both = network_policy("db", "dual", own4.clone());
+    both["spec"]["ingress"][0]["from"] = json!([own4.clone(), own6]);
+    let found = changes_of(&[pod, peer], &[both], &[network_policy("db", "dual", own4)]);
+    assert!(found.contains(&"- shop/peer -> shop/dual tcp/5432 (IPv6)".to_owned()), "{found:#?}");
+    assert!(!found.iter().any(|line| line.contains("IPv4")), "{found:#?}");
 }
 
 #[test]
