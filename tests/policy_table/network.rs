@@ -55,6 +55,15 @@ enum Kind {
     Ping,
     /// What the packet says.
     Udp(Vec<u8>),
+    /// The packet: the kernel need not know SCTP.
+    Sctp(Vec<u8>),
+}
+
+/// The end of what a packet of UDP or SCTP says, by which it is known: the parameters of an INIT, in bytes.
+const TAIL: usize = 16;
+
+fn tail(packet: &[u8]) -> &[u8] {
+    &packet[packet.len().saturating_sub(TAIL)..]
 }
 
 pub struct Network {
@@ -64,7 +73,7 @@ pub struct Network {
     /// Of each pod's address that of a service which leads there, as kube-proxy translates it.
     services: BTreeMap<IpAddr, IpAddr>,
     servers: Vec<OwnedFd>,
-    /// What came over UDP.
+    /// The tails of what came over UDP and SCTP.
     received: std::cell::RefCell<std::collections::BTreeSet<Vec<u8>>>,
 }
 
@@ -120,15 +129,15 @@ impl Network {
             Kind::Ping => {
                 recv(probe.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).is_ok()
             }
-            Kind::Udp(text) => {
+            Kind::Udp(text) | Kind::Sctp(text) => {
                 let mut received = self.received.borrow_mut();
                 for server in &self.servers {
                     let flags = MsgFlags::MSG_DONTWAIT;
                     while let Ok(length) = recv(server.as_raw_fd(), &mut buffer, flags) {
-                        received.insert(buffer[..length].to_vec());
+                        received.insert(tail(&buffer[..length]).to_vec());
                     }
                 }
-                received.contains(text)
+                received.contains(tail(text))
             }
         }
     }
@@ -144,8 +153,11 @@ impl Probe {
             Transport::Port(_, port) => port,
             _ => 0,
         };
-        let to = address(SocketAddr::new(tuple.destination, port));
+        let is_sctp = matches!(tuple.transport, Transport::Port(Protocol::Sctp, _));
+        // The address of a raw socket has no port.
+        let to = address(SocketAddr::new(tuple.destination, if is_sctp { 0 } else { port }));
         let (kind, protocol) = match tuple.transport {
+            Transport::Port(Protocol::Sctp, _) => (SockType::Raw, SockProtocol::Sctp),
             Transport::Port(Protocol::Tcp, _) => (SockType::Stream, SockProtocol::Tcp),
             Transport::Port(..) => (SockType::Datagram, SockProtocol::Udp),
             _ if tuple.source.is_ipv4() => (SockType::Datagram, SockProtocol::Icmp),
@@ -156,6 +168,9 @@ impl Probe {
         bind(fd, &address(SocketAddr::new(tuple.source, 0))).unwrap();
         let kind = match tuple.transport {
             Transport::Port(Protocol::Tcp, _) => Kind::Tcp,
+            Transport::Port(Protocol::Sctp, port) => {
+                Kind::Sctp(sctp_init(port, NEXT.fetch_add(1, Ordering::Relaxed)))
+            }
             Transport::Port(..) => {
                 Kind::Udp(format!("{tuple} {}", NEXT.fetch_add(1, Ordering::Relaxed)).into_bytes())
             }
@@ -176,7 +191,7 @@ impl Probe {
         let packet = match &self.kind {
             Kind::Tcp => return,
             Kind::Ping => vec![echo, 0, 0, 0, 0, 0, 0, 1],
-            Kind::Udp(text) => text.clone(),
+            Kind::Udp(packet) | Kind::Sctp(packet) => packet.clone(),
         };
         sendto(self.socket.as_raw_fd(), &packet, &self.to, MsgFlags::empty()).ok();
     }
@@ -186,10 +201,35 @@ fn address(socket: SocketAddr) -> SockaddrStorage {
     socket.into()
 }
 
-/// Sockets that take every connection of TCP and every packet of UDP on [`PORTS`]; gives those of UDP
-/// first, all of them to be kept.
+/// A common header and an INIT chunk with `number` in it. Source: RFC 9260 §3.1, §3.3.2.
+fn sctp_init(port: u16, number: u64) -> Vec<u8> {
+    let number = u32::try_from(number).unwrap();
+    let source = 20_000 + (number % 20_000) as u16;
+    let mut packet = [source.to_be_bytes(), port.to_be_bytes()].concat();
+    // No tag yet, the checksum, and the chunk's type and length.
+    packet.extend([0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 20]);
+    // Tag, window, one stream each way, first number.
+    let words = [number + 1, 65_536, 0x1_0001, number];
+    packet.extend(words.iter().flat_map(|word| word.to_be_bytes()));
+    let checksum = crc32c(&packet).to_le_bytes();
+    packet[8..12].copy_from_slice(&checksum);
+    packet
+}
+
+/// Source: RFC 9260, appendix A.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let bit = |crc: u32, _| (crc >> 1) ^ (0x82f6_3b78 * (crc & 1));
+    !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), bit))
+}
+
+/// Sockets that take every connection of TCP, every packet of UDP on [`PORTS`], and every packet of SCTP; all of
+/// them are to be kept.
 fn serve() -> Vec<OwnedFd> {
     let mut sockets = Vec::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let flags = SockFlag::SOCK_NONBLOCK;
+        sockets.push(socket(family, SockType::Raw, flags, SockProtocol::Sctp).unwrap());
+    }
     for port in PORTS {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             for kind in [SockType::Datagram, SockType::Stream] {
