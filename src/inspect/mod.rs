@@ -21,6 +21,7 @@ pub mod listeners;
 pub mod local_socket;
 pub mod names;
 pub mod networks;
+pub mod nft_parts;
 pub mod other_programs;
 pub mod pods;
 pub mod policies;

@@ -16,6 +16,7 @@ mod message;
 mod netdev;
 mod numbers;
 mod own_steps;
+mod probe;
 mod ruleset;
 mod table_watch;
 mod verdict;

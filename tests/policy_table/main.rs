@@ -12,6 +12,7 @@ mod agreement;
 mod index;
 mod interpreter;
 mod kernel;
+mod lacking;
 mod large;
 mod network;
 mod partial;

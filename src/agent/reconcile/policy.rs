@@ -13,7 +13,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::policy::known_table::KnownTable;
 use crate::agent::reconcile::{Reconcile, store_unusable};
 use crate::agent::trigger::Scope;
-use crate::inspect::{Kernel, pods};
+use crate::inspect::{Kernel, nft_parts, pods};
 use crate::ipam::ReadEntries;
 use crate::net::Object;
 use crate::net::gather::Gather;
@@ -119,10 +119,19 @@ pub fn reconcile(
     match keep(run, work, cache, applier) {
         Ok(in_force) => in_force,
         Err(error) => {
-            applier.inspect_failed(Object::Table(POLICY_TABLE.to_owned()), error);
+            report(run, &error, applier);
             false
         }
     }
+}
+
+/// What the kernel lacks for the table, if that is why it is not as it should be.
+fn report(run: &Reconcile<'_>, error: &anyhow::Error, applier: &mut Applier) {
+    let missing = nft_parts::missing(&run.kernel.nft, true).unwrap_or_default();
+    if missing.is_empty() {
+        applier.inspect_failed(Object::Table(POLICY_TABLE.to_owned()), error);
+    }
+    missing.into_iter().for_each(|problem| applier.failed(problem));
 }
 
 fn read_pods(run: &Reconcile<'_>, cache: &mut CachedPolicy) -> anyhow::Result<()> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::checks::limits::neighbours;
 use crate::command::doctor::context::DoctorContext;
+use crate::inspect::nft_parts;
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
 use crate::os::sysctl;
 use crate::settings::Source;
@@ -36,14 +37,13 @@ fn modules(context: &DoctorContext<'_>) -> Vec<Problem> {
     let (builtin, loadable) = (read("modules.builtin"), read("modules.dep"));
     let settings = context.settings();
     let tunnels = settings.has_tunnels() && matches!(settings.source, Source::Etcd { .. });
-    let wanted = ["bridge", "veth", "nf_tables", "nf_conntrack", "nft_masq", "nft_ct"];
+    let wanted = ["bridge", "veth", "nf_tables", "nf_conntrack"];
     let wanted = wanted.into_iter().chain(tunnels.then_some("vxlan"));
     let wanted = wanted.chain(settings.encryption.and(Some("wireguard")));
     let missing = wanted.filter(|module| {
-        // nft_masq and its like are a part of nf_tables or nft_nat where they have no file.
         let file = format!("/{module}.ko");
         let known = builtin.contains(&file) || loadable.contains(&file);
-        !known && !Path::new("/sys/module").join(module).exists() && !module.starts_with("nft_")
+        !known && !Path::new("/sys/module").join(module).exists()
     });
     let problem = |module: &str| {
         let what = format!("this kernel has no module {module}");
@@ -52,7 +52,9 @@ fn modules(context: &DoctorContext<'_>) -> Vec<Problem> {
         let subject = Object::named(format!("module {module}"));
         Problem::new(ProblemKind::Modules, subject, what).with_fix(fix)
     };
-    missing.map(problem).collect()
+    let of_nft = nft_parts::missing(&context.host.kernel.nft, settings.policy.is_some());
+    // A user without rights cannot ask, and is shown that elsewhere.
+    missing.map(problem).chain(of_nft.into_iter().flatten()).collect()
 }
 
 /// Room for neighbours: one for each pod and each host of the segment.
