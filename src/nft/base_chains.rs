@@ -30,8 +30,8 @@ use crate::netlink::{
 use crate::nft::base_chains::legacy::LegacyTables;
 use crate::nft::numbers::{expression as n, family, message as kind, rule as attribute, set};
 use crate::nft::{
-    ChainPolicy, FoundSet, Hook, NftChain, TableFamily, Type, Userdata, Verdict, expression, found,
-    message,
+    Base, ChainPolicy, FoundSet, Hook, NftChain, TableFamily, Type, Userdata, Verdict, expression,
+    found, message,
 };
 
 /// Where iptables-legacy is looked for.
@@ -152,6 +152,23 @@ impl BaseChains {
             }));
         }
         Ok(found)
+    }
+
+    /// Whether packets of `family` may get another destination when they come in: there is a chain of type `nat` before
+    /// routing, in another table than `own`.
+    ///
+    /// # Errors
+    /// [`ChainError`].
+    pub fn may_translate(&self, family: Family, own: &str) -> Result<bool, ChainError> {
+        let what = "list nft chains".to_owned();
+        let request = get(what, kind::GET_CHAIN, family::ANY, Attributes::new());
+        let translates = |(place, base): &(NftChain, Option<Base>)| {
+            let base = base.as_ref();
+            let is_nat = base.is_some_and(|it| it.hook == Hook::PREROUTING && it.kind == "nat");
+            is_nat && place.table != own && ChainRef::Nft(place.clone()).sees(family)
+        };
+        let chains = self.socket.dump(&request, found::chain)?;
+        Ok(chains.iter().any(translates) || self.legacy.in_use(family, "nat")?)
     }
 
     /// Inserts or removes one rule of ours. Removing one that is gone is no error.

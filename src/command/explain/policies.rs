@@ -9,10 +9,11 @@ use crate::checks::explain::{EndPlace, PathEnd, PathPolicies, PolicyDecision, Po
 use crate::checks::pod_keys::pod_keys;
 use crate::command::policy::found::{self, PacketCounts};
 use crate::inspect::Host;
-use crate::net::Protocol;
 use crate::net::gather::Gather;
+use crate::net::{Family, Protocol};
 use crate::netlink::connections::Connection;
 use crate::nft::{Data, Nft, Value, Verdict};
+use crate::plan::host_ports;
 use crate::policy::compile::{MarkBits, POLICY_TABLE, address, counter};
 use crate::policy::partial::{Knowledge, PartialDecision};
 use crate::policy::view::View;
@@ -102,7 +103,8 @@ fn service(tuple: &Tuple) -> String {
 }
 
 impl Judge<'_> {
-    /// The other end is nothing that is known, no connection shows what answers there, and what is judged counts.
+    /// The other end is nothing that is known, no connection shows what answers there, what is judged counts, and
+    /// something here may translate the address.
     fn may_be_service(&self) -> bool {
         let is_asked = self.path.transport.is_some() && followed(self.path).is_none();
         let from = self.path.from.address;
@@ -113,7 +115,14 @@ impl Judge<'_> {
             |rule: &Rule| rule.direction == Direction::Egress && rule.subject.matches_pod(pod);
         let rules = self.view.known.iter().flat_map(|known| known.rules.enforced());
         let is_judged = rules.into_iter().any(judges);
-        is_asked && is_judged && matches!(self.path.to.place, EndPlace::Outside)
+        let is_outside = matches!(self.path.to.place, EndPlace::Outside);
+        is_asked && is_judged && is_outside && self.may_translate()
+    }
+
+    /// Another program may translate addresses of services here, or that is not known.
+    fn may_translate(&self) -> bool {
+        let chains = &self.host.kernel.forward;
+        chains.may_translate(Family::of(self.path.to.address), host_ports::TABLE).unwrap_or(true)
     }
 
     fn end(&self, end: &PathEnd, direction: Direction, in_force: bool) -> Result<PolicyEnd, Exit> {

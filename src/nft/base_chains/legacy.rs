@@ -42,7 +42,7 @@ impl LegacyTables {
         family: Family,
         name: &'static str,
     ) -> Result<Option<BaseChain>, ChainError> {
-        if !self.in_use(family)? {
+        if !self.in_use(family, "filter")? {
             return Ok(None);
         }
         // The kernel hands the table over whole, so no lock is needed.
@@ -72,15 +72,18 @@ impl LegacyTables {
         }
     }
 
-    /// The table `filter` exists. (Asking the program would make it.)
-    fn in_use(&self, family: Family) -> Result<bool, ChainError> {
+    /// The table exists. (Asking the program would make it.)
+    ///
+    /// # Errors
+    /// [`ChainError::Read`].
+    pub fn in_use(&self, family: Family, table: &str) -> Result<bool, ChainError> {
         let path = self.names.join(match family {
             Family::V4 => "ip_tables_names",
             Family::V6 => "ip6_tables_names",
         });
         let names = files::found(fs::read_to_string(&path));
         let names = names.map_err(|source| ChainError::Read { path, source })?;
-        Ok(names.is_some_and(|names| names.lines().any(|name| name == "filter")))
+        Ok(names.is_some_and(|names| names.lines().any(|name| name == table)))
     }
 
     /// What the program prints.
