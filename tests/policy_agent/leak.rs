@@ -216,36 +216,42 @@ fn nothing_of_a_denied_pod_arrives_whatever_changes() {
     agent.stop();
 }
 
-/// Pods that start, one after the other, at an address to which `other` and `web` send all the time.
+/// Pods that start, one after the other, at two addresses to which `other` and `web` send all the time.
 fn starts(host: &Node, count: u64, names: &str, floods: [&Pod; 2], in_force: bool) {
-    let address = "10.244.1.77";
-    let to: IpAddr = address.parse().unwrap();
     let [other, web] = floods;
-    let (denied, _allowed) = (Flood::start(other, to), Flood::start(web, to));
+    let IpAddr::V6(v6) = web.v6() else { panic!("{} is no IPv6", web.v6()) };
+    let [a, b, c, d, ..] = v6.segments();
+    let addresses: [IpAddr; 2] = [[10, 244, 1, 77].into(), [a, b, c, d, 0, 0, 0, 0x77].into()];
+    let flood = |from: &Pod| addresses.map(|to| Flood::start(from, to));
+    let (denied, _allowed) = (flood(other), flood(web));
+    let arrived = |counter: &Counter, from: &Pod| [from.v4(), from.v6()].map(|it| counter.of(it));
     let mut reached = Vec::new();
     for number in 0..count {
         let name = format!("{names}{number}");
         pod::make_netns(host, &name);
         let counter = Counter::open(&InNetns(host, format!("/run/netns/{name}")));
         let mut to = attachment(&name, "db");
-        to.runtime = json!({"ips": [address]});
+        to.runtime = json!({"ips": addresses});
         let begun = Instant::now();
         let db = Pod::connect(host, &Network::of(host), to).unwrap();
         if in_force {
-            eventually("an allowed packet", SOON, || match counter.of(web.v4()) {
-                0 => Err("none".to_owned()),
-                _ => Ok(()),
+            eventually("allowed packets", SOON, || match arrived(&counter, web) {
+                [v4, v6] if v4 > 0 && v6 > 0 => Ok(()),
+                arrived => Err(format!("{arrived:?}")),
             });
             reached.push(begun.elapsed());
         } else {
-            denied.go_on();
-            assert_eq!(counter.of(web.v4()), 0, "{name}: before its release");
+            denied.iter().for_each(Flood::go_on);
+            assert_eq!(arrived(&counter, web), [0, 0], "{name}: before its release");
         }
-        assert_eq!(counter.of(other.v4()), 0, "{name}");
+        assert_eq!(arrived(&counter, other), [0, 0], "{name}");
         db.delete();
     }
     reached.sort_unstable();
-    println!("{count} starts {names}: {} denied packets, 0 arrived", denied.sent());
+    println!(
+        "{count} starts {names}: {:?} denied packets, 0 arrived",
+        denied.each_ref().map(Flood::sent)
+    );
     if let Some(median) = reached.get(reached.len() / 2) {
         println!(
             "reachable for allowed peers {median:?} after ADD began, {:?} at most",
@@ -262,7 +268,7 @@ fn nothing_arrives_at_pods_that_start_with_and_without_an_agent_and_etcd() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     write_policies(host, &[only_from("db", &["web"])]);
-    let settings = [("POLICY", "on"), ("POLICY_FILE", FILE)];
+    let settings = [("POLICY", "on"), ("POLICY_FILE", FILE), ("IPV6_SUBNET", "fd10::/48")];
     let agent = Agent::start(host, &settings);
     agent.wait_ready();
     let (web, other) = (add(host, "web", "web"), add(host, "other", "other"));
