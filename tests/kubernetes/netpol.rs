@@ -1,11 +1,11 @@
 //! Kubernetes' own cases with packets: nine pods on two hosts, policies and labels from the API.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use humanz::net::Protocol;
+use humanz::net::{Family, Protocol};
 use humanz::policy::Transport;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, getpeername, socket,
@@ -22,7 +22,7 @@ use crate::support::wait::{SOON, patience};
 use crate::support::{Place, Pod, eventually};
 use crate::upstream::cases;
 
-const ON: &[(&str, &str)] = &[("POLICY", "on")];
+const ON: &[(&str, &str)] = &[("POLICY", "on"), ("IPV6_SUBNET", "fd10:244::/48")];
 
 /// How long a packet may take that is allowed.
 const WINDOW: Duration = Duration::from_millis(150);
@@ -36,7 +36,7 @@ struct Server {
 
 impl Server {
     fn open(pod: Pod) -> Server {
-        let any = |port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        let any = |port: u16| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         let listeners: Vec<TcpListener> =
             PORTS.map(|port| pod.spot().inside(|| TcpListener::bind(any(port)).unwrap())).into();
         let sockets: Vec<UdpSocket> =
@@ -46,6 +46,13 @@ impl Server {
         Server { pod, listeners, sockets }
     }
 
+    fn address(&self, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => self.pod.v4(),
+            Family::V6 => self.pod.v6(),
+        }
+    }
+
     /// Who sent a packet over UDP.
     fn received(&self) -> BTreeSet<IpAddr> {
         // What was accepted is closed at once, so that the next ones have room.
@@ -53,7 +60,7 @@ impl Server {
         let mut sources = BTreeSet::new();
         for socket in &self.sockets {
             while let Ok((_, from)) = socket.recv_from(&mut [0; 8]) {
-                sources.insert(from.ip());
+                sources.insert(from.ip().to_canonical());
             }
         }
         sources
@@ -63,12 +70,16 @@ impl Server {
 type Servers = BTreeMap<String, Server>;
 
 /// The pods that `source` connects to.
-fn connected(servers: &Servers, source: &Server, port: u16) -> BTreeSet<String> {
+fn connected(servers: &Servers, source: &Server, to: (Family, u16)) -> BTreeSet<String> {
+    let (family, port) = to;
     source.pod.spot().inside(|| {
         let begin = |server: &Server| {
-            let family = AddressFamily::Inet;
-            let socket = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).unwrap();
-            let to: SockaddrStorage = SocketAddr::new(server.pod.v4(), port).into();
+            let sockets = match family {
+                Family::V4 => AddressFamily::Inet,
+                Family::V6 => AddressFamily::Inet6,
+            };
+            let socket = socket(sockets, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).unwrap();
+            let to: SockaddrStorage = SocketAddr::new(server.address(family), port).into();
             // It is in progress, then.
             connect(socket.as_raw_fd(), &to).ok();
             socket
@@ -82,14 +93,20 @@ fn connected(servers: &Servers, source: &Server, port: u16) -> BTreeSet<String> 
 }
 
 /// Which pod reaches which; `None` if this kernel has no such sockets.
-fn reached(servers: &Servers, transport: Transport) -> Option<BTreeSet<(String, String)>> {
+fn reached(
+    servers: &Servers,
+    family: Family,
+    transport: Transport,
+) -> Option<BTreeSet<(String, String)>> {
     let pair = |a: &String, b: String| (a.clone(), b);
     servers.values().for_each(|server| drop(server.received()));
     match transport {
         Transport::Port(Protocol::Tcp, port) => std::thread::scope(|scope| {
             let probes: Vec<_> = servers
                 .iter()
-                .map(|(name, from)| (name, scope.spawn(move || connected(servers, from, port))))
+                .map(|(name, from)| {
+                    (name, scope.spawn(move || connected(servers, from, (family, port))))
+                })
                 .collect();
             let pairs = probes.into_iter().flat_map(|(name, probe)| {
                 let there = probe.join().unwrap().into_iter();
@@ -99,15 +116,15 @@ fn reached(servers: &Servers, transport: Transport) -> Option<BTreeSet<(String, 
         }),
         Transport::Port(Protocol::Udp, port) => {
             for from in servers.values() {
-                let socket =
-                    from.pod.spot().inside(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap());
+                let own = (from.address(family), 0);
+                let socket = from.pod.spot().inside(|| UdpSocket::bind(own).unwrap());
                 for to in servers.values() {
-                    socket.send_to(b"x", (to.pod.v4(), port)).ok();
+                    socket.send_to(b"x", (to.address(family), port)).ok();
                 }
             }
             std::thread::sleep(WINDOW * patience());
             let name_of = |address: &IpAddr| {
-                servers.iter().find(|(_, it)| it.pod.v4() == *address).map(|(name, _)| name)
+                servers.iter().find(|(_, it)| it.address(family) == *address).map(|(name, _)| name)
             };
             let pairs = servers.iter().flat_map(|(to, server)| {
                 let sources = server.received();
@@ -121,9 +138,19 @@ fn reached(servers: &Servers, transport: Transport) -> Option<BTreeSet<(String, 
 }
 
 fn check(case: &str, servers: &Servers, transport: Transport, table: &Table) -> bool {
-    let Some(_) = reached(servers, transport) else { return false };
-    eventually(&format!("{case}, {transport:?}"), SOON, || {
-        let found = reached(servers, transport).unwrap_or_default();
+    Family::BOTH.into_iter().all(|family| check_in(family, case, servers, transport, table))
+}
+
+fn check_in(
+    family: Family,
+    case: &str,
+    servers: &Servers,
+    transport: Transport,
+    table: &Table,
+) -> bool {
+    let Some(_) = reached(servers, family, transport) else { return false };
+    eventually(&format!("{case}, {family}, {transport:?}"), SOON, || {
+        let found = reached(servers, family, transport).unwrap_or_default();
         let names = || servers.keys().flat_map(|a| servers.keys().map(move |b| (a, b)));
         let wrong: Vec<String> = names()
             // As upstream, which leaves a pod's connections to itself undefined.
@@ -136,7 +163,7 @@ fn check(case: &str, servers: &Servers, transport: Transport, table: &Table) -> 
     true
 }
 
-fn object(name: &str, host: &str, address: &str) -> Value {
+fn object(name: &str, host: &str, addresses: &[IpAddr]) -> Value {
     let (namespace, pod) = name.split_once('/').unwrap();
     let port = |(port, protocol): (u16, &str)| {
         json!({"name": format!("serve-{port}-{}", protocol.to_lowercase()),
@@ -147,19 +174,19 @@ fn object(name: &str, host: &str, address: &str) -> Value {
         "metadata": {"name": pod, "namespace": namespace, "labels": {"pod": pod}},
         "spec": {"nodeName": host, "containers": [{"name": "c",
             "ports": all.map(port).collect::<Vec<_>>()}]},
-        "status": {"phase": "Running", "podIPs": [{"ip": address}]}})
+        "status": {"phase": "Running", "podIPs": addresses.iter().map(|it| json!({"ip": it})).collect::<Vec<_>>()}})
 }
 
 fn start(scene: &Scene, name: &str, number: usize) -> Server {
     let (namespace, pod) = name.split_once('/').unwrap();
     let container = format!("{namespace}-{pod}");
     let host = scene.host(number);
-    scene.api.put(object(name, host.name(), ""));
+    scene.api.put(object(name, host.name(), &[]));
     make_netns(host, &container);
     let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={pod}");
     let attachment = Attachment { args, ..Attachment::new(&container) };
     let pod = Pod::connect(host, &Network::of(host), attachment).unwrap();
-    scene.api.put(object(name, host.name(), &pod.v4().to_string()));
+    scene.api.put(object(name, host.name(), &[pod.v4(), pod.v6()]));
     Server::open(pod)
 }
 
@@ -177,7 +204,7 @@ fn every_case_of_kubernetes_own_tests_holds_for_packets() {
         let number = 1 + servers.len() % 2;
         servers.insert(name.clone(), start(&scene, &name, number));
     }
-    let all = cases(&|name| vec![servers[name].pod.v4()]);
+    let all = cases(&|name| vec![servers[name].pod.v4(), servers[name].pod.v6()]);
     let (mut checked, mut left) = (0, Vec::new());
     for case in all {
         let mut labelled = Vec::new();
