@@ -125,9 +125,7 @@ impl BaseChains {
     /// # Errors
     /// [`NetlinkError`].
     pub fn observe_translations(&self) -> Result<Translations, NetlinkError> {
-        let request =
-            get("list nft chains".to_owned(), kind::GET_CHAIN, family::ANY, Attributes::new());
-        let chains = self.socket.dump(&request, found::chain)?;
+        let chains = self.nft_chains()?;
         let chains = || chains.iter().map(|(place, _)| place);
         let mut found = Translations {
             kube_proxy: chains().any(|place| {
@@ -160,15 +158,12 @@ impl BaseChains {
     /// # Errors
     /// [`ChainError`].
     pub fn may_translate(&self, family: Family, own: &str) -> Result<bool, ChainError> {
-        let what = "list nft chains".to_owned();
-        let request = get(what, kind::GET_CHAIN, family::ANY, Attributes::new());
         let translates = |(place, base): &(NftChain, Option<Base>)| {
             let base = base.as_ref();
             let is_nat = base.is_some_and(|it| it.hook == Hook::PREROUTING && it.kind == "nat");
             is_nat && place.table != own && ChainRef::Nft(place.clone()).sees(family)
         };
-        let chains = self.socket.dump(&request, found::chain)?;
-        Ok(chains.iter().any(translates) || self.legacy.in_use(family, "nat")?)
+        Ok(self.nft_chains()?.iter().any(translates) || self.legacy.in_use(family, "nat")?)
     }
 
     /// Inserts or removes one rule of ours. Removing one that is gone is no error.
@@ -186,12 +181,15 @@ impl BaseChains {
         Ok(self.socket.transact(&message::transaction([message]))?)
     }
 
-    /// Every base chain at the hook, and its policy.
-    fn nft_places(&self, hook: Hook) -> Result<Vec<(NftChain, ChainPolicy)>, NetlinkError> {
+    fn nft_chains(&self) -> Result<Vec<(NftChain, Option<Base>)>, NetlinkError> {
         let what = "list nft chains".to_owned();
         let request = get(what, kind::GET_CHAIN, family::ANY, Attributes::new());
-        let chains = self.socket.dump(&request, found::chain)?;
-        let forward = chains.into_iter().filter_map(|(place, base)| {
+        self.socket.dump(&request, found::chain)
+    }
+
+    /// Every base chain at the hook, and its policy.
+    fn nft_places(&self, hook: Hook) -> Result<Vec<(NftChain, ChainPolicy)>, NetlinkError> {
+        let forward = self.nft_chains()?.into_iter().filter_map(|(place, base)| {
             let base = base.filter(|base| base.hook == hook)?;
             let routed = !matches!(place.family, TableFamily::Other(_));
             routed.then_some((place, base.policy))
