@@ -100,14 +100,17 @@ fn each_difference_is_reported_first() {
 }
 
 #[test]
-fn an_mtu_other_than_add_answered_is_reported_at_either_end() {
+fn an_mtu_that_loses_packets_is_reported_at_either_end() {
     let pod = Pod::new();
     for mtu in [1400, 9000] {
-        let [wrong, right] = [mtu, 1500].map(|mtu| format!("ip -n c1 link set eth0 mtu {mtu}"));
-        pod.names(&wrong, &format!("interface eth0 in the pod has MTU {mtu}, not 1500"), &right);
         let [wrong, right] = [mtu, 1500].map(|mtu| format!("ip link set VETH mtu {mtu}"));
         pod.names(&wrong, &format!("interface VETH on the host has MTU {mtu}, not 1500"), &right);
     }
+    let [wrong, right, smaller] =
+        [9000, 1500, 1400].map(|mtu| format!("ip -n c1 link set eth0 mtu {mtu}"));
+    pod.names(&wrong, "interface eth0 in the pod has MTU 9000, not 1500", &right);
+    pod.host.run(&smaller).ok();
+    pod.ok();
 }
 
 #[test]
