@@ -57,11 +57,14 @@ fn a_container_serves_its_host_and_can_be_removed() {
     run.args(["--cgroup-parent", &format!("/{}", cgroups.0)]);
     run.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]);
     let volumes = volumes();
-    assert_eq!(volumes.len(), 9, "{volumes:?}");
+    assert_eq!(volumes.len(), 10, "{volumes:?}");
     for (path, volume) in volumes {
         host.shell(&format!("test -e {path} || mkdir -p {path}")).ok();
         run.arg("--volume").arg(volume);
     }
+    // A pod that host-local gave its address.
+    host.shell("mkdir -p /var/lib/cni/networks/humanz").ok();
+    host.write("/var/lib/cni/networks/humanz/10.244.1.77", "older\r\neth0");
     run.args(["--env", "SUBNET_SOURCE=static", "--env", "SUBNET=10.244.1.0/24"]);
     host.run_command(run.arg(image()), "").ok();
     eventually("the agent serves", LONG, || {
@@ -74,6 +77,9 @@ fn a_container_serves_its_host_and_can_be_removed() {
         host.run(&format!("podman --storage-driver vfs exec agent humanz-agent {words}"))
     };
     inside("ready --wait 20").ok();
+    let addresses = inside("ipam ls").ok();
+    assert!(addresses.contains("10.244.1.77") && addresses.contains("older"), "{addresses}");
+    inside("ipam free 10.244.1.77 --force").ok();
     for probe in probes() {
         host.run(&format!("podman --storage-driver vfs exec agent {probe}")).ok();
     }
