@@ -15,6 +15,7 @@ use humanz::sources::{
     Hosts, exchange,
 };
 
+use crate::policies::has_problem;
 use crate::support::process::lock;
 use crate::support::wait::SOON;
 use crate::support::{Cluster, Node, eventually, soon};
@@ -161,12 +162,8 @@ impl Peer {
         });
     }
 
-    fn wait_problem(&self, words: &str) {
-        eventually(words, 12 * SOON, || {
-            let problems = self.last().problems;
-            let text = format!("{problems:?}");
-            if text.contains(words) { Ok(()) } else { Err(text) }
-        });
+    fn wait_problem(&self, kind: ProblemKind, subject: &str, words: &str) {
+        eventually(subject, 12 * SOON, || has_problem(&self.last().problems, kind, subject, words));
     }
 }
 
@@ -227,7 +224,7 @@ fn members_stay_while_etcd_is_away_and_are_read_again_after_it() {
     let scene = Scene::new(2);
     let (a, b, web) = scene.with_member();
     scene.cluster.etcd.kill();
-    b.wait_problem("those known before stay in force");
+    b.wait_problem(ProblemKind::Etcd, "members of groups", "those known before stay in force");
     a.has(&web, &["10.244.1.3"]);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(b.of(&web), ["10.244.1.2"], "frozen");
@@ -259,7 +256,7 @@ fn what_a_stolen_host_says_of_others_is_ignored() {
     };
     say(value(&web, &["10.244.3.3", "10.244.1.99", "10.244.2.99"]).as_bytes());
     b.becomes(&web, &["10.244.1.2", "10.244.3.3"]);
-    b.wait_problem("is not in that host's subnets");
+    b.wait_problem(ProblemKind::Policy, "host h3", "is not in that host's subnets");
     for (bytes, words) in [
         (value(&group("db"), &["10.244.3.3"]).into_bytes(), "another group"),
         (vec![b'x'; 1_000_000], "bytes"),
@@ -267,7 +264,7 @@ fn what_a_stolen_host_says_of_others_is_ignored() {
         (b"\xff\x00".to_vec(), "ignored"),
     ] {
         say(&bytes);
-        b.wait_problem(words);
+        b.wait_problem(ProblemKind::Policy, "host h3", words);
         b.becomes(&web, &["10.244.1.2"]);
     }
     // As many members as a value holds.
@@ -281,7 +278,7 @@ fn what_a_stolen_host_says_of_others_is_ignored() {
     let text = serde_json::to_string(&web.text()).unwrap();
     let flood = format!(r#"{{"selector":{text},"members":[{}]}}"#, texts.join(","));
     say(flood.as_bytes());
-    b.wait_problem("host h3");
+    b.wait_problem(ProblemKind::Policy, "host h3", "");
     b.becomes(&web, &["10.244.1.2"]);
     // Announcements say where to look, never what is there: those of others can be forged and deleted.
     let announcements = roots().announcements(GroupId::of(&web).as_str());
@@ -440,7 +437,11 @@ fn announcements_of_hosts_that_do_not_exist_stop_no_reader() {
     let b = scene.peer(2);
     b.needs(std::slice::from_ref(&web));
     b.becomes(&web, &["10.244.1.2"]);
-    b.wait_problem("more hosts announce");
+    b.wait_problem(
+        ProblemKind::Policy,
+        "group pods app=web of namespace shop",
+        "more hosts announce",
+    );
     a.has(&web, &["10.244.1.3"]);
     b.becomes(&web, &["10.244.1.3"]);
     assert!(b.last().unread.is_empty());
@@ -488,7 +489,11 @@ fn a_group_may_have_a_hundred_thousand_members_and_not_a_quarter_of_a_million() 
     b.needs(&[]);
     say(0..60, 4000);
     b.needs(std::slice::from_ref(&all));
-    b.wait_problem("more than 200000 members");
+    b.wait_problem(
+        ProblemKind::Policy,
+        "group pods app=all of namespace shop",
+        "more than 200000 members",
+    );
     assert!(b.last().unread.contains(&all), "what was known before holds");
     b.needs(&[]);
     say(0..60, 250);

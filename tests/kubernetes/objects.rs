@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use humanz::net::ProblemKind;
 use humanz::policy::read::documents;
 use humanz::policy::{ObjectSource, Scoped, Selector};
 use humanz::sources::PodScope;
@@ -119,7 +120,11 @@ fn custom_resources_are_followed_and_hold_while_the_api_is_away() {
     follower.members_become(WEB);
     let before = follower.snapshot();
     api.stop();
-    follower.wait_problem("what was known of them stays in force");
+    follower.wait_problem(
+        ProblemKind::KubernetesApi,
+        "groups",
+        "what was known of them stays in force",
+    );
     assert_eq!(follower.snapshot(), before);
     api.delete_of("NamespaceRule", "shop");
     api.compact();
@@ -127,7 +132,7 @@ fn custom_resources_are_followed_and_hold_while_the_api_is_away() {
     groups_become(&follower, &["shop/db -"]);
     follower_is_well(&follower);
     edit("Group", "blue.db", json!({"policies": ["gone"]}));
-    follower.wait_problem("policy blue/gone does not exist");
+    follower.wait_problem(ProblemKind::Policy, "group blue/db", "policy blue/gone does not exist");
     assert_eq!(follower.rules(), 2, "both directions are denied");
 }
 
@@ -139,7 +144,7 @@ fn a_role_that_lacks_custom_resources_is_a_problem_and_opens_nothing() {
     assert!(earlier.len() < role().len());
     scene.api.enforce(earlier);
     let follower = Follower::start(&scene.api, scene.host(1), PodScope::All);
-    follower.wait_problem("give its account the role");
+    follower.wait_problem(ProblemKind::KubernetesApi, "groups", "give its account the role");
     assert!(follower.snapshot().is_none(), "pods stay closed until the rules were read");
     scene.api.enforce(role());
     groups_become(&follower, &["shop/db blue/db"]);
@@ -162,7 +167,7 @@ fn custom_resources_may_come_later_but_not_where_they_must_be() {
     let wanted = Follower::start_with(api, scene.host(1), PodScope::Own, ObjectSource::Kubernetes);
     groups_become(&follower, &["shop/db -"]);
     assert_eq!(follower.problems(), [], "a cluster without them has none");
-    wanted.wait_problem("status 404");
+    wanted.wait_problem(ProblemKind::KubernetesApi, "groups", "status 404");
     assert!(wanted.snapshot().is_none(), "POLICY_OBJECTS=kubernetes says that they are there");
     serve_all(&scene);
     eventually("all of them", 6 * SOON, || match &wanted.problems()[..] {
@@ -181,7 +186,11 @@ fn custom_resources_may_come_later_but_not_where_they_must_be() {
 fn what_is_not_in_force_is_a_problem() {
     let scene = blue();
     let beside = Follower::start(&scene.api, scene.host(1), PodScope::Own);
-    beside.wait_problem("objects of humanz in the Kubernetes API: 4 of them, as Group blue/db, are not in force: those of etcd are");
+    beside.wait_problem(
+        ProblemKind::Policy,
+        "objects of humanz in the Kubernetes API",
+        "4 of them, as Group blue/db, are not in force: those of etcd are",
+    );
     let said = beside.snapshot().unwrap();
     assert!(said.without_objects && said.rules.is_empty());
     assert!(said.standalone.unwrap().rules.is_empty());
@@ -204,26 +213,34 @@ fn hostile_custom_resources_close_what_they_are_about() {
         json!({"network": "front"}),
     ] {
         api.edit_of("NamespaceRule", "shop", |it| it["spec"] = bad.clone());
-        follower.wait_problem("NamespaceRule");
+        follower.wait_problem(ProblemKind::Policy, "NamespaceRule shop", "");
         groups_become(&follower, &[]);
         api.edit_of("NamespaceRule", "shop", |it| it["spec"] = good.clone());
         groups_become(&follower, &["shop/db blue/db"]);
         follower_is_well(&follower);
     }
     api.put(custom("Group", "blue.bad", json!({"default": {"in": "perhaps"}})));
-    follower.wait_problem("perhaps");
+    follower.wait_problem(ProblemKind::Policy, "group blue/bad", "perhaps");
     assert_eq!(follower.rules(), rules + 2, "it denies everything");
     // One name for two objects, and objects that an owner of a namespace could write.
     api.put(custom("Group", "default.db", json!({})));
-    follower.wait_problem("the tenant default is left out of names");
+    follower.wait_problem(
+        ProblemKind::Policy,
+        "Group \"default.db\"",
+        "the tenant default is left out of names",
+    );
     let mut inside = custom("NamespaceRule", "shop", json!({"tenant": "red", "group": "db"}));
     inside["metadata"]["namespace"] = json!("shop");
     api.put(inside);
-    follower.wait_problem("is of a namespace, whose owners may write it: not read");
+    follower.wait_problem(
+        ProblemKind::Policy,
+        "NamespaceRule \"shop/shop\"",
+        "is of a namespace, whose owners may write it: not read",
+    );
     assert_eq!(groups(&follower), ["shop/db blue/db".to_owned()].into());
     let many: Vec<String> = (0..20_000).map(|number| format!("g{number}")).collect();
     api.put(custom("Group", "blue.many", json!({"policies": many})));
-    follower.wait_problem("has more than 10000 entries");
+    follower.wait_problem(ProblemKind::Policy, "group blue/many", "has more than 10000 entries");
     for name in ["blue.bad", "default.db", "blue.many"] {
         api.delete_of("Group", name);
     }
@@ -255,8 +272,11 @@ fn an_owner_of_a_namespace_gets_no_foreign_tenant() {
         let mut thief = pod("thief", "db", "h1", &["10.244.1.66"]);
         thief["metadata"][place] = words;
         api.put(thief);
-        follower
-            .wait_problem("pod shop/thief: group red/db is not allowed for pods of this namespace");
+        follower.wait_problem(
+            ProblemKind::Policy,
+            "pod shop/thief",
+            "group red/db is not allowed for pods of this namespace",
+        );
         groups_become(&follower, &["shop/db -", "shop/thief -"]);
         api.delete_of("Pod", "shop/thief");
         groups_become(&follower, &["shop/db -"]);
