@@ -2,10 +2,10 @@
 //! an API that serves v1beta1 alone.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use humanz::net::Protocol;
+use humanz::net::{Family, Protocol};
 use humanz::policy::Transport;
 use humanz::policy::read::documents;
 use humanz::policy::view::View;
@@ -24,6 +24,8 @@ use crate::support::pod::make_netns;
 use crate::support::wait::{SOON, patience};
 use crate::support::{Node, Place, Pod, eventually};
 
+const ON: &[(&str, &str)] = &[("POLICY", "on"), ("IPV6_SUBNET", "fd10:244::/48")];
+
 /// How long a packet may take that is allowed.
 const WINDOW: Duration = Duration::from_millis(150);
 
@@ -36,7 +38,7 @@ struct Student {
 
 impl Student {
     fn open(pod: Pod) -> Student {
-        let any = |port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        let any = |port: u16| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         let listeners = TCP_PORTS.map(|port| {
             let listener = pod.spot().inside(|| TcpListener::bind(any(port)).unwrap());
             listener.set_nonblocking(true).unwrap();
@@ -50,12 +52,19 @@ impl Student {
         Student { pod, listeners: listeners.into(), sockets: sockets.into() }
     }
 
+    fn address(&self, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => self.pod.v4(),
+            Family::V6 => self.pod.v6(),
+        }
+    }
+
     /// Whether a packet of `source` came to this port.
     fn received(&self, port: u16, source: IpAddr) -> bool {
         let until = Instant::now() + WINDOW * patience();
         while Instant::now() < until {
             if let Ok((_, from)) = self.sockets[&port].recv_from(&mut [0; 8]) {
-                if from.ip() == source {
+                if from.ip().to_canonical() == source {
                     return true;
                 }
                 continue;
@@ -67,8 +76,8 @@ impl Student {
 }
 
 /// Whether it connects; `None` if this kernel has no such sockets.
-fn connects(from: &Student, to: &Student, transport: Transport) -> Option<bool> {
-    let address = to.pod.v4();
+fn connects(from: &Student, to: &Student, family: Family, transport: Transport) -> Option<bool> {
+    let address = to.address(family);
     match transport {
         Transport::Port(Protocol::Tcp, port) => {
             to.listeners.iter().for_each(|one| while one.accept().is_ok() {});
@@ -78,42 +87,56 @@ fn connects(from: &Student, to: &Student, transport: Transport) -> Option<bool> 
         }
         Transport::Port(Protocol::Udp, port) => {
             while to.sockets[&port].recv_from(&mut [0; 8]).is_ok() {}
-            let socket =
-                from.pod.spot().inside(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap());
+            let own = from.address(family);
+            let socket = from.pod.spot().inside(|| UdpSocket::bind((own, 0)).unwrap());
             socket.send_to(b"x", (address, port)).ok();
-            Some(to.received(port, from.pod.v4()))
+            Some(to.received(port, own))
         }
         _ => None,
     }
 }
 
-fn object(name: &str, house: &str, host: &str, address: &str) -> Value {
+fn object(name: &str, house: &str, host: &str, addresses: &[String]) -> Value {
+    let addresses: Vec<Value> = addresses.iter().map(|address| json!({"ip": address})).collect();
     json!({"kind": "Pod", "apiVersion": "v1",
         "metadata": {"name": name, "namespace": full(house), "labels": {HOUSE: house, POD_NAME: name}},
         "spec": {"nodeName": host, "containers": [{"name": "c"}]},
-        "status": {"phase": "Running", "podIPs": [{"ip": address}]}})
+        "status": {"phase": "Running", "podIPs": addresses}})
 }
 
 fn start(scene: &Scene, house: &str, name: &str, number: usize) -> Student {
     let host = scene.host(number);
-    scene.api.put(object(name, house, host.name(), ""));
+    scene.api.put(object(name, house, host.name(), &[]));
     make_netns(host, name);
     let namespace = full(house);
     let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}");
     let attachment = Attachment { args, ..Attachment::new(name) };
     let pod = Pod::connect(host, &Network::of(host), attachment).unwrap();
-    scene.api.put(object(name, house, host.name(), &pod.v4().to_string()));
+    let addresses = [pod.v4(), pod.v6()].map(|address| address.to_string());
+    scene.api.put(object(name, house, host.name(), &addresses));
     Student::open(pod)
 }
 
+fn start_all(scene: &Scene) -> BTreeMap<String, Student> {
+    let mut students = BTreeMap::new();
+    for (house, name) in HOUSES {
+        for number in 0..2 {
+            let name = format!("{name}-{number}");
+            let student = start(scene, house, &name, number + 1);
+            students.insert(format!("{}/{name}", full(house)), student);
+        }
+    }
+    students
+}
+
 /// What `poke` must give, soon; false where it cannot be tried.
-fn holds(students: &BTreeMap<String, Student>, case: &str, poke: &Poke) -> bool {
+fn holds(students: &BTreeMap<String, Student>, case: &str, family: Family, poke: &Poke) -> bool {
     let (from, to) = (&students[&poke.from], &students[&poke.to]);
-    if connects(from, to, poke.transport).is_none() {
+    if connects(from, to, family, poke.transport).is_none() {
         return false;
     }
-    eventually(&format!("{case}: {poke:?}"), SOON, || {
-        let found = connects(from, to, poke.transport);
+    eventually(&format!("{case}: {family} {poke:?}"), SOON, || {
+        let found = connects(from, to, family, poke.transport);
         if found == Some(poke.allowed) { Ok(()) } else { Err(format!("{found:?}")) }
     });
     true
@@ -139,18 +162,13 @@ fn the_cases_of_the_conformance_suite_hold_for_packets() {
     for (house, _) in HOUSES {
         api.put(namespace(&full(house), json!({HOUSE: house})));
     }
-    let agents = [scene.serve(1, &[("POLICY", "on")]), scene.serve(2, &[("POLICY", "on")])];
-    let mut students = BTreeMap::new();
-    for (house, name) in HOUSES {
-        for number in 0..2 {
-            let name = format!("{name}-{number}");
-            let student = start(&scene, house, &name, number + 1);
-            students.insert(format!("{}/{name}", full(house)), student);
-        }
-    }
-    let all = cases(&|name| students[name].pod.v4());
+    let agents = [scene.serve(1, ON), scene.serve(2, ON)];
+    let students = start_all(&scene);
+    let all = Family::BOTH.map(|family| (family, cases(&|name| students[name].address(family))));
+    let all =
+        all.into_iter().flat_map(|(family, all)| all.into_iter().map(move |one| (family, one)));
     let (mut checked, mut left, mut there) = (0, 0, Vec::<(String, String)>::new());
-    for case in all {
+    for (family, case) in all {
         for step in case.steps {
             let key = |policy: &Value| {
                 let metadata = &policy["metadata"];
@@ -167,7 +185,7 @@ fn the_cases_of_the_conformance_suite_hold_for_packets() {
             let name = format!("{} {}", case.name, step.name);
             scene.cluster.hosts.iter().for_each(|host| are_in_force(host, &name, &step.policies));
             for poke in &step.pokes {
-                match holds(&students, &name, poke) {
+                match holds(&students, &name, family, poke) {
                     true => checked += 1,
                     false => left += 1,
                 }
@@ -175,7 +193,7 @@ fn the_cases_of_the_conformance_suite_hold_for_packets() {
         }
     }
     println!("{checked} connections; {left} without sockets of their protocol");
-    assert!(checked > 150, "{checked}");
+    assert!(checked > 300, "{checked}");
     agents.iter().for_each(crate::support::Agent::stop);
 }
 
@@ -197,7 +215,7 @@ fn a_pod_starts_whenever_the_api_makes_it_known() {
         let pod = std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(std::time::Duration::from_micros(250 * number));
-                scene.api.put(object(&name, house, host.name(), ""));
+                scene.api.put(object(&name, house, host.name(), &[]));
             });
             Pod::connect(host, &Network::of(host), attachment).unwrap()
         });
