@@ -335,15 +335,17 @@ impl PeerRoutes {
         here: &LocalHost,
     ) -> Vec<(IpNetwork, NextHop)> {
         let mut direct = Vec::new();
-        for subnet in peer.pod_subnets() {
-            let family = subnet::family(subnet);
-            let way = way(family, there, here);
-            let tunnel_only = match &way {
+        // Also of a family in which it has no pods: what is not near gets no packet with the address of a pod.
+        for family in Family::BOTH {
+            let tunnel_only = match way(family, there, here) {
                 Ok(way) => matches!(way, PeerRoute::Tunnel(..)),
                 Err(reason) => reason.is_far(),
             };
             let address = there.addresses.ok().and_then(|addresses| addresses.get(family));
             self.tunnel_only_nodes.extend(address.filter(|_| tunnel_only));
+        }
+        for subnet in peer.pod_subnets() {
+            let way = way(subnet::family(subnet), there, here);
             match way {
                 Ok(PeerRoute::Direct(hop)) => direct.push((subnet, hop)),
                 Ok(PeerRoute::Tunnel(address, Tunnel { mac, port, .. })) => {

@@ -54,7 +54,7 @@ fn check(host: &Host, peer: Peer, expected: &[&str]) {
     check_resolved(host, peer, &[], expected);
 }
 
-fn check_resolved(host: &Host, peer: Peer, resolved: &[&str], expected: &[&str]) {
+fn routes_to(host: &Host, peer: Peer, resolved: &[&str]) -> PeerRoutes {
     let name: NodeName = "h2".parse().unwrap();
     let peers = BTreeMap::from([(name.clone(), peer)]);
     // An empty text: it does not resolve.
@@ -73,7 +73,11 @@ fn check_resolved(host: &Host, peer: Peer, resolved: &[&str], expected: &[&str])
         tunnel: Tunnel::of(&subnets, VXLAN).filter(|_| host.backend != LocalBackend::Direct),
         encryption: host.encryption,
     };
-    let peer_routes = peer_routes(&peers, &resolved, &here);
+    peer_routes(&peers, &resolved, &here)
+}
+
+fn check_resolved(host: &Host, peer: Peer, resolved: &[&str], expected: &[&str]) {
+    let peer_routes = routes_to(host, peer, resolved);
     let direct =
         peer_routes.direct.values().map(|hop| format!("direct {} dev {}", hop.via, hop.device));
     let tunnels = peer_routes.remotes.iter();
@@ -180,6 +184,22 @@ fn hosts_that_share_one_family_reach_both_through_it() {
     let only_v4 = Host { own: per_family(&["192.0.2.1"]), ..host(LocalBackend::Auto) };
     let only_v4 = Host { underlay: only_v4.own, ..only_v4 };
     check(&only_v4, peer(V4, &["2001:db8:9::2"]), &["no IPv6 address to send to 2001:db8:9::2"]);
+}
+
+/// Packets of pods to it would leave with the pod's address, to which a server behind a router has no way.
+#[test]
+fn an_address_far_away_is_none_of_a_host_nearby_in_whichever_family_its_pods_are() {
+    for backend in [LocalBackend::Direct, LocalBackend::Auto] {
+        let of = |subnets: &[&str]| {
+            let found =
+                routes_to(&host(backend), peer(subnets, &["198.51.100.9", "2001:db8::2"]), &[]);
+            found.tunnel_only_nodes
+        };
+        let far: BTreeSet<IpAddr> = ["198.51.100.9".parse().unwrap()].into();
+        for subnets in [V4, BOTH, &["fd00:0:0:2::/64"], &[]] {
+            assert_eq!(of(subnets), far, "{backend:?}: {subnets:?}");
+        }
+    }
 }
 
 #[test]
