@@ -62,7 +62,7 @@ fn guards_that_somebody_changes_are_repaired_at_once() {
         "for c in $(nft list table netdev humanz | awk '/chain/ {print $2}'); do nft insert rule netdev humanz $c accept; done",
         "nft delete chain netdev humanz $(nft list table netdev humanz | awk '/chain hz/ {print $2; exit}')",
         "for c in $(nft list table netdev humanz | awk '/chain/ {print $2}'); do nft flush chain netdev humanz $c; done",
-        "nft flush chain netdev humanz routed-1; nft flush set netdev humanz own4",
+        "nft flush chain netdev humanz routed-2; nft flush set netdev humanz own4",
         "nft add element netdev humanz own4 { $(nft list set netdev humanz own4 | grep -o '\"hz[0-9a-f]*\" . 0x[0-9a-f]* . ' | sed 's/$/0x0af40163,/') }",
         "ip link set humanz0 address 02:00:00:00:00:77",
         "ip link del humanz0",
@@ -201,7 +201,7 @@ fn guards_of_an_older_release_are_converted_in_place() {
     assert!(counted.contains("packets 0 "), "{counted}");
     reaches(&pods[0], &pods[1]);
     let rules = host.run("nft list table netdev humanz").ok();
-    assert_eq!(rules.matches("goto routed-1").count(), 2, "{rules}");
+    assert_eq!(rules.matches("goto routed-2").count(), 2, "{rules}");
 }
 
 /// An agent starts beside pods of a release that knew no guards, and the other way round.
@@ -279,7 +279,7 @@ fn allowed_addresses_reach_running_pods() {
     assert_eq!(network.plugins[0]["allowedAddresses"], json!(["10.244.1.99/32"]));
     // Rules of former settings do not stay.
     let shared =
-        || host.run("nft list table netdev humanz").ok().matches("chain routed-1-").count();
+        || host.run("nft list table netdev humanz").ok().matches("chain routed-2-").count();
     assert_eq!(shared(), 1);
     agent.stop();
     let _agent = serve(host, &[]);

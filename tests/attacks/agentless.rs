@@ -64,9 +64,9 @@ fn the_next_add_or_gc_restores_the_guards_of_running_pods() {
         ("nft flush ruleset", false),
         ("nft delete table netdev humanz", false),
         ("nft 'add table netdev humanz { flags dormant; }'", false),
-        ("nft insert rule netdev humanz routed-1 accept", false),
+        ("nft insert rule netdev humanz routed-2 accept", false),
         ("nft flush table netdev humanz", true),
-        ("nft flush chain netdev humanz routed-1", true),
+        ("nft flush chain netdev humanz routed-2", true),
     ] {
         for (repair, name) in [(add as fn(&Scene), "ADD"), (gc, "GC")] {
             scene.shell(broken).ok();
@@ -134,7 +134,7 @@ fn check_says_what_is_missing_or_changed_of_a_guard() {
     );
     for broken in [
         "add table netdev humanz { flags dormant; }",
-        "insert rule netdev humanz routed-1 accept",
+        "insert rule netdev humanz routed-2 accept",
         "insert rule netdev humanz drop-mac accept",
         "flush chain netdev humanz drop-source",
         &format!("flush chain netdev humanz {}", scene.port(&attacker)),
@@ -202,7 +202,7 @@ fn shared_rules_of_former_settings_go_when_nobody_uses_them() {
     };
     let shared = || {
         let rules = scene.run("nft list table netdev humanz").ok();
-        rules.lines().filter(|line| line.trim().starts_with("chain routed-1")).count()
+        rules.lines().filter(|line| line.trim().starts_with("chain routed-2")).count()
     };
     scene.host.add(&with("10.9.0.0/16"), "vpn");
     gc_of(&scene, &conf("1.1.0", keys()), &["attacker", "victim", "bystander", "vpn"]);

@@ -410,6 +410,7 @@ fn all(scene: &Scene) -> Vec<Attack> {
         link_frames::tags,
         link_frames::protocols,
         link_frames::arp_forms,
+        link_frames::longer_messages,
         headers::ipv4_forms,
         headers::ipv6_forms,
         headers::dhcp_forms,

@@ -1,11 +1,12 @@
 //! Tags, other protocols than IP, and every form of ARP.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::attack::Attacks;
 use crate::frames::{ALL_NODES, ALL_NODES_MAC};
 use crate::packets::{
-    ARP, BROADCAST, ICMPV6, IPV4, IPV6, Mac, arp, ethernet, ipv6, router_advertisement, tagged,
+    ARP, BROADCAST, ICMPV6, IPV4, IPV6, Mac, arp, ethernet, icmpv6, ipv6, neighbour,
+    router_advertisement, tagged,
 };
 use crate::scene::{At, End, Scene, marked4};
 
@@ -169,4 +170,33 @@ pub fn arp_forms(attacks: &mut Attacks<'_>) {
         let frame = ethernet(BROADCAST, mac, 0x8035, &says);
         attacks.frame(&format!("RARP {operation} to all"), At::Victim, frame, &mark);
     }
+}
+
+/// What two pods could say to each other past the policies, behind messages that are right.
+pub fn longer_messages(attacks: &mut Attacks<'_>) {
+    let Scene { attacker, victim, .. } = *attacks.scene;
+    for length in [19, 1400] {
+        let mark = attacks.mark();
+        let says = arp(1, attacker.mac, attacker.v4, (victim.mac, victim.v4));
+        let says = [&says[..], &vec![7; length - mark.len()], &mark].concat();
+        attacks.at_victim(&format!("ARP with {length} bytes behind it"), ARP, says, &mark);
+    }
+    for length in [8, 1400] {
+        let pair = (attacker.v6, victim.v6);
+        let mark = attacks.mark();
+        let says = neighbour(pair, 135, victim.v6, Some(attacker.mac));
+        let packet = ipv6(pair, ICMPV6, 255, &says);
+        let packet = [&packet[..], &vec![7; length - mark.len()], &mark].concat();
+        attacks.at_victim(&format!("NS with {length} bytes behind it"), IPV6, packet, &mark);
+    }
+    let pair = (Ipv6Addr::UNSPECIFIED, victim.v6);
+    let mark = attacks.mark();
+    let mut body = vec![0; 4];
+    body.extend(attacker.v6.octets());
+    // A nonce of four times 8 bytes.
+    body.extend([14, 4]);
+    body.extend([7; 22]);
+    body.extend(mark);
+    let packet = ipv6(pair, ICMPV6, 255, &icmpv6(pair, 135, &body));
+    attacks.at_victim("a probe with a long nonce", IPV6, packet, &mark);
 }

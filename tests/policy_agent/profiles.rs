@@ -82,7 +82,7 @@ fn packets_of_a_group_or_network_bear_the_dscp_of_its_profile_and_changes_reach_
     write_policies(host, &[gold(8), web_has(json!({"profile": "gold"}))]);
     is_marked(&web, &db, 8);
     for damage in
-        ["nft flush chain netdev humanz dscp-8-routed-1", "nft delete table netdev humanz"]
+        ["nft flush chain netdev humanz dscp-8-routed-2", "nft delete table netdev humanz"]
     {
         host.shell(damage).ok();
         is_marked(&web, &db, 8);

@@ -110,7 +110,7 @@ mod tests {
         for foreign in [
             rule("hz1", None),
             rule("hz1", Some(2)),
-            rule("routed-1", Some(2)),
+            rule("routed-2", Some(2)),
             own(vec![8]),
             own(vec![7, 8]),
             FrameNotice::Elements {

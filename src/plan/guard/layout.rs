@@ -27,7 +27,7 @@ pub const COMMENT: &str = "humanz: what each pod may send";
 
 /// Raised when the shared rules change: chains of both releases are there until the agent has led the
 /// running pods to its own.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What one pod may send.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -166,7 +166,8 @@ impl FrameRules<'_> {
         }
     }
 
-    /// Its own addresses in requests and answers, with its own MAC inside.
+    /// Its own addresses in requests and answers, with its own MAC inside, and no more behind it than what fills a
+    /// frame of 60 bytes: it goes to other pods past the policies.
     fn arp(&mut self) {
         /// Ethernet, IPv4, the lengths of their addresses; then request (1) or answer (2).
         const HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
@@ -180,6 +181,7 @@ impl FrameRules<'_> {
             [network(6, Compare::Equal, &[0, REQUEST]), network(14, Compare::Equal, &nobody)]
         };
         let own = |offset| listed(OWN4, vec![SENDER, (Header::Network, offset, 4)], true);
+        self.drop(DropReason::Arp, vec![of(ARP), reaches(46)]);
         self.add("arp", arp().into_iter().chain(operation()).chain([own(14)]), FrameAction::Accept);
         let asks = arp().into_iter().chain(probe()).chain([own(24)]);
         self.add("arp probe", asks, FrameAction::Accept);
@@ -226,7 +228,6 @@ impl FrameRules<'_> {
     /// nothing in front of them. Its link-local address is the one that its MAC names.
     fn ndp(&mut self) {
         let allowed = self.allowed;
-        self.address_probes();
         let icmp = |first: u8, last: u8| {
             let kinds = [
                 transport(0, Compare::AtLeast, &[first]),
@@ -234,6 +235,9 @@ impl FrameRules<'_> {
             ];
             [of(IPV6), protocol(ICMPV6)].into_iter().chain(kinds)
         };
+        // The longest message has one option of 8 bytes, the MAC or the nonce of RFC 7527.
+        self.drop(DropReason::Ndp, icmp(FIRST_NDP, LAST_NDP).chain([reaches(72)]).collect());
+        self.address_probes();
         let foreign = |offset| {
             let others = sources(allowed, Family::V6);
             [own_nd(offset, false)]
@@ -331,6 +335,11 @@ fn link(offset: u32, compare: Compare, value: &[u8]) -> FrameMatch {
 
 fn network(offset: u32, compare: Compare, value: &[u8]) -> FrameMatch {
     bytes(Header::Network, offset, compare, value)
+}
+
+/// The frame has a byte there.
+fn reaches(offset: u32) -> FrameMatch {
+    network(offset, Compare::AtLeast, &[0])
 }
 
 fn transport(offset: u32, compare: Compare, value: &[u8]) -> FrameMatch {

@@ -68,8 +68,8 @@ fn the_shared_rules_of_a_version_stay_as_they_are() {
         (guard.shared().chains.pop().unwrap().name, texts.len(), hash::stable(&texts))
     });
     let names = [
-        ("routed-1", 21, 7915545932365863242),
-        ("bridged-1-3967c0f90a35a2f1", 33, 17046368871442981097),
+        ("routed-2", 23, 6485325549916674173),
+        ("bridged-2-3967c0f90a35a2f1", 35, 14360881786213394204),
     ];
     assert_eq!(chains, names.map(|(name, rules, hash)| (name.to_owned(), rules, hash)));
 }
@@ -105,7 +105,7 @@ fn a_guard_that_is_whole_needs_nothing() {
     }
     let dormant = FoundFrames { is_dormant: true, ..kernel.clone() };
     assert!(matches!(&changed(&guard, &dormant)[..], [GuardChange::Shared(_)]));
-    for name in ["routed-1", "drop-mac"] {
+    for name in ["routed-2", "drop-mac"] {
         let mut broken = kernel.clone();
         broken.chains.get_mut(name).unwrap().rules.pop();
         assert!(matches!(&changed(&guard, &broken)[..], [GuardChange::Shared(_)]), "{name}");
@@ -192,9 +192,9 @@ fn shared_chains_that_nobody_leads_to_are_left_over() {
 #[test]
 fn packets_are_marked_before_they_are_judged_and_a_chain_of_that_goes_with_its_last_pod() {
     let marking = Guard { dscp: Some(46.try_into().unwrap()), ..guard() };
-    assert_eq!(marking.chain().rules[0].to_string(), "goto dscp-46-routed-1");
+    assert_eq!(marking.chain().rules[0].to_string(), "goto dscp-46-routed-2");
     let rules = ["@ll,96,16 0x0800 ip dscp set 46", "@ll,96,16 0x86dd ip6 dscp set 46"];
-    assert_eq!(texts(&marking), [&rules[..], &["goto routed-1"]].concat());
+    assert_eq!(texts(&marking), [&rules[..], &["goto routed-2"]].concat());
     let kernel = found(&[(guard(), INDEX)]);
     let [GuardChange::Shared(_), GuardChange::Replace(..)] = &changed(&marking, &kernel)[..] else {
         panic!("{:?}", changed(&marking, &kernel))
@@ -203,22 +203,22 @@ fn packets_are_marked_before_they_are_judged_and_a_chain_of_that_goes_with_its_l
     assert_eq!(changed(&marking, &kernel), []);
     let [GuardChange::Replace(..)] = &changed(&guard(), &kernel)[..] else { panic!("one change") };
     let alive = BTreeMap::from([(INDEX, "hz1".parse().unwrap())]);
-    kernel.chains.get_mut("dscp-46-routed-1").unwrap().references = 1;
+    kernel.chains.get_mut("dscp-46-routed-2").unwrap().references = 1;
     assert_eq!(leftovers(&kernel, &alive), []);
-    kernel.chains.get_mut("dscp-46-routed-1").unwrap().references = 0;
-    let gone = FrameEdit::RemoveChain("dscp-46-routed-1".to_owned());
+    kernel.chains.get_mut("dscp-46-routed-2").unwrap().references = 0;
+    let gone = FrameEdit::RemoveChain("dscp-46-routed-2".to_owned());
     assert_eq!(leftovers(&kernel, &alive), [gone]);
 }
 
 #[test]
 fn what_a_limited_pod_sends_goes_through_its_class_and_what_others_need_is_not_changed_by_that() {
     let shaped = Guard { shaped: Some(Shaped { class: 5, device: 9 }), ..guard() };
-    assert_eq!(shaped.chain().rules[0].to_string(), "goto shaped-1");
+    assert_eq!(shaped.chain().rules[0].to_string(), "goto shaped-2");
     let through = "meta priority fwd to iif map @shaped";
     assert_eq!(texts(&shaped).iter().filter(|rule| rule.ends_with(through)).count(), 5);
     assert_eq!(texts(&shaped).len(), texts(&guard()).len());
     let bridged = Guard { routed_by: None, ..shaped.clone() };
-    assert_eq!(bridged.chain().rules[0].to_string(), "goto bridged-1");
+    assert_eq!(bridged.chain().rules[0].to_string(), "goto bridged-2");
     let kernel = found(&[(shaped.clone(), INDEX)]);
     assert_eq!(changed(&shaped, &kernel), []);
     let other = Guard { shaped: Some(Shaped { class: 6, device: 9 }), ..guard() };
