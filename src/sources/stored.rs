@@ -9,7 +9,7 @@
 //!
 //! The key says what a value is about, so that one that is not understood can still close it, or leave it as it was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -329,18 +329,23 @@ impl StoredPolicies {
             read.problems.retain(|problem| !missing.contains(problem));
         }
         // The closed object that stands for it is none that somebody wrote.
-        read.problems.retain(|problem| !self.is_unread(&problem.subject));
+        if !read.problems.is_empty() {
+            let unread = self.unread();
+            read.problems.retain(|problem| !unread.contains(&problem.subject));
+        }
         problems.append(&mut read.problems);
         problems.truncate(2 * PROBLEMS_LIMIT);
         let networks = read.networks.as_of(self.network_revisions());
         Documents { problems, networks, ..read }
     }
 
-    /// The value at the key of this object is not the object.
-    fn is_unread(&self, object_name: &Object) -> bool {
-        let path = object_name.to_string().replacen(' ', "/", 1);
-        let found = StoredName::of_path(&path).zip(self.values.get(&path));
-        found.is_some_and(|(name, value)| object(&name, &value.bytes).is_err())
+    /// The objects whose values are not understood, as problems of them have them.
+    fn unread(&self) -> BTreeSet<Object> {
+        let names = self.values.iter().filter_map(|(path, value)| {
+            let name = StoredName::of_path(path)?;
+            object(&name, &value.bytes).is_err().then(|| Object::named(name.to_string()))
+        });
+        names.gather()
     }
 
     /// When the object of each network was written.
