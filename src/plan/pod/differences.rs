@@ -146,7 +146,7 @@ fn of_host_end(
         }
     }
     differences.extend(wrong_mac(HOST, host, wanted.host_mac));
-    differences.extend(wrong_mtu(HOST, host, wanted.host_mtu));
+    differences.extend(wrong_mtu(HOST, host, wanted.host_mtu, u32::ne));
 }
 
 fn of_pod_end(wanted: &PodInterface, found: &FoundPod, differences: &mut Vec<PodDifference>) {
@@ -165,7 +165,8 @@ fn of_pod_end(wanted: &PodInterface, found: &FoundPod, differences: &mut Vec<Pod
         differences.push(PodDifference::NotPeers(name(), wanted.host_ifname.clone()));
     }
     differences.extend(wrong_mac(POD, pod, wanted.mac));
-    differences.extend(wrong_mtu(POD, pod, wanted.mtu));
+    // A later plugin, `tuning` for one, may have made it smaller, and says nothing of it in its result.
+    differences.extend(wrong_mtu(POD, pod, wanted.mtu, u32::gt));
     for address in &wanted.addresses {
         if !found.addresses.contains(address) {
             differences.push(PodDifference::NoAddress(name(), *address));
@@ -247,11 +248,13 @@ fn wrong_mac(place: &'static str, link: &Link, wanted: Option<Mac>) -> Option<Po
     Some(PodDifference::WrongMac(place, link.name.clone(), wanted, link.mac))
 }
 
-/// An end whose packets the other one does not take in. A later plugin, `tuning` for one, may have made the pod's MTU smaller,
-/// and says nothing of it in its result.
-fn wrong_mtu(place: &'static str, link: &Link, wanted: Option<u32>) -> Option<PodDifference> {
-    let is_smaller = |wanted: &u32| link.mtu < *wanted && place == HOST;
-    let wanted = wanted.filter(|wanted| link.mtu > *wanted || is_smaller(wanted))?;
+fn wrong_mtu(
+    place: &'static str,
+    link: &Link,
+    wanted: Option<u32>,
+    is_wrong: fn(&u32, &u32) -> bool,
+) -> Option<PodDifference> {
+    let wanted = wanted.filter(|wanted| is_wrong(&link.mtu, wanted))?;
     Some(PodDifference::WrongMtu(place, link.name.clone(), wanted, link.mtu))
 }
 
