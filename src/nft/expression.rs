@@ -74,6 +74,11 @@ impl ExpressionList {
             Match::Established => self.state(n::ESTABLISHED),
             Match::NoConnection => self.state(n::NO_CONNECTION),
             Match::Invalid => self.state(n::INVALID),
+            Match::RelatedOrInvalid => self.state(n::RELATED | n::INVALID),
+            Match::Translated => {
+                let list = self.connection(n::REGISTER_1, n::CONNECTION_STATUS, None);
+                list.mask(&n::DESTINATION_TRANSLATED.to_ne_bytes()).compare(n::NOT_EQUAL, &[0; 4])
+            }
             Match::Reply => {
                 let list = self.connection(n::REGISTER_1, n::CONNECTION_DIRECTION, None);
                 list.compare(n::EQUAL, &[1])

@@ -231,8 +231,11 @@ pub mod expression {
     pub const CONNECTION_STATE: u32 = 0;
     pub const CONNECTION_DIRECTION: u32 = 1;
     pub const CONNECTION_STATUS: u32 = 2;
+    /// IPS_DST_NAT.
+    pub const DESTINATION_TRANSLATED: u32 = 1 << 5;
     pub const CONNECTION_MARK: u32 = 3;
     pub const ESTABLISHED: u32 = 2;
+    pub const RELATED: u32 = 4;
     pub const INVALID: u32 = 1;
     /// The bits of `invalid` and `untracked`: the packet is of no connection.
     pub const NO_CONNECTION: u32 = INVALID | 1 << 6;

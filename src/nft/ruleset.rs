@@ -137,8 +137,12 @@ pub enum Match {
     NoConnection,
     /// It is of no connection, and connection tracking should have found one.
     Invalid,
+    /// It is an error about a connection, or of none though connection tracking should have found one.
+    RelatedOrInvalid,
     /// It goes the way of its connection's replies.
     Reply,
+    /// The destination of its connection was translated.
+    Translated,
     /// At most so many packets a second, and a burst of so many.
     Limit {
         rate: u64,
@@ -167,6 +171,8 @@ pub enum Field {
     ConnectionPort,
     /// Type and code of the first packet of its connection, as one number of two bytes: of ICMP.
     ConnectionIcmp,
+    /// Type and code of the packet itself, as one number of two bytes: of ICMP.
+    Icmp,
 }
 
 /// What a rule does.
@@ -275,6 +281,8 @@ impl fmt::Display for Match {
             Match::Reply => f.write_str("ct direction reply"),
             Match::NoConnection => f.write_str("ct state invalid,untracked"),
             Match::Invalid => f.write_str("ct state invalid"),
+            Match::RelatedOrInvalid => f.write_str("ct state invalid,related"),
+            Match::Translated => f.write_str("ct status dnat"),
             Match::Limit { rate, burst } => {
                 write!(f, "limit rate {rate}/second burst {burst} packets")
             }
@@ -301,6 +309,7 @@ impl fmt::Display for Field {
             Field::ConnectionProtocol => f.write_str("ct original protocol"),
             Field::ConnectionPort => f.write_str("ct reply proto-src"),
             Field::ConnectionIcmp => f.write_str("ct original proto-dst"),
+            Field::Icmp => f.write_str("@th,0,16"),
         }
     }
 }

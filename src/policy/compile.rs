@@ -27,7 +27,9 @@ mod sets;
 mod table;
 
 pub use crate::policy::compile::compiler::{Compiler, compile};
-pub use crate::policy::compile::forms::{log_prefix, no_connection_prefix, quarantine_prefix};
+pub use crate::policy::compile::forms::{
+    foreign_error_prefix, log_prefix, no_connection_prefix, quarantine_prefix,
+};
 pub use crate::policy::compile::mark::MarkBits;
 pub use crate::policy::compile::name::{
     EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, POLICY_TABLE, STAMP_CHAIN, counter,

@@ -7,7 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 use crate::net::Protocol;
 use crate::net::gather::Gather;
 use crate::netlink::packet::Packet;
-use crate::policy::compile::{log_prefix, no_connection_prefix, quarantine_prefix};
+use crate::policy::compile::{
+    foreign_error_prefix, log_prefix, no_connection_prefix, quarantine_prefix,
+};
 use crate::policy::endpoint::Endpoint;
 use crate::policy::rule::{Direction, PolicyVerdict, Rule};
 use crate::policy::view::View;
@@ -22,6 +24,7 @@ pub struct Reporters {
     names: BTreeMap<IpAddr, String>,
     quarantine: String,
     no_connection: String,
+    foreign_error: String,
 }
 
 /// A connection that was denied, or would have been.
@@ -41,6 +44,8 @@ pub enum DenialReason {
     Quarantine,
     /// The packet belongs to no connection, and one end is a pod with rules.
     NoConnection,
+    /// An ICMP error of a pod about a connection that it is no end of, or that its host does not know.
+    ForeignError,
     /// A rule with this prefix that this host does not have, or no longer.
     UnknownRule(String),
 }
@@ -62,12 +67,14 @@ impl Reporters {
         });
         let names = names.gather();
         let (quarantine, no_connection) = (quarantine_prefix(), no_connection_prefix());
-        Reporters { rules, pods, names, quarantine, no_connection }
+        let foreign_error = foreign_error_prefix();
+        Reporters { rules, pods, names, quarantine, no_connection, foreign_error }
     }
 
     /// Some rule has this prefix.
     pub fn knows(&self, prefix: &str) -> bool {
-        prefix == self.quarantine || prefix == self.no_connection || self.rules.contains_key(prefix)
+        let fixed = [&self.quarantine, &self.no_connection, &self.foreign_error];
+        fixed.contains(&&prefix.to_owned()) || self.rules.contains_key(prefix)
     }
 
     /// What a rule with this prefix says of a packet.
@@ -79,6 +86,7 @@ impl Reporters {
             }
             _ if prefix == self.quarantine => (DenialReason::Quarantine, packet),
             _ if prefix == self.no_connection => (DenialReason::NoConnection, packet),
+            _ if prefix == self.foreign_error => (DenialReason::ForeignError, packet),
             _ => (DenialReason::UnknownRule(prefix.trim_end().to_owned()), packet),
         };
         let name = |address| self.names.get(&address).cloned();
@@ -143,6 +151,9 @@ impl fmt::Display for Denial {
             DenialReason::Rule(rule) => write!(f, "by {} ({})", rule.origin, rule.direction),
             DenialReason::Quarantine => f.write_str("because a pod is in quarantine"),
             DenialReason::NoConnection => f.write_str("because it belongs to no connection"),
+            DenialReason::ForeignError => {
+                f.write_str("because it is an error about a connection of others")
+            }
             DenialReason::UnknownRule(prefix) => {
                 write!(f, "by a rule that is not in force any more ({prefix})")
             }

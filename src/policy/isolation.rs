@@ -12,9 +12,11 @@ use crate::policy::name::{ObjectName, Scoped};
 use crate::policy::network::Networks;
 use crate::policy::rule::{Direction, Origin, PolicyKind, PolicyPeer, PolicyVerdict, Rule, Tier};
 use crate::policy::selector::Selector;
+use crate::policy::service::Service;
 
 /// Pods of different tenants do not reach each other; where one of the two is in a shared network, they do, and
-/// nodes are of no tenant. Without networks beside that of the settings there is nothing to keep apart.
+/// nodes are of no tenant, but for host ports: behind another node's address there may be a pod of any tenant that
+/// asked for them. Without networks beside that of the settings there is nothing to keep apart.
 pub fn rules(networks: &Networks) -> Vec<Rule> {
     if networks.is_empty() {
         return Vec::new();
@@ -28,17 +30,26 @@ pub fn rules(networks: &Networks) -> Vec<Rule> {
         shared.extend(pools.iter().filter(|_| networks.is_shared(network)));
     }
     let every: Vec<PolicyPeer> = peers(pools.values().flatten());
+    let nodes = PolicyPeer::Selected(Selector::Nodes(LabelSelector::default()));
     let apart = pools.keys().filter(|network| !networks.is_shared(network));
     let rules = apart.flat_map(|network| {
         let mut passed = peers(reached[&network.tenant].iter().chain(&shared));
-        passed.push(PolicyPeer::Selected(Selector::Nodes(LabelSelector::default())));
-        let (passed, denied) =
-            ((Some(0), passed, PolicyVerdict::Pass), (None, every.clone(), PolicyVerdict::Deny));
-        [passed, denied].map(|(index, peers, verdict)| {
-            Direction::BOTH.map(|direction| rule(network, index, direction, peers.clone(), verdict))
-        })
+        passed.push(nodes.clone());
+        let of_both = |index, peers: &[PolicyPeer], verdict| {
+            Direction::BOTH.map(|direction| rule(network, index, direction, peers.into(), verdict))
+        };
+        let passed = of_both(Some(1), &passed, PolicyVerdict::Pass);
+        let denied = of_both(None, &every, PolicyVerdict::Deny);
+        [passed, denied].into_iter().flatten().chain([host_ports(network, nodes.clone())])
     });
-    rules.flatten().collect()
+    rules.collect()
+}
+
+fn host_ports(network: &Scoped, nodes: PolicyPeer) -> Rule {
+    Rule {
+        services: Some(vec![Service::HostPort]),
+        ..rule(network, Some(0), Direction::Ingress, vec![nodes], PolicyVerdict::Deny)
+    }
 }
 
 fn peers<'a>(pools: impl IntoIterator<Item = &'a IpNetwork>) -> Vec<PolicyPeer> {

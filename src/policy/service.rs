@@ -31,6 +31,9 @@ pub enum Service {
     /// ICMP of IPv4 or ICMPv6 by type, and by code if there is one. The whole protocol is
     /// [`Service::Protocol`].
     Icmp { family: Family, kind: u8, code: Option<u8> },
+    /// A port of the destination's host, or of a service, that leads to the pod: the connection's destination
+    /// was translated there. A tuple has the addresses behind all translation, and is of no such service.
+    HostPort,
 }
 
 impl Service {
@@ -47,6 +50,23 @@ impl Service {
             }
             _ => false,
         }
+    }
+}
+
+/// The number of the protocol.
+pub fn icmp(family: Family) -> u8 {
+    match family {
+        Family::V4 => ICMP,
+        Family::V6 => ICMPV6,
+    }
+}
+
+/// Types of ICMP that tell of an error, from the first to the last: they quote the packet that it was about. (RFC 792,
+/// RFC 4443 §2.1; a redirect of ICMPv6 is no error, and no router passes it on.)
+pub fn icmp_errors(family: Family) -> &'static [(u8, u8)] {
+    match family {
+        Family::V4 => &[(3, 5), (11, 12)],
+        Family::V6 => &[(1, 127)],
     }
 }
 
@@ -113,6 +133,7 @@ impl fmt::Display for Service {
             Service::Ports(protocol, range) => write!(f, "{protocol}/{range}"),
             Service::Named(Some(protocol), name) => write!(f, "{protocol}/{name}"),
             Service::Named(None, name) => name.fmt(f),
+            Service::HostPort => f.write_str("host ports"),
             Service::Icmp { family, kind, code } => {
                 let protocol = if *family == Family::V4 { "icmp" } else { "icmpv6" };
                 write!(f, "{protocol} type {kind}")?;

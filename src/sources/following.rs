@@ -157,8 +157,13 @@ impl Following {
             return;
         }
         let hosts = match &running.exchanged {
-            Some((last, hosts)) if Arc::ptr_eq(&last.peers, &from.peers) => Arc::clone(hosts),
-            _ => Arc::new(hosts(&from.peers)),
+            Some((last, hosts))
+                if Arc::ptr_eq(&last.peers, &from.peers)
+                    && last.known.networks == from.known.networks =>
+            {
+                Arc::clone(hosts)
+            }
+            _ => Arc::new(hosts(&from.peers, &from.known.networks)),
         };
         let now = Instant::now();
         let last = running.exchanged.as_ref().map(|(last, _)| &last.known);

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::lease::{self, Peers};
+use crate::lease::{self, Peer, Peers};
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::net::subnet;
 use crate::policy::held::PodOwners;
 use crate::policy::local::Pods;
+use crate::policy::network::Networks;
 use crate::policy::sources::denied;
 use crate::policy::{Endpoints, Node, PolicySnapshot, Selector, members};
 use crate::sources::exchanged::ExchangeInputs;
@@ -84,11 +85,12 @@ fn says_same(one: &Arc<PolicySnapshot>, other: &Arc<PolicySnapshot>) -> bool {
             && one.networks == other.networks
 }
 
-/// What `peers` may say.
-pub fn hosts(peers: &Peers) -> Hosts {
-    let host = |(name, peer): (&NodeName, &crate::lease::peers::Peer)| {
-        let subnets = peer.pod_subnets().collect();
-        (name.clone(), HostAddresses { subnets, nodes: peer.addresses.iter().copied().collect() })
+/// What `peers` may say. No host makes a pod of a network a node by publishing its address as its own.
+pub fn hosts(peers: &Peers, networks: &Networks) -> Hosts {
+    let host = |(name, peer): (&NodeName, &Peer)| {
+        let own = peer.addresses.iter().copied();
+        let nodes = own.filter(|address| networks.of(*address).is_none()).collect();
+        (name.clone(), HostAddresses { subnets: peer.pod_subnets().collect(), nodes })
     };
     peers.by_name.iter().map(host).collect()
 }
@@ -98,7 +100,33 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::lease::records::Backend;
+    use crate::net::PerFamily;
     use crate::policy::read::documents;
+
+    #[test]
+    fn no_address_of_a_network_is_that_of_a_node() {
+        let network = json!({"apiVersion": "humanz.io/v1", "kind": "Network",
+            "metadata": {"tenant": "red", "name": "front"}, "spec": {"subnets": ["10.33.0.0/16"]}});
+        let networks = documents::read(&[network], true).networks;
+        let nodes = |address: &str| {
+            let peer = Peer {
+                subnets: PerFamily::default(),
+                blocks: Vec::new(),
+                addresses: PerFamily { v4: Some(address.parse().unwrap()), v6: None },
+                backend: Backend::Direct,
+                tunnel: None,
+                wireguard: None,
+                mtu: None,
+                python: false,
+                alive: true,
+            };
+            let by_name = [("h2".parse().unwrap(), peer)].into();
+            let peers = Peers { by_name, ..Peers::default() };
+            hosts(&peers, &networks).into_values().flat_map(|host| host.nodes).count()
+        };
+        assert_eq!((nodes("10.33.1.5"), nodes("192.0.2.2")), (0, 1));
+    }
 
     #[test]
     fn a_member_on_another_host_changes_nothing_of_what_this_one_says() {

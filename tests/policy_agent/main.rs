@@ -10,6 +10,7 @@ mod changed_networks;
 mod drops;
 mod etcd;
 mod flows;
+mod foreign_errors;
 mod guide;
 mod held;
 mod here;

@@ -127,6 +127,39 @@ fn neither_a_service_nor_a_host_port_opens_another_tenant() {
     agents.iter().for_each(Agent::stop);
 }
 
+/// Behind a tunnel pods ask another host's address by that of their own host.
+#[test]
+fn no_host_port_opens_another_tenant_behind_a_tunnel() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let mut objects = two_tenants();
+    objects[1]["spec"]["nat"] = json!(true);
+    apply(h1, &objects);
+    let agents = cluster.start_agents(&[FROM_ETCD, &[("BACKEND", "vxlan")]].concat());
+    let pods = [(h1, "blue/a"), (h2, "blue/b"), (h1, "red/a"), (h2, "red/b")];
+    let [own1, own2, red1, red2] = pods.map(|(host, pod)| add(host, pod));
+    let port = with_host_port(h1);
+    soon("both hosts", || reaches(&own1, &port) && reaches(&own2, &port));
+    soon("the tenant", || is_apart(&red1, &port) && is_apart(&red2, &port));
+    for (is_v6, to) in [(false, h1.v4().into()), (true, h1.v6().into())] {
+        let mut server = Server::open_at(&port, address(&port, is_v6));
+        all_arrive(&mut server, &[&own1], to);
+        nothing_arrives(&mut server, &[&red1, &red2], to);
+        objects[0]["spec"]["shared"] = json!(true);
+        apply(h1, &objects[..1]);
+        all_arrive(&mut server, &[&own1, &own2, &red1, &red2], to);
+        let running = Flood::start(&red2, to);
+        let host2: IpAddr = if is_v6 { h2.v6().into() } else { h2.v4().into() };
+        server.wait(host2);
+        objects[0]["spec"]["shared"] = json!(false);
+        let closed = Instant::now();
+        apply(h1, &objects[..1]);
+        server.wait_silence(host2, closed);
+        drop(running);
+    }
+    agents.iter().for_each(Agent::stop);
+}
+
 #[test]
 fn a_shared_network_is_open_both_ways_and_closed_under_running_connections() {
     let cluster = Cluster::new(2);

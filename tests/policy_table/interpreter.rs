@@ -20,6 +20,8 @@ pub struct Packet {
     pub connection: Option<Connection>,
     /// The host has said that it is not to be tracked.
     pub untracked: bool,
+    /// It is an ICMP error about the connection, or about one that nobody knows; its type.
+    pub error: Option<u8>,
     /// The counters that counted it.
     pub counted: Vec<String>,
 }
@@ -44,7 +46,7 @@ impl Packet {
         let connection = Some(Connection { tuple, mark: 0 });
         let (source, destination) = (tuple.source, tuple.destination);
         let (hook, counted) = (Hook::FORWARD, Vec::new());
-        Packet { hook, source, destination, connection, untracked: false, counted }
+        Packet { hook, source, destination, connection, untracked: false, error: None, counted }
     }
 
     /// As the host with this place meets it.
@@ -151,6 +153,11 @@ impl Packet {
             }),
             Match::NoConnection => self.connection.is_none(),
             Match::Invalid => self.connection.is_none() && !self.untracked,
+            Match::RelatedOrInvalid => {
+                self.error.is_some() || self.connection.is_none() && !self.untracked
+            }
+            // The interpreter's tuples are those of connections without translation.
+            Match::Translated => false,
             // A routed packet's hop limit is below.
             Match::BridgedNdp => false,
             // The first of a connection, from a pod.
@@ -174,6 +181,12 @@ impl Packet {
         match field {
             Field::Source(family) => address(family, self.source),
             Field::Destination(family) => address(family, self.destination),
+            Field::Protocol => Some(Value::Protocol(match (self.error, tuple) {
+                (None, Some(tuple)) => tuple.protocol(),
+                _ if self.source.is_ipv4() => 1,
+                _ => 58,
+            })),
+            Field::Icmp => Some(Value::port(u16::from(self.error.unwrap_or_default()) << 8)),
             Field::ConnectionSource(family) => address(family, tuple?.source),
             Field::ConnectionDestination(family) => address(family, tuple?.destination),
             Field::ConnectionProtocol => Some(Value::Protocol(tuple?.protocol())),

@@ -9,6 +9,7 @@
 )]
 
 mod agreement;
+mod errors;
 mod index;
 mod interpreter;
 mod kernel;

@@ -79,7 +79,12 @@ fn packets(page: &mut Page, rules: &Rules, counted: &BTreeMap<String, Count>) {
 
 fn by_policy(rules: &Rules, counted: &BTreeMap<String, Count>) -> BTreeMap<SeriesLabels, u64> {
     let mut series: BTreeMap<SeriesLabels, u64> = BTreeMap::new();
-    for (name, policy) in [("unknown", "quarantine"), ("untracked", "no connection")] {
+    let beside_rules = [
+        ("unknown", "quarantine"),
+        ("untracked", "no connection"),
+        ("foreign", "error about a connection of others"),
+    ];
+    for (name, policy) in beside_rules {
         let packets = counted.get(name).map_or(0, |count| count.packets);
         series.insert((policy.to_owned(), "", "deny".to_owned()), packets);
     }
@@ -129,7 +134,7 @@ mod tests {
         let of = |verdict: &str| {
             found[&("NetworkPolicy shop/p0".to_owned(), "ingress", verdict.to_owned())]
         };
-        assert_eq!((of("allow"), of("deny"), found.len()), (6, 3, 4));
+        assert_eq!((of("allow"), of("deny"), found.len()), (6, 3, 5));
     }
 
     #[test]

@@ -133,6 +133,9 @@ impl<'a> Judges<'a> {
             DenialReason::Rule(rule) => (rule.to_string(), Some(rule)),
             DenialReason::Quarantine => ("a pod is in quarantine".to_owned(), None),
             DenialReason::NoConnection => ("it belongs to no connection".to_owned(), None),
+            DenialReason::ForeignError => {
+                ("it is an error about a connection of others".to_owned(), None)
+            }
             DenialReason::UnknownRule(prefix) => {
                 (format!("a rule that is not in force any more ({prefix})"), None)
             }

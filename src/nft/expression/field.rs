@@ -39,6 +39,7 @@ impl ExpressionList {
                 let key = n::CONNECTION_DESTINATION_PORT;
                 return self.connection(register, key, Some(n::ORIGINAL));
             }
+            Field::Icmp => return self.payload_into(register, n::TRANSPORT_HEADER, (0, 2)),
             Field::DestinationPort => {
                 return self.payload_into(register, n::TRANSPORT_HEADER, (n::PORT_OFFSET, 2));
             }
@@ -70,7 +71,8 @@ impl ExpressionList {
                 | Field::DestinationPort
                 | Field::ConnectionProtocol
                 | Field::ConnectionPort
-                | Field::ConnectionIcmp => 4,
+                | Field::ConnectionIcmp
+                | Field::Icmp => 4,
                 Field::InputInterface | Field::OutputInterface => 16,
             };
         }

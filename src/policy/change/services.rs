@@ -114,6 +114,7 @@ pub fn services(rules: &[&Rule], ports: &[&NamedPort]) -> Vec<(String, Transport
                     None => Transport::Other(*number),
                 });
             }
+            Service::HostPort => {}
             Service::Icmp { kind, code, .. } => {
                 let code = code.unwrap_or_default();
                 transports.insert(Transport::Icmp { kind: *kind, code });

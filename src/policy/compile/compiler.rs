@@ -13,10 +13,10 @@ use crate::net::{Family, subnet};
 use crate::nft::{Action, Chain, Field, Set, Verdict};
 use crate::policy::compile::address;
 use crate::policy::compile::counts::UserCounts;
-use crate::policy::compile::forms::{NO_CONNECTION, QUARANTINE, denial, plain};
+use crate::policy::compile::forms::{FOREIGN_ERROR, NO_CONNECTION, QUARANTINE, denial, plain};
 use crate::policy::compile::hooks::hooks;
 use crate::policy::compile::mark::MarkBits;
-use crate::policy::compile::name::{UNKNOWN, UNTRACKED, numbered};
+use crate::policy::compile::name::{FOREIGN, UNKNOWN, UNTRACKED, numbered};
 use crate::policy::compile::peers::PeerSelectors;
 use crate::policy::compile::pod_maps::PodMaps;
 use crate::policy::compile::program::Program;
@@ -111,7 +111,7 @@ impl Compiler {
             judges(*family).into_iter().for_each(|chain| compiler.put_chain(chain));
         }
         drops(basis.log_group).into_iter().for_each(|chain| compiler.put_chain(chain));
-        let counters = [UNKNOWN, UNTRACKED].map(str::to_owned);
+        let counters = [UNKNOWN, UNTRACKED, FOREIGN].map(str::to_owned);
         compiler.table.counters = Arc::new(counters.into());
         compiler.basis = Some(basis);
         compiler
@@ -265,9 +265,10 @@ fn judges(family: Family) -> [Chain; 2] {
     })
 }
 
-/// Where packets of pods in quarantine and those of no connection end.
-fn drops(log_group: u16) -> [Chain; 2] {
-    [(QUARANTINE, UNKNOWN), (NO_CONNECTION, UNTRACKED)].map(|(comment, name)| {
+/// Where packets of pods in quarantine, those of no connection, and errors about connections of others end.
+fn drops(log_group: u16) -> [Chain; 3] {
+    let drops = [(QUARANTINE, UNKNOWN), (NO_CONNECTION, UNTRACKED), (FOREIGN_ERROR, FOREIGN)];
+    drops.map(|(comment, name)| {
         let rules = denial(comment, log_group, Vec::new(), name.to_owned());
         Chain { name: name.to_owned(), base: None, rules: rules.into() }
     })

@@ -11,7 +11,7 @@ use crate::policy::endpoint::NamedPort;
 use crate::policy::name::ObjectName;
 use crate::policy::rule::{Direction, PolicyPeer, PolicyVerdict, Rule};
 use crate::policy::selector::Selector;
-use crate::policy::service::{ICMP, ICMPV6, PortRange, Service};
+use crate::policy::service::{self, PortRange, Service};
 
 /// Reads a rule for pods with these ports of their own.
 pub struct Reader<'a> {
@@ -120,6 +120,7 @@ impl<'a> Reader<'a> {
                         conditions.extend(self.port_of_peers((*protocol, name), end));
                     }
                 },
+                Service::HostPort => conditions.push(vec![Match::Translated]),
                 Service::Icmp { family, kind, code } => {
                     if end.family.is_none_or(|end| end == *family) {
                         conditions.push(icmp(*family, *kind, *code));
@@ -169,13 +170,12 @@ fn protocol(number: u8) -> Match {
 }
 
 fn icmp(family: Family, kind: u8, code: Option<u8>) -> Vec<Match> {
-    let number = match family {
-        Family::V4 => ICMP,
-        Family::V6 => ICMPV6,
-    };
     let first = u16::from_be_bytes([kind, code.unwrap_or(0)]);
     let last = u16::from_be_bytes([kind, code.unwrap_or(u8::MAX)]);
-    vec![protocol(number), Match::Is(Field::ConnectionIcmp, Value::Ports(first, last))]
+    vec![
+        protocol(service::icmp(family)),
+        Match::Is(Field::ConnectionIcmp, Value::Ports(first, last)),
+    ]
 }
 
 /// The same ports in the fewest ranges, which do not touch.

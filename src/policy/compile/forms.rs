@@ -18,6 +18,9 @@ pub const QUARANTINE: &str = "unknown pod";
 /// The rule of packets that belong to no connection.
 pub const NO_CONNECTION: &str = "no connection";
 
+/// The rule of errors about connections of others.
+pub const FOREIGN_ERROR: &str = "error about others";
+
 /// The longest prefix of a report (NF_LOG_PREFIXLEN less the final zero).
 const PREFIX_MAX_BYTES: usize = 127;
 
@@ -61,6 +64,11 @@ pub fn quarantine_prefix() -> String {
 /// That of the reports of packets that belong to no connection.
 pub fn no_connection_prefix() -> String {
     prefix(DENIED, NO_CONNECTION)
+}
+
+/// That of the reports of errors about connections of others.
+pub fn foreign_error_prefix() -> String {
+    prefix(DENIED, FOREIGN_ERROR)
 }
 
 fn prefix(kind: &str, comment: &str) -> String {

@@ -6,9 +6,9 @@ use crate::net::{Family, IfName, Protocol, subnet};
 use crate::nft::{Action, Base, Chain, ChainPolicy, Field, Hook, Match, NftRule, Value, Verdict};
 use crate::policy::compile::forms::plain;
 use crate::policy::compile::name::{
-    EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, STAMP_CHAIN, UNTRACKED, numbered,
+    EPOCH_SET, ERROR_CHAIN, FOREIGN, FORWARD_CHAIN, INPUT_CHAIN, STAMP_CHAIN, UNTRACKED, numbered,
 };
-use crate::policy::service::DNS_PORT;
+use crate::policy::service::{self, DNS_PORT};
 
 /// Before the priority `filter` of others, whose verdicts are then final for what is allowed here.
 const PRIORITY: i32 = -5;
@@ -21,6 +21,7 @@ pub fn hooks(networks: &[IpNetwork], families: &[Family], bits: u32) -> ([Chain;
         plain("judged in this epoch", present, Action::Verdict(Verdict::Accept))
     };
     let chains = families.iter().map(|family| to_own_node(*family, judged()));
+    let chains = chains.chain([errors(networks)]).chain(families.iter().map(|it| foreign(*it)));
     ([forward(networks, families, judged()), input(networks)], chains.collect())
 }
 
@@ -31,7 +32,7 @@ fn base(hook: Hook) -> Option<Base> {
 
 /// Connections from and to this host's subnets, and from and to addresses of its pods outside of those.
 fn forward(networks: &[IpNetwork], families: &[Family], judged: NftRule) -> Chain {
-    let mut rules = vec![judged];
+    let mut rules = vec![to_errors(), judged];
     if families.contains(&Family::V6) {
         let bridged = vec![Match::NoConnection, Match::BridgedNdp];
         let accept = Action::Verdict(Verdict::Accept);
@@ -66,8 +67,8 @@ fn input(networks: &[IpNetwork]) -> Chain {
         let source = Field::Source(subnet::family(*network));
         closed(Match::Invalid, source, *network)
     };
-    let rules =
-        networks.iter().map(from_pods).chain(networks.iter().map(of_no_connection)).collect();
+    let rules = networks.iter().map(from_pods).chain(networks.iter().map(of_no_connection));
+    let rules = [to_errors()].into_iter().chain(rules).collect();
     Chain { name: INPUT_CHAIN.to_owned(), base: base(Hook::INPUT), rules }
 }
 
@@ -89,6 +90,45 @@ fn to_own_node(family: Family, judged: NftRule) -> Chain {
     rules.push(plain("from pods", Vec::new(), verdict));
     rules.push(stamp());
     Chain { name: numbered("node", family), base: None, rules }
+}
+
+fn to_errors() -> NftRule {
+    let jump = Action::Verdict(Verdict::Jump(ERROR_CHAIN.to_owned()));
+    plain("errors about connections", vec![Match::RelatedOrInvalid], jump)
+}
+
+/// ICMP of this host's pods that has to do with a connection, or should have. The kernel takes an error for one of
+/// the connection that it quotes, with its mark, whoever sends it.
+fn errors(networks: &[IpNetwork]) -> Chain {
+    let from_pods = |network: &IpNetwork| {
+        let family = subnet::family(*network);
+        let matches = vec![
+            Match::Is(Field::Protocol, Value::Protocol(service::icmp(family))),
+            Match::Within(Field::Source(family), *network),
+        ];
+        let verdict = Verdict::Jump(numbered(ERROR_CHAIN, family));
+        plain("errors of pods", matches, Action::Verdict(verdict))
+    };
+    let rules = networks.iter().map(from_pods).collect();
+    Chain { name: ERROR_CHAIN.to_owned(), base: None, rules }
+}
+
+/// An error passes if its sender is an end of the connection. Of no connection that this host knows there is none:
+/// another host might know one.
+fn foreign(family: Family) -> Chain {
+    let own = |end: fn(Family) -> Field| {
+        let ends = vec![Field::Source(family), end(family)];
+        let matches = vec![Match::AllIn(ends, numbered("self", family))];
+        plain("of the pod's own connection", matches, Action::Verdict(Verdict::Return))
+    };
+    let error = |kinds: &(u8, u8)| {
+        let [first, last] = [[kinds.0, 0], [kinds.1, u8::MAX]].map(u16::from_be_bytes);
+        let matches = vec![Match::Is(Field::Icmp, Value::Ports(first, last))];
+        plain("of others", matches, Action::Verdict(Verdict::Goto(FOREIGN.to_owned())))
+    };
+    let own = [own(Field::ConnectionSource), own(Field::ConnectionDestination)];
+    let rules = own.into_iter().chain(service::icmp_errors(family).iter().map(error)).collect();
+    Chain { name: numbered(ERROR_CHAIN, family), base: None, rules }
 }
 
 fn stamp() -> NftRule {

@@ -19,6 +19,12 @@ pub const UNKNOWN: &str = "unknown";
 /// Counts packets of no connection.
 pub const UNTRACKED: &str = "untracked";
 
+/// What pods send about connections.
+pub const ERROR_CHAIN: &str = "error";
+
+/// Counts errors of pods about connections that they are no end of.
+pub const FOREIGN: &str = "foreign";
+
 /// The set that holds the mark of the present epoch.
 pub const EPOCH_SET: &str = "epoch";
 
