@@ -9,6 +9,7 @@ use humanz::policy::{ObjectSource, Scoped, Selector};
 use humanz::sources::PodScope;
 use serde_json::{Value, json};
 
+use crate::api::Api;
 use crate::beside_etcd::{self, apply, check_denied, own, wait_health};
 use crate::enforced::{add, connect};
 use crate::policies::{Follower, WEB, follower_is_well, namespace, pod, shop};
@@ -258,6 +259,22 @@ fn an_owner_of_a_namespace_gets_no_foreign_tenant() {
     api.put(custom("NamespaceRule", "shop", json!({"tenant": "blue", "allow": ["*"]})));
     let follower = Follower::start(api, scene.host(1), PodScope::All);
     groups_become(&follower, &["shop/db -"]);
+    thieves_get(api, &follower, "-");
+    // Nor does it leave the one that the rule gives it.
+    let rule = json!({"tenant": "blue", "group": "web", "allow": ["*"]});
+    api.edit_of("NamespaceRule", "shop", |it| it["spec"] = rule.clone());
+    groups_become(&follower, &["shop/db blue/web"]);
+    thieves_get(api, &follower, "blue/web");
+    // Of its own tenant it may ask for any, as the rule says.
+    let mut fair = pod("fair", "db", "h1", &["10.244.1.66"]);
+    fair["metadata"]["annotations"] = json!({"humanz.io/group": "db"});
+    api.put(fair);
+    groups_become(&follower, &["shop/db blue/web", "shop/fair blue/db"]);
+    follower_is_well(&follower);
+}
+
+/// Of those that ask for a foreign tenant's group, beside db, which has the group `given`.
+fn thieves_get(api: &Api, follower: &Follower, given: &str) {
     let mut own =
         namespace("shop", json!({"humanz.io/tenant": "red", "humanz.io/group": "red/db"}));
     own["metadata"]["annotations"] =
@@ -277,16 +294,11 @@ fn an_owner_of_a_namespace_gets_no_foreign_tenant() {
             "pod shop/thief",
             "group red/db is not allowed for pods of this namespace",
         );
-        groups_become(&follower, &["shop/db -", "shop/thief -"]);
+        let [db, thief] = ["shop/db", "shop/thief"].map(|pod| format!("{pod} {given}"));
+        groups_become(follower, &[&db, &thief]);
         api.delete_of("Pod", "shop/thief");
-        groups_become(&follower, &["shop/db -"]);
+        groups_become(follower, &[&db]);
     }
-    // Of its own tenant it may ask for any, as the rule says.
-    let mut fair = pod("fair", "db", "h1", &["10.244.1.66"]);
-    fair["metadata"]["annotations"] = json!({"humanz.io/group": "db"});
-    api.put(fair);
-    groups_become(&follower, &["shop/db -", "shop/fair blue/db"]);
-    follower_is_well(&follower);
 }
 
 #[test]

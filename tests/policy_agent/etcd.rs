@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, local, soon};
+use crate::tenants::{namespace, try_add};
 use crate::traffic::{Flood, Server};
 use crate::{add, only_from};
 
@@ -274,4 +275,35 @@ fn a_lost_host_and_an_older_etcd_open_nothing() {
     assert!(allowed.sent() > 0);
     first.stop();
     agent.stop();
+}
+
+#[test]
+fn no_pod_leaves_its_group_by_asking_for_one_that_it_may_not_have() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let closed = [
+        own("Group", "web", json!({"default": {"in": "deny"}})),
+        namespace("shop", json!({"group": "web"})),
+    ];
+    apply(host, &closed);
+    let agents = cluster.start_agents(FROM_ETCD);
+    let other = try_add(host, "plain/a", json!({})).unwrap();
+    let asks = |name: &str, words: Value| try_add(host, &format!("shop/{name}"), words).unwrap();
+    let pods = [
+        asks("silent", json!({})),
+        asks("no-such", json!({"humanz.io/group": "nope"})),
+        asks("no-name", json!({"humanz.io/group": "-"})),
+        asks("foreign", json!({"humanz.io/group": "red/web"})),
+        asks("no-tenant", json!({"humanz.io/tenant": "-", "humanz.io/group": "web"})),
+        pod(host, "label", Some("nope")),
+    ];
+    for pod in &pods {
+        assert!(pings(pod, other.v4()), "{} goes out", pod.label());
+        assert!(!pings(&other, pod.v4()) && !pings(&other, pod.v6()), "{} is closed", pod.label());
+    }
+    apply(host, &[own("Group", "web", json!({}))]);
+    for pod in &pods {
+        soon(&format!("{} is open", pod.label()), || pings(&other, pod.v4()));
+    }
+    agents.iter().for_each(Agent::stop);
 }

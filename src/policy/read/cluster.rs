@@ -138,18 +138,14 @@ impl Cluster {
         }
     }
 
-    /// Puts a pod into the group and network that the rule of its namespace gives it, or that it asks for and may
-    /// have; gives what is wrong with what it asks for.
+    /// Puts a pod into the group and network that it asks for and may have, or else that the rule of its namespace
+    /// gives it; gives what is wrong with what it asks for.
     pub fn assign(&self, pod: &mut Endpoint) -> Option<Problem> {
         let namespace = pod.namespace.name();
-        let found = self.membership(&pod.name, namespace, &pod.annotations, &pod.labels);
-        match found {
-            Ok(Membership { group, network }) => {
-                (pod.group, pod.network) = (group, network);
-                None
-            }
-            Err(refusal) => Some(refused(pod, &refusal)),
-        }
+        let (Membership { group, network }, refusal) =
+            self.membership(&pod.name, namespace, &pod.annotations, &pod.labels);
+        (pod.group, pod.network) = (group, network);
+        refusal.map(|refusal| refused(pod, &refusal))
     }
 
     /// A pod that only its runtime describes, without addresses, and what is wrong with what it asks for.
@@ -160,11 +156,8 @@ impl Cluster {
         labels: Labels,
         host: NodeName,
     ) -> (Endpoint, Option<Problem>) {
-        let found = self.membership(&name, &namespace, annotations, &labels);
-        let (Membership { group, network }, refusal) = match found {
-            Ok(found) => (found, None),
-            Err(refusal) => (Membership::default(), Some(refusal)),
-        };
+        let (Membership { group, network }, refusal) =
+            self.membership(&name, &namespace, annotations, &labels);
         let endpoint = Endpoint {
             namespace: self.namespace_of(&namespace),
             name,
@@ -214,7 +207,7 @@ impl Cluster {
         namespace: &ObjectName,
         annotations: &Labels,
         labels: &Labels,
-    ) -> Result<Membership, Refusal> {
+    ) -> (Membership, Option<Refusal>) {
         assign(&Claims {
             name,
             annotations,

@@ -139,18 +139,21 @@ impl NamespaceRule {
     }
 }
 
-/// The group and network of a pod.
-///
-/// # Errors
-/// It asks for one that it may not have. Nothing else is tried then: a pod that runs in another group
-/// than it says would be a surprise.
-pub fn assign(claims: &Claims<'_>) -> Result<Membership, Refusal> {
+/// The group and network of a pod, and why it is not in what it asks for. Who asks for what he may not have is where
+/// the pod would be if he said nothing: nobody leaves a group, its policies and its rate by asking for another one.
+pub fn assign(claims: &Claims<'_>) -> (Membership, Option<Refusal>) {
     let given = claims.namespace.map(|rule| rule.given(claims.name)).unwrap_or_default();
-    let group = one(claims, "group", GROUP, given.group)?;
-    Ok(Membership {
-        group: group.or_else(|| claims.configured.group.clone()),
-        network: network(claims)?,
-    })
+    let or_given = |asked: Result<Option<Scoped>, Refusal>, given| match asked {
+        Ok(found) => (found, None),
+        Err(refusal) => (given, Some(refusal)),
+    };
+    let (group, no_group) = or_given(one(claims, "group", GROUP, given.group.clone()), given.group);
+    let (network, no_network) =
+        or_given(one(claims, "network", NETWORK, given.network.clone()), given.network);
+    let configured = claims.configured.clone();
+    let membership =
+        Membership { group: group.or(configured.group), network: network.or(configured.network) };
+    (membership, no_group.or(no_network))
 }
 
 /// The network alone, whatever group the pod asks for.
