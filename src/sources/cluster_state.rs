@@ -21,7 +21,7 @@ use crate::sources::custom_resource::{unused, without_networks};
 use crate::sources::doubtful::with_denials;
 use crate::sources::find::{ClusterPods, find, needed};
 use crate::sources::item::{HostNode, Item};
-use crate::sources::refused_pods::{PROBLEMS_LIMIT, limited, refuse, without_address};
+use crate::sources::refused_pods::{limited, refuse, without_address};
 
 /// Which pods are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,8 +124,8 @@ impl ClusterState {
 
     fn snapshot(&mut self, problems: &mut Vec<Problem>) -> PolicySnapshot {
         let read = self.read();
-        problems.extend(self.faults());
-        problems.extend(read.own.problems.iter().take(PROBLEMS_LIMIT).cloned());
+        let faults = self.faults().chain(read.own.problems.iter().cloned()).collect();
+        problems.append(&mut limited(faults, "parts of policies", "are not understood"));
         problems.extend(self.unused());
         let cluster = self.cluster().and(&read.own.cluster);
         let UnderstoodRules { rules, unread } = read.understood.clone();
@@ -241,7 +241,8 @@ impl ClusterState {
                 pods.others.entry(namespace).or_default().push(endpoint);
             }
         }
-        problems.append(&mut limited(refused));
+        let what = "have addresses or groups that are not theirs";
+        problems.append(&mut limited(refused, "pods", what));
         pods
     }
 
@@ -312,17 +313,14 @@ impl ClusterState {
     }
 
     /// What is wrong with objects.
-    fn faults(&self) -> Vec<Problem> {
+    fn faults(&self) -> impl Iterator<Item = Problem> {
         let items = self.objects.values().flat_map(BTreeMap::values);
-        let mut faults = Vec::new();
-        for item in items {
-            match item {
-                Item::Policy(policy) => faults.extend(policy.problems.iter().cloned()),
-                Item::Faulty(problem) => faults.push(problem.clone()),
-                _ => {}
-            }
-        }
-        faults
+        let faults = items.flat_map(|item| match item {
+            Item::Policy(policy) => policy.problems.as_slice(),
+            Item::Faulty(problem) => std::slice::from_ref(problem),
+            _ => &[],
+        });
+        faults.cloned()
     }
 
     fn disconnections(&self) -> Vec<Problem> {

@@ -24,15 +24,15 @@ pub fn refuse(pod: &mut Pod, subnets: &[IpNetwork]) -> Option<Problem> {
     Some(Problem::in_object(ProblemKind::Policy, subject, what))
 }
 
-/// The first of them, and how many more there are.
-pub fn limited(mut refused: Vec<Problem>) -> Vec<Problem> {
-    let more = refused.len().saturating_sub(PROBLEMS_LIMIT);
-    refused.truncate(PROBLEMS_LIMIT);
+/// The first of them, and how many more there are: of `subject`, which are as `what` says.
+pub fn limited(mut problems: Vec<Problem>, subject: &'static str, what: &str) -> Vec<Problem> {
+    let more = problems.len().saturating_sub(PROBLEMS_LIMIT);
+    problems.truncate(PROBLEMS_LIMIT);
     if more > 0 {
-        let what = format!("{more} more pods have addresses or groups that are not theirs");
-        refused.push(Problem::new(ProblemKind::Policy, Object::named("pods"), what));
+        let what = format!("{more} more {subject} {what}");
+        problems.push(Problem::new(ProblemKind::Policy, Object::named(subject), what));
     }
-    refused
+    problems
 }
 
 /// A pod that asks for a network where there are none.
