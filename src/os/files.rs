@@ -114,8 +114,7 @@ fn difference(one: SystemTime, other: SystemTime) -> Duration {
 /// [`FileError`]; nothing is left behind.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
     swap_in(path, |new| {
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(new)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(new)?;
         file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(bytes)?;
         file.sync_all()
@@ -139,8 +138,8 @@ pub fn replace_watched(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileE
 /// [`FileError`].
 pub fn copy_executable(from: &Path, path: &Path) -> Result<(), FileError> {
     swap_in(path, |new| {
-        fs::copy(from, new)?;
-        let file = OpenOptions::new().append(true).open(new)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).open(new)?;
+        io::copy(&mut File::open(from)?, &mut file)?;
         file.set_permissions(Permissions::from_mode(EXECUTABLE))?;
         file.set_modified(fs::metadata(from)?.modified()?)?;
         file.sync_all()
@@ -171,6 +170,8 @@ pub fn unfinished(path: &Path) -> PathBuf {
 }
 
 /// Lets `make` create a new file beside `path`, then renames it to `path`.
+/// `make` creates the file that it is given, and opens none that is there: in a directory of others that could be
+/// a link to one of root's.
 fn swap_in(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), FileError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory).map_err(failed("create directory", directory))?;
