@@ -489,7 +489,8 @@ fn a_lost_or_changed_file_of_networks_is_written_again_and_one_that_knows_none_s
     host.run(&format!("rm {file}")).ok();
     // Anything wakes the agent.
     apply(host, &[namespace("green", json!({}))]);
-    soon("the file to be there again", || host.read(file).is_some());
+    let has_green = |text: String| text.contains("green");
+    soon("the file to be there again", || host.read(file).is_some_and(has_green));
     let whole = host_file(host, file);
     for other in ["{", &whole.replace("10.35.", "10.99.")] {
         host.write(file, other);
