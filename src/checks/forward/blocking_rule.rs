@@ -159,18 +159,22 @@ fn packets(directions: &[HookDirection], hosts: Option<&DroppedHosts>) -> String
 
 /// The command that lists `chain`, which is called by the chain at `place` or is that.
 fn list(place: &ChainRef, chain: &str) -> String {
-    let program = match place {
+    match place {
+        ChainRef::Nft(NftChain { family, table, .. }) if !place.is_iptables() => {
+            format!("nft -a list chain {family} {table} {chain}")
+        }
+        _ => format!("{} -S {chain}", iptables(place)),
+    }
+}
+
+/// The program of iptables that has the chain.
+fn iptables(place: &ChainRef) -> &'static str {
+    match place {
         ChainRef::Legacy(Family::V4, _) => "iptables-legacy",
         ChainRef::Legacy(Family::V6, _) => "ip6tables-legacy",
-        ChainRef::Nft(NftChain { family: TableFamily::Ip6, .. }) if place.is_iptables() => {
-            "ip6tables"
-        }
-        ChainRef::Nft(_) if place.is_iptables() => "iptables",
-        ChainRef::Nft(NftChain { family, table, .. }) => {
-            return format!("nft -a list chain {family} {table} {chain}");
-        }
-    };
-    format!("{program} -S {chain}")
+        ChainRef::Nft(NftChain { family: TableFamily::Ip6, .. }) => "ip6tables",
+        ChainRef::Nft(_) => "iptables",
+    }
 }
 
 /// What the owner of the chain can do about it.
@@ -194,6 +198,12 @@ fn fix(place: &ChainRef, traffic: &Traffic) -> String {
              'insert rule {family} {table} {chain} oifname \"{bridge}\" accept', and likewise in the \
              file that makes the table"
         ),
-        _ => format!("accept it: put a rule for {bridge} before it"),
+        _ => {
+            let (program, chain) = (iptables(place), place.chain());
+            format!(
+                "accept it: {program} -I {chain} -i {bridge} -j ACCEPT && {program} -I {chain} -o {bridge} \
+                 -j ACCEPT, and likewise in the file that makes the rules"
+            )
+        }
     }
 }

@@ -150,8 +150,9 @@ fn a_rule_of_ours_behind_a_drop_is_moved() {
 fn a_drop_for_one_interface_is_its_owners_will_and_reported() {
     let only =
         rule(&[by(HookDirection::In, "humanz0"), by(HookDirection::Out, "eth0")], Verdict::Drop);
-    let line = "iptables chain FORWARD: a rule drops what pods send; accept it: put a rule for \
-        humanz0 before it";
+    let line = "iptables chain FORWARD: a rule drops what pods send; accept it: iptables -I \
+        FORWARD -i humanz0 -j ACCEPT && iptables -I FORWARD -o humanz0 -j ACCEPT, and likewise in \
+        the file that makes the rules";
     check(chain(IPTABLES, ChainPolicy::Accept, &[only]), &[line]);
 }
 
