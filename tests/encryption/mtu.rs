@@ -1,4 +1,5 @@
-//! The size of packets: what WireGuard's header takes from it, and pods that are older than the encryption.
+//! The size of packets: what WireGuard's header takes from it, and pods that are older than the encryption, with and
+//! without a tunnel before it.
 
 use std::net::IpAddr;
 
@@ -69,4 +70,32 @@ fn pods_of_before_hear_by_icmp_of_the_smaller_packets() {
         pods[0].until_ok(&format!("ping -n -c 1 -W 3 -s 1452 {to}"), SOON);
     }
     capture.assert_encrypted("pods of before");
+}
+
+#[test]
+fn tunnels_give_way_to_encryption_under_running_pods() {
+    if !kernel::has_wireguard() {
+        return shows_the_reason();
+    }
+    let cluster = Cluster::routed(1, 1);
+    let tunnels = [("BACKEND", "vxlan")];
+    let agents = cluster.start_agents(&[DUAL_STACK, &tunnels].concat());
+    let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
+    let places: Vec<&dyn Place> = pods.iter().map(|pod| pod as &dyn Place).collect();
+    let tunnelled = Capture::start(&cluster);
+    all_reach(&places, &addresses(&places));
+    let (clear, encrypted) = tunnelled.counted();
+    assert!(clear.iter().any(|line| line.ends_with("of tunnels")) && encrypted == 0, "{clear:?}");
+    tunnelled.end();
+    drop(agents);
+    let _agents = cluster.start_agents(&[ENCRYPTED, &tunnels].concat());
+    wait_for_the_other_host(&cluster);
+    let capture = Capture::start(&cluster);
+    all_reach(&places, &addresses(&places));
+    let new: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "b")).collect();
+    for to in [new[1].v4(), new[1].v6()] {
+        new[0].until_ok(&whole(1440, to), SOON);
+        assert!(!new[0].run(&whole(1441, to)).succeeded(), "the pod's MTU is larger");
+    }
+    capture.assert_encrypted("with BACKEND=vxlan");
 }
