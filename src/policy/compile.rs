@@ -23,6 +23,7 @@ mod peers;
 mod pod_maps;
 mod program;
 mod programs;
+mod services;
 mod sets;
 mod table;
 

@@ -32,10 +32,7 @@ pub type Members = BTreeMap<Selector, FoundMembers>;
 pub fn peers<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BTreeSet<Selector> {
     let (mut selected, mut every_pod) = (BTreeSet::new(), false);
     for rule in rules {
-        selected.extend(rule.peers.iter().flatten().filter_map(|peer| match peer {
-            PolicyPeer::Selected(selector) => Some(selector),
-            PolicyPeer::Network { .. } => None,
-        }));
+        selected.extend(rule.peers.iter().flatten().filter_map(PolicyPeer::selector));
         every_pod |= looks_up_every_pod(rule);
     }
     selected.into_iter().cloned().chain(every_pod.then(Selector::every_pod)).gather()

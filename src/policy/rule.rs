@@ -188,6 +188,14 @@ impl Rule {
 }
 
 impl PolicyPeer {
+    /// `None`: it is a network.
+    pub fn selector(&self) -> Option<&Selector> {
+        match self {
+            PolicyPeer::Selected(selector) => Some(selector),
+            PolicyPeer::Network { .. } => None,
+        }
+    }
+
     /// `address` is one of this network; never of pods and nodes, which are found by name.
     pub fn contains(&self, address: IpAddr) -> bool {
         match self {

@@ -12,6 +12,7 @@ use crate::net::{FailureReason, Object, Problem, ProblemKind};
 use crate::policy::read::Parsed;
 use crate::policy::read::cluster::Cluster;
 use crate::policy::read::documents::{self, Documents};
+use crate::policy::read::network_policy_limit;
 use crate::policy::read::pod::Pod;
 use crate::policy::unread::UnderstoodRules;
 use crate::policy::{
@@ -55,6 +56,8 @@ pub struct ClusterState {
 struct ReadObjects {
     /// Of both.
     understood: UnderstoodRules,
+    /// Policies with more than their namespace may have.
+    beyond_limit: Vec<Problem>,
     own: Documents,
 }
 
@@ -124,7 +127,8 @@ impl ClusterState {
 
     fn snapshot(&mut self, problems: &mut Vec<Problem>) -> PolicySnapshot {
         let read = self.read();
-        let faults = self.faults().chain(read.own.problems.iter().cloned()).collect();
+        let faults = read.beyond_limit.iter().cloned().chain(self.faults());
+        let faults = faults.chain(read.own.problems.iter().cloned()).collect();
         problems.append(&mut limited(faults, "parts of policies", "are not understood"));
         problems.extend(self.unused());
         let cluster = self.cluster().and(&read.own.cluster);
@@ -259,11 +263,12 @@ impl ClusterState {
             }
         };
         let rules = self.policies().flat_map(|policy| &policy.rules).chain(own.rules.iter());
-        let rules = Rules::new(rules.cloned().collect());
+        let (rules, beyond_limit) = network_policy_limit::limited(rules.cloned().collect());
+        let rules = Rules::new(rules);
         let unread = self.policies().flat_map(|policy| &policy.unread).cloned().gather();
         let understood = UnderstoodRules { rules, unread }.or_of(&self.last);
         self.last = understood.clone();
-        let read = Arc::new(ReadObjects { understood, own });
+        let read = Arc::new(ReadObjects { understood, beyond_limit, own });
         self.read = Some(Arc::clone(&read));
         read
     }

@@ -7,6 +7,7 @@ use humanz_test_support as support;
 
 mod beside;
 mod changed_networks;
+mod costs;
 mod drops;
 mod etcd;
 mod flows;

@@ -9,6 +9,7 @@
 )]
 
 mod agreement;
+mod costs;
 mod errors;
 mod index;
 mod interpreter;

@@ -19,6 +19,9 @@ use super::random::Random;
 /// Ports that pods listen on in tests with packets.
 pub const PORTS: [u16; 5] = [80, 443, 8080, 9000, 53];
 
+/// Of container ports.
+const PORT_NAMES: [&str; 3] = ["http", "admin", "metrics"];
+
 pub const HOSTS: [&str; 2] = ["host1", "host2"];
 
 /// Where the pods of each host have their addresses.
@@ -149,7 +152,7 @@ fn pod(random: &mut Random, namespaces: &[Arc<Namespace>], place: usize) -> Endp
     let addresses =
         [format!("10.244.{}.{number}", host + 1), format!("fd00:10:{}::{number}", host + 1)];
     let ports = random.some(2, |random| NamedPort {
-        name: name(random.one(&["http", "admin"])),
+        name: name(random.one(&PORT_NAMES)),
         protocol: random.one(&[Protocol::Tcp, Protocol::Udp]),
         port: random.one(&PORTS),
     });
@@ -233,6 +236,9 @@ fn peer(random: &mut Random) -> PolicyPeer {
                 ("0.0.0.0/0", &["10.244.1.0/24"][..]),
                 ("10.244.0.0/16", &["10.244.1.12/31", "10.244.2.0/28"]),
                 ("10.244.2.0/24", &[]),
+                ("10.244.1.8/29", &["10.244.1.8/30"]),
+                ("10.244.2.16/28", &["10.244.2.0/24"]),
+                ("fd00:10:1::/64", &["fd00:10:1::c/126"]),
                 ("::/0", &["fd00:10:2::/64"]),
                 ("fd00:10::/32", &[]),
                 ("198.51.100.0/24", &[]),
@@ -251,14 +257,20 @@ fn service(random: &mut Random) -> Service {
         5 => Service::Ports(protocol, PortRange::new(81, 8999).unwrap()),
         6..8 => {
             let protocol = random.chance(50).then_some(protocol);
-            Service::Named(protocol, name(random.one(&["http", "admin"])))
+            Service::Named(protocol, name(random.one(&PORT_NAMES)))
         }
         _ => Service::Icmp {
             family: random.one(&Family::BOTH),
-            kind: random.one(&[8, 128]),
-            code: random.chance(50).then_some(0),
+            kind: random.one(&[8, 9, 128]),
+            code: random.chance(50).then(|| random.one(&[0, 1, 3])),
         },
     }
+}
+
+/// Few, or so many that some of a kind and some twice are among them.
+fn listed<T>(random: &mut Random, make: impl FnMut(&mut Random) -> T) -> Vec<T> {
+    let most = random.one(&[3, 3, 3, 10]);
+    random.some(most, make)
 }
 
 fn rule(random: &mut Random, place: usize) -> Rule {
@@ -291,8 +303,8 @@ fn rule(random: &mut Random, place: usize) -> Rule {
         origin,
         direction: random.one(&Direction::BOTH),
         subject: selector(random),
-        peers: (!is_last && random.chance(80)).then(|| random.some(3, peer)),
-        services: (!is_last && random.chance(60)).then(|| random.some(3, service)),
+        peers: (!is_last && random.chance(80)).then(|| listed(random, peer)),
+        services: (!is_last && random.chance(60)).then(|| listed(random, service)),
         verdict,
         audit: random.chance(5),
     }

@@ -1,14 +1,16 @@
 //! Pure. What a rule asks of a connection, as conditions on its tuple.
+//!
+//! Networks of a rule are one end for each family, services a handful of groups: the lists add up, and only
+//! selected peers are multiplied by the groups, of which there are at most eight.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use ipnetwork::IpNetwork;
-
-use crate::net::{Family, Protocol, subnet};
+use crate::net::Family;
+use crate::net::range::AddressRange;
 use crate::nft::{Field, Match, Value};
-use crate::policy::compile::sets::Sets;
+use crate::policy::compile::services::RuleServices;
+use crate::policy::compile::sets::{Sets, ranges_of};
 use crate::policy::endpoint::NamedPort;
-use crate::policy::name::ObjectName;
 use crate::policy::rule::{Direction, PolicyPeer, PolicyVerdict, Rule};
 use crate::policy::selector::Selector;
 use crate::policy::service::{self, PortRange, Service};
@@ -33,9 +35,14 @@ struct PeerMatch<'a> {
 impl<'a> Reader<'a> {
     /// The rule matches where all conditions of one of these lists hold.
     pub fn alternatives(&mut self) -> Vec<Vec<Match>> {
+        let services = RuleServices::of(self.rule, self.ports);
         let mut alternatives = Vec::new();
         for end in self.ends() {
-            for service in self.services(&end) {
+            let conditions = match &services {
+                None => vec![Vec::new()],
+                Some(services) => self.services(services, &end),
+            };
+            for service in conditions {
                 alternatives.push([end.matches.clone(), service].concat());
             }
         }
@@ -54,11 +61,12 @@ impl<'a> Reader<'a> {
     fn ends(&mut self) -> Vec<PeerMatch<'a>> {
         let rule = self.rule;
         let Some(peers) = &rule.peers else { return self.anywhere() };
+        let selectors: BTreeSet<&Selector> =
+            peers.iter().filter_map(PolicyPeer::selector).collect();
         let mut ends = Vec::new();
-        for peer in peers {
-            for family in self.families {
-                ends.extend(self.end(peer, *family));
-            }
+        for family in self.families {
+            ends.extend(self.network(peers, *family));
+            ends.extend(selectors.iter().map(|selector| self.selected(selector, *family)));
         }
         ends
     }
@@ -78,132 +86,79 @@ impl<'a> Reader<'a> {
         self.rule.direction == Direction::Egress && services.into_iter().any(by_name)
     }
 
-    fn end(&mut self, peer: &'a PolicyPeer, family: Family) -> Option<PeerMatch<'a>> {
-        let field = match self.rule.direction {
+    fn field(&self, family: Family) -> Field {
+        match self.rule.direction {
             Direction::Ingress => Field::ConnectionSource(family),
             Direction::Egress => Field::ConnectionDestination(family),
-        };
-        let (condition, selector) = match peer {
-            PolicyPeer::Selected(selector) => {
-                (Match::In(field, self.sets.selected(selector, family)), Some(selector))
-            }
-            PolicyPeer::Network { cidr, .. } if subnet::family(*cidr) != family => return None,
-            PolicyPeer::Network { cidr, except } => (self.network(field, *cidr, except), None),
-        };
-        Some(PeerMatch { family: Some(family), matches: vec![condition], selector })
-    }
-
-    fn network(&mut self, field: Field, cidr: IpNetwork, except: &[IpNetwork]) -> Match {
-        match except.is_empty() {
-            true => Match::Within(field, subnet::masked(cidr)),
-            false => Match::In(field, self.sets.network(cidr, except)),
         }
     }
 
-    fn services(&mut self, end: &PeerMatch<'_>) -> Vec<Vec<Match>> {
-        let rule = self.rule;
-        let Some(services) = &rule.services else { return vec![Vec::new()] };
-        let mut ports: BTreeMap<Protocol, Vec<PortRange>> = BTreeMap::new();
+    fn selected(&mut self, selector: &'a Selector, family: Family) -> PeerMatch<'a> {
+        let set = self.sets.selected(selector, family);
+        let matches = vec![Match::In(self.field(family), set)];
+        PeerMatch { family: Some(family), matches, selector: Some(selector) }
+    }
+
+    /// All networks among `peers`; `None` if nothing is left of them.
+    fn network(&mut self, peers: &[PolicyPeer], family: Family) -> Option<PeerMatch<'a>> {
+        let ranges = ranges_of(peers, family);
+        let field = self.field(family);
+        let condition = match (&ranges[..], ranges.first().and_then(AddressRange::network)) {
+            ([], _) => return None,
+            ([_], Some(network)) => Match::Within(field, network),
+            _ => Match::In(field, self.sets.network(ranges, family)),
+        };
+        Some(PeerMatch { family: Some(family), matches: vec![condition], selector: None })
+    }
+
+    /// What `services` ask of connections of this end: one of these lists.
+    fn services(&mut self, services: &RuleServices, end: &PeerMatch<'_>) -> Vec<Vec<Match>> {
         let mut conditions = Vec::new();
-        for service in services {
-            match service {
-                Service::Protocol(number) => conditions.push(vec![protocol(*number)]),
-                Service::Ports(protocol, range) => ports.entry(*protocol).or_default().push(*range),
-                Service::Named(protocol, name) => match rule.direction {
-                    Direction::Ingress => {
-                        for port in self.own_ports(*protocol, name) {
-                            let range = PortRange::single(port.port);
-                            ports.entry(port.protocol).or_default().push(range);
-                        }
-                    }
-                    Direction::Egress => {
-                        conditions.extend(self.port_of_peers((*protocol, name), end));
-                    }
-                },
-                Service::HostPort => conditions.push(vec![Match::Translated]),
-                Service::Icmp { family, kind, code } => {
-                    if end.family.is_none_or(|end| end == *family) {
-                        conditions.push(icmp(*family, *kind, *code));
-                    }
-                }
+        match services.protocols.first() {
+            None => {}
+            Some(number) if services.protocols.len() == 1 => {
+                conditions.push(vec![protocol(*number)]);
+            }
+            Some(_) => {
+                let set = self.sets.protocols(&services.protocols);
+                conditions.push(vec![Match::In(Field::ConnectionProtocol, set)]);
             }
         }
-        for (of, ranges) in ports {
-            let port = match &merged(ranges)[..] {
-                [range] => {
-                    Match::Is(Field::ConnectionPort, Value::Ports(range.first(), range.last()))
-                }
-                ranges => Match::In(Field::ConnectionPort, self.sets.ports(ranges)),
-            };
+        for (of, ranges) in &services.ports {
+            let port = self.one_of(Field::ConnectionPort, ranges);
             conditions.push(vec![protocol(of.number()), port]);
         }
+        let in_family = |of: &Family| end.family.is_none_or(|end| end == *of);
+        for (of, ranges) in services.icmp.iter().filter(|(of, _)| in_family(of)) {
+            let kind = self.one_of(Field::ConnectionIcmp, ranges);
+            conditions.push(vec![protocol(service::icmp(*of)), kind]);
+        }
+        conditions.extend(self.ports_of_peers(services, end).map(|port| vec![port]));
+        conditions.extend(services.host_port.then(|| vec![Match::Translated]));
         conditions
     }
 
-    fn own_ports(&self, protocol: Option<Protocol>, name: &ObjectName) -> Vec<&'a NamedPort> {
-        let wanted = |it: &&NamedPort| {
-            it.name == *name && protocol.is_none_or(|protocol| protocol == it.protocol)
-        };
-        self.ports.iter().filter(wanted).collect()
+    fn one_of(&mut self, field: Field, ranges: &[PortRange]) -> Match {
+        match ranges {
+            [range] => Match::Is(field, Value::Ports(range.first(), range.last())),
+            ranges => Match::In(field, self.sets.ports(ranges)),
+        }
     }
 
-    fn port_of_peers(
-        &mut self,
-        port: (Option<Protocol>, &ObjectName),
-        end: &PeerMatch<'_>,
-    ) -> Option<Vec<Match>> {
-        let family = end.family?;
+    fn ports_of_peers(&mut self, services: &RuleServices, end: &PeerMatch<'_>) -> Option<Match> {
+        let (family, ports) = (end.family?, services.named.as_ref()?);
         let every_pod = Selector::every_pod();
         let selector = end.selector.unwrap_or(&every_pod);
-        let set = self.sets.named_ports(selector, port, family);
+        let set = self.sets.named_ports(selector, ports, family);
         let fields = vec![
             Field::ConnectionDestination(family),
             Field::ConnectionProtocol,
             Field::ConnectionPort,
         ];
-        Some(vec![Match::AllIn(fields, set)])
+        Some(Match::AllIn(fields, set))
     }
 }
 
 fn protocol(number: u8) -> Match {
     Match::Is(Field::ConnectionProtocol, Value::Protocol(number))
-}
-
-fn icmp(family: Family, kind: u8, code: Option<u8>) -> Vec<Match> {
-    let first = u16::from_be_bytes([kind, code.unwrap_or(0)]);
-    let last = u16::from_be_bytes([kind, code.unwrap_or(u8::MAX)]);
-    vec![
-        protocol(service::icmp(family)),
-        Match::Is(Field::ConnectionIcmp, Value::Ports(first, last)),
-    ]
-}
-
-/// The same ports in the fewest ranges, which do not touch.
-fn merged(mut ranges: Vec<PortRange>) -> Vec<PortRange> {
-    ranges.sort_unstable();
-    let mut merged: Vec<PortRange> = Vec::new();
-    for range in ranges {
-        match merged.last_mut() {
-            Some(before) if range.first() <= before.last().saturating_add(1) => {
-                let last = before.last().max(range.last());
-                *before = PortRange::new(before.first(), last).unwrap_or(range);
-            }
-            _ => merged.push(range),
-        }
-    }
-    merged
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ports_that_touch_are_one_range() {
-        let range = |first, last| PortRange::new(first, last).unwrap();
-        let ranges =
-            vec![range(80, 80), range(1, 10), range(5, 20), range(21, 21), range(65535, 65535)];
-        let wanted = [range(1, 21), range(80, 80), range(65535, 65535)];
-        assert_eq!(merged(ranges), wanted);
-    }
 }

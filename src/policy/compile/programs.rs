@@ -1,10 +1,11 @@
 //! Pure. Which program each pod has: pods of the same rules share one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::net::Family;
 use crate::policy::compile::program::{PodVerdict, Program, ProgramWriter};
 use crate::policy::endpoint::{Endpoint, NamedPort};
+use crate::policy::name::ObjectName;
 use crate::policy::rule::{Direction, Rule, Rules};
 use crate::policy::selector::Selector;
 use crate::policy::selector_index::SelectorIndex;
@@ -98,15 +99,17 @@ impl Programs {
 
 /// The pod's ports that rules may ask for by name.
 fn asked_for<'a>(rules: impl Iterator<Item = &'a Rule>, pod: &Endpoint) -> Vec<NamedPort> {
-    let services: Vec<&Service> = match pod.ports.is_empty() {
-        true => Vec::new(),
-        false => rules.flat_map(|rule| rule.services.iter().flatten()).collect(),
+    let mut ports: Vec<NamedPort> = Vec::new();
+    if pod.ports.is_empty() {
+        return ports;
+    }
+    let name = |service: &'a Service| match service {
+        Service::Named(_, name) => Some(name),
+        _ => None,
     };
-    let is_asked = |port: &&NamedPort| {
-        let asks = |it: &&Service| matches!(it, Service::Named(_, name) if *name == port.name);
-        services.iter().any(asks)
-    };
-    let mut ports: Vec<NamedPort> = pod.ports.iter().filter(is_asked).cloned().collect();
+    let names: BTreeSet<&ObjectName> =
+        rules.flat_map(|rule| rule.services.iter().flatten()).filter_map(name).collect();
+    ports.extend(pod.ports.iter().filter(|port| names.contains(&port.name)).cloned());
     ports.sort_unstable();
     ports
 }

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
 use crate::net::gather::Gather;
-use crate::net::{AddressRange, Family, Protocol, subnet};
+use crate::net::{AddressRange, Family, range, subnet};
 use crate::nft::{Element, Set, Shape, Type, Value};
 use crate::policy::compile::name;
+use crate::policy::compile::services::NamedPorts;
 use crate::policy::endpoint::NamedPort;
-use crate::policy::name::ObjectName;
+use crate::policy::rule::PolicyPeer;
 use crate::policy::selector::Selector;
 use crate::policy::service::PortRange;
 
@@ -35,8 +37,8 @@ pub enum SetSource {
 #[derive(Clone, Debug)]
 pub struct FoundKeys {
     family: Family,
-    /// `None`: its addresses. Else address, protocol and number of each port of this name.
-    port: Option<(Option<Protocol>, ObjectName)>,
+    /// `None`: its addresses. Else address, protocol and number of each of these ports.
+    ports: Option<Arc<NamedPorts>>,
 }
 
 impl Sets {
@@ -49,20 +51,20 @@ impl Sets {
     pub fn selected(&mut self, selector: &Selector, family: Family) -> String {
         let kind = if matches!(selector, Selector::Nodes(_)) { "nodes" } else { "pods" };
         let name = name::set(kind, Some(family), &selector.text());
-        self.found(name, selector, FoundKeys { family, port: None })
+        self.found(name, selector, FoundKeys { family, ports: None })
     }
 
-    /// Address, protocol and number of each port of this name of what `selector` finds.
+    /// Address, protocol and number of each of these ports of what `selector` finds.
     pub fn named_ports(
         &mut self,
         selector: &Selector,
-        (protocol, port): (Option<Protocol>, &ObjectName),
+        ports: &Arc<NamedPorts>,
         family: Family,
     ) -> String {
-        let text = format!("{} {protocol:?} {port}", selector.text());
-        let name = name::set("named", Some(family), &text);
-        let port = Some((protocol, port.clone()));
-        self.found(name, selector, FoundKeys { family, port })
+        let name =
+            name::set("named", Some(family), &format!("{} {}", selector.text(), ports.digest()));
+        let ports = Some(Arc::clone(ports));
+        self.found(name, selector, FoundKeys { family, ports })
     }
 
     fn found(&mut self, name: String, selector: &Selector, keys: FoundKeys) -> String {
@@ -81,10 +83,16 @@ impl Sets {
         self.fixed(Set { name, shape, elements })
     }
 
-    /// The addresses of `cidr` without those of `except`.
-    pub fn network(&mut self, cidr: IpNetwork, except: &[IpNetwork]) -> String {
-        let family = subnet::family(cidr);
-        let ranges = without(cidr, except);
+    /// These protocols, by their numbers.
+    pub fn protocols(&mut self, numbers: &BTreeSet<u8>) -> String {
+        let name = name::set("protocols", None, &format!("{numbers:?}"));
+        let element = |number: &u8| Element::key([Value::Protocol(*number)]);
+        let elements = numbers.iter().map(element).gather();
+        self.fixed(Set { name, shape: Shape::set([Type::Protocol]), elements })
+    }
+
+    /// These addresses: ranges of the family that do not touch.
+    pub fn network(&mut self, ranges: Vec<AddressRange>, family: Family) -> String {
         let text: Vec<String> = ranges.iter().map(ToString::to_string).collect();
         let name = name::set("net", Some(family), &text.join(","));
         let shape = Shape { intervals: true, ..Shape::set([Type::address(family)]) };
@@ -102,7 +110,7 @@ impl Sets {
 impl FoundKeys {
     pub fn shape(&self) -> Shape {
         let address = Type::address(self.family);
-        match &self.port {
+        match &self.ports {
             None => Shape::set([address]),
             Some(_) => Shape::set([address, Type::Protocol, Type::Port]),
         }
@@ -117,12 +125,11 @@ impl FoundKeys {
         let mut elements = Vec::new();
         for address in addresses.filter(|address| Family::of(*address) == self.family) {
             let address = Value::address(address);
-            let Some((protocol, name)) = &self.port else {
+            let Some(wanted) = &self.ports else {
                 elements.push(Element::key([address]));
                 continue;
             };
-            let wanted = |of: Protocol| protocol.is_none_or(|protocol| protocol == of);
-            for port in ports.iter().filter(|it| it.name == *name && wanted(it.protocol)) {
+            for port in ports.iter().filter(|port| wanted.has(port)) {
                 let (protocol, port) = (port.protocol.number(), port.port);
                 let key = [address.clone(), Value::Protocol(protocol), Value::port(port)];
                 elements.push(Element::key(key));
@@ -130,6 +137,18 @@ impl FoundKeys {
         }
         elements
     }
+}
+
+/// The addresses of all networks of this family among `peers`, each without its exceptions; the ranges do not
+/// touch.
+pub fn ranges_of(peers: &[PolicyPeer], family: Family) -> Vec<AddressRange> {
+    let left = |peer: &PolicyPeer| match peer {
+        PolicyPeer::Network { cidr, except } if subnet::family(*cidr) == family => {
+            without(*cidr, except)
+        }
+        _ => Vec::new(),
+    };
+    range::merged(peers.iter().flat_map(left).collect())
 }
 
 /// The ranges that are left, which do not touch.
@@ -189,5 +208,26 @@ mod tests {
         check("0.0.0.0/0", &["255.255.255.255/32", "::/0"], &["0.0.0.0-255.255.255.254"]);
         check("::/0", &["8000::/1"], &["::/1"]);
         check("::/0", &["::/0"], &[]);
+    }
+
+    #[test]
+    fn networks_of_a_rule_are_united_after_their_own_exceptions() {
+        let network = |cidr: &str, except: &[&str]| PolicyPeer::Network {
+            cidr: cidr.parse().unwrap(),
+            except: except.iter().map(|text| text.parse().unwrap()).collect(),
+        };
+        let peers = [
+            network("10.0.0.0/8", &["10.1.0.0/16", "10.3.0.0/16"]),
+            network("10.1.128.0/17", &[]),
+            network("10.1.128.0/17", &[]),
+            network("11.0.0.0/8", &["11.0.0.0/8"]),
+            network("fd00::/64", &[]),
+            network("fd00:0:0:1::/64", &[]),
+        ];
+        let text = |family| ranges_of(&peers, family).iter().map(ToString::to_string).collect();
+        let found: [Vec<String>; 2] = Family::BOTH.map(text);
+        let v4 = ["10.0.0.0/16", "10.1.128.0-10.2.255.255", "10.4.0.0-10.255.255.255"];
+        assert_eq!(found[0], v4);
+        assert_eq!(found[1], ["fd00::/63"]);
     }
 }

@@ -167,6 +167,11 @@ pub fn quoted(text: &str) -> String {
 }
 
 impl Fault {
+    /// The object as a whole.
+    pub fn of_object(what: String) -> Fault {
+        Fault { path: String::new(), what }
+    }
+
     /// With what follows from it.
     pub fn so(self, consequence: &str) -> Fault {
         Fault { what: format!("{}; {consequence}", self.what), ..self }

@@ -18,6 +18,7 @@ pub mod kubernetes;
 pub mod membership;
 pub mod network;
 pub mod network_policy;
+pub mod network_policy_limit;
 pub mod parsed;
 pub mod pin;
 pub mod pod;

@@ -204,3 +204,30 @@ fn a_policy_that_is_not_understood_any_longer_denies_pods_that_come_later() {
     state.take(Resource::ClusterNetworkPolicies, Heard::Gone(gone));
     assert_eq!(state.update().snapshot.unwrap().rules, Rules::default());
 }
+
+#[test]
+fn a_policy_beyond_the_limit_of_its_namespace_isolates_and_is_a_problem() {
+    let mut state = ClusterState::new(
+        "n1".parse().unwrap(),
+        PodScope::All,
+        ObjectSource::Kubernetes,
+        UnderstoodRules::default(),
+    );
+    for resource in Resource::ALL {
+        state.take(resource, Heard::All(BTreeMap::new()));
+    }
+    let peer = |at| json!({"podSelector": {"matchLabels": {"app": format!("x{at}")}}});
+    let mut update = |peers: usize| {
+        let from: Vec<Value> = (0..peers).map(peer).collect();
+        let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"namespace": "shop", "name": "many"},
+            "spec": {"podSelector": {}, "ingress": [{"from": from}]}});
+        put(&mut state, Resource::NetworkPolicies, "many", &policy);
+        let update = state.update();
+        let rules = update.snapshot.unwrap().rules;
+        (rules.iter().map(|rule| rule.verdict).collect::<Vec<_>>(), update.problems.len())
+    };
+    assert_eq!(update(4_000), (vec![PolicyVerdict::Allow, PolicyVerdict::Deny], 0));
+    assert_eq!(update(6_000), (vec![PolicyVerdict::Deny], 1));
+    assert_eq!(update(4_000), (vec![PolicyVerdict::Allow, PolicyVerdict::Deny], 0));
+}
