@@ -177,6 +177,21 @@ impl ExpressionList {
         self.of_family(family).load_key(key).then("lookup", lookup).then("nat", nat)
     }
 
+    fn counted_by(self, counter: &str) -> ExpressionList {
+        let reference =
+            Attributes::new().be32(n::OBJECT_TYPE, object::COUNTER).text(n::OBJECT_NAME, counter);
+        self.then("objref", reference)
+    }
+
+    /// These bits of the connection's mark become those of `value`.
+    fn mark_connection(self, bits: u32, value: u32) -> ExpressionList {
+        let list = self.connection(n::REGISTER_1, n::CONNECTION_MARK, None);
+        let store = Attributes::new()
+            .be32(n::CONNECTION_KEY, n::CONNECTION_MARK)
+            .be32(n::CONNECTION_SOURCE, n::REGISTER_1);
+        list.bitwise(&(!bits).to_ne_bytes(), &value.to_ne_bytes()).then("ct", store)
+    }
+
     fn action(self, action: &Action) -> ExpressionList {
         match action {
             Action::Verdict(verdict) => self.verdict(verdict),
@@ -190,19 +205,11 @@ impl ExpressionList {
                     .be32(n::META_SOURCE, n::REGISTER_1);
                 list.then("meta", store)
             }
-            Action::Count(counter, verdict) => {
-                let reference = Attributes::new()
-                    .be32(n::OBJECT_TYPE, object::COUNTER)
-                    .text(n::OBJECT_NAME, counter);
-                self.then("objref", reference).verdict(verdict)
+            Action::Count(counter, verdict) => self.counted_by(counter).verdict(verdict),
+            Action::Deny(bits, counter) => {
+                self.mark_connection(*bits, 0).counted_by(counter).verdict(&Verdict::Drop)
             }
-            Action::MarkConnection(bits, value) => {
-                let list = self.connection(n::REGISTER_1, n::CONNECTION_MARK, None);
-                let store = Attributes::new()
-                    .be32(n::CONNECTION_KEY, n::CONNECTION_MARK)
-                    .be32(n::CONNECTION_SOURCE, n::REGISTER_1);
-                list.bitwise(&(!bits).to_ne_bytes(), &value.to_ne_bytes()).then("ct", store)
-            }
+            Action::MarkConnection(bits, value) => self.mark_connection(*bits, *value),
             Action::Log(group, prefix) => {
                 let report = Attributes::new().put(n::LOG_GROUP, group.to_be_bytes());
                 self.then("log", report.text(n::LOG_PREFIX, prefix))

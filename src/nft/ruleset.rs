@@ -194,6 +194,9 @@ pub enum Action {
     VerdictMap(Vec<Field>, String),
     /// The counter of this name counts the packet.
     Count(String, Verdict),
+    /// Clears these bits of its connection's mark, counts with the counter of that name, and drops. A packet of no
+    /// connection is not dropped.
+    Deny(u32, String),
     /// These bits (first) of its connection's mark become this value; the packet goes on.
     MarkConnection(u32, u32),
     /// The packet is shown to the listeners of this netlink group, with this text before it: at most
@@ -221,6 +224,7 @@ impl NftRule {
             Action::Dnat(..)
                 | Action::VerdictMap(..)
                 | Action::Count(..)
+                | Action::Deny(..)
                 | Action::MarkConnection(..)
                 | Action::Log(..)
         )
@@ -327,6 +331,9 @@ impl fmt::Display for Action {
             }
             Action::VerdictMap(key, map) => write!(f, "{} vmap @{map}", concatenated(key)),
             Action::Count(counter, verdict) => write!(f, "counter name \"{counter}\" {verdict}"),
+            Action::Deny(bits, counter) => {
+                write!(f, "ct mark set ct mark & {:#010x} counter name \"{counter}\" drop", !bits)
+            }
             Action::MarkConnection(bits, value) => {
                 write!(f, "ct mark set ct mark & {:#010x} | {value:#010x}", !bits)
             }

@@ -11,6 +11,7 @@
 //! one while it commits it (see [`crate::nft::Nft::replace`]).
 
 pub mod address;
+mod basis;
 
 mod compiler;
 mod conditions;

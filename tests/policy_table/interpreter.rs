@@ -102,6 +102,12 @@ impl Packet {
                 self.counted.push(counter.clone());
                 self.verdict(ruleset, verdict)
             }
+            Action::Deny(bits, counter) => {
+                let Some(connection) = &mut self.connection else { return Next::Rule };
+                connection.mark &= !bits;
+                self.counted.push(counter.clone());
+                Next::Drop
+            }
             Action::VerdictMap(fields, map) => match self.looked_up(ruleset, fields, map) {
                 Some(Some(Data::Verdict(verdict))) => self.verdict(ruleset, &verdict),
                 Some(other) => panic!("{map} holds {other:?}"),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -147,6 +148,48 @@ fn an_icmp_error_does_not_revive_a_connection_that_was_cut() {
     error[2..4].copy_from_slice(&checksum);
     at(server).inside(|| send_raw_icmp(client, &error));
     assert!(!arrives(), "the connection was revived");
+}
+
+/// As it is after as many changes as there are numbers of epochs.
+#[test]
+fn a_connection_that_was_cut_and_goes_on_to_send_has_no_epoch_that_comes_again() {
+    let network = Network::new();
+    let world = open_world();
+    let host = &network.hosts[0];
+    let nft = host.inside(|| Nft::open().unwrap());
+    let set = |command: &str| {
+        let line = format!("nft {command} inet humanz-policy epoch");
+        let done = host.inside(|| Command::new("sh").args(["-c", &line]).output().unwrap());
+        assert!(done.status.success(), "{line}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    bring(&nft, &world.on_host(0, compile));
+    let elements = set("list set");
+    let first = elements.split("elements = ").nth(1).unwrap().lines().next().unwrap().to_owned();
+    let [server, client, ..] = addresses(0);
+    let at = |address: IpAddr| &network.places[&address];
+    let receiver = at(server).inside(|| UdpSocket::bind((server, PORT)).unwrap());
+    receiver.set_read_timeout(Some(Duration::from_millis(300) * patience())).unwrap();
+    let sender = at(client).inside(|| UdpSocket::bind((client, 0)).unwrap());
+    let arrives = || {
+        sender.send_to(b"hello", (server, PORT)).ok();
+        receiver.recv_from(&mut [0; 8]).is_ok()
+    };
+    assert!(arrives());
+    let denied = Rule {
+        services: Some(vec![Service::Protocol(17)]),
+        verdict: PolicyVerdict::Deny,
+        ..allow(Some(client))
+    };
+    let denied = World::new(world.endpoints.clone(), Rules::new(vec![denied]));
+    bring(&nft, &denied.on_host(0, compile));
+    assert!(!arrives(), "denied");
+    assert_ne!(set("list set"), elements, "another epoch");
+    set("flush set");
+    let line = format!("nft 'add element inet humanz-policy epoch {first}'");
+    let added = host.inside(|| Command::new("sh").args(["-c", &line]).status().unwrap());
+    assert!(added.success(), "{line}");
+    assert!(!arrives(), "the number of the first epoch came again");
 }
 
 fn octets(address: IpAddr) -> [u8; 4] {

@@ -138,6 +138,7 @@ impl Kernel {
                     assert!(self.counters.contains(counter), "{counter}");
                     is_chain(verdict);
                 }
+                Action::Deny(_, counter) => assert!(self.counters.contains(counter), "{counter}"),
                 Action::VerdictMap(_, map) => is_set(map),
                 _ => {}
             }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use crate::net::{Family, subnet};
+use crate::net::Family;
 use crate::nft::{Action, Chain, Field, Set, Verdict};
 use crate::policy::compile::address;
+use crate::policy::compile::basis::TableBasis;
 use crate::policy::compile::counts::UserCounts;
-use crate::policy::compile::forms::{FOREIGN_ERROR, NO_CONNECTION, QUARANTINE, denial, plain};
+use crate::policy::compile::forms::{FOREIGN_ERROR, NO_CONNECTION, QUARANTINE, drop_all, plain};
 use crate::policy::compile::hooks::hooks;
-use crate::policy::compile::mark::MarkBits;
 use crate::policy::compile::name::{FOREIGN, UNKNOWN, UNTRACKED, numbered};
 use crate::policy::compile::peers::PeerSelectors;
 use crate::policy::compile::pod_maps::PodMaps;
@@ -24,7 +24,6 @@ use crate::policy::compile::programs::{ProgramKey, Programs};
 use crate::policy::compile::sets::SetSource;
 use crate::policy::compile::table::{HostPolicy, PolicyTable};
 use crate::policy::endpoint::Endpoint;
-use crate::policy::rule::Rules;
 
 /// Makes the tables of a host, one after the other.
 #[derive(Debug, Default)]
@@ -39,15 +38,6 @@ pub struct Compiler {
     updates: u64,
     users: PartUsers,
     table: PolicyTable,
-}
-
-/// What every part depends on: the table is made anew where it changes.
-#[derive(Debug, PartialEq, Eq)]
-struct TableBasis {
-    rules: Rules,
-    families: Vec<Family>,
-    mark_bits: MarkBits,
-    log_group: u16,
 }
 
 /// A pod that the table has.
@@ -181,7 +171,7 @@ impl Compiler {
     fn use_program(&mut self, key: &ProgramKey) {
         let Some(basis) = &self.basis else { return };
         let Compiler { programs, users, table, peers, .. } = self;
-        let Some(program) = programs.add(key, &basis.families, basis.log_group) else { return };
+        let Some(program) = programs.add(key, basis) else { return };
         for chain in program.chains.iter().filter(|chain| users.chains.add(&chain.name)) {
             table.chains.insert(chain.name.clone(), Arc::new(chain.clone()));
         }
@@ -236,18 +226,6 @@ impl Compiler {
     }
 }
 
-impl TableBasis {
-    fn of(host: &HostPolicy<'_>, networks: &[IpNetwork]) -> TableBasis {
-        let has = |family: &Family| networks.iter().any(|it| subnet::family(*it) == *family);
-        TableBasis {
-            rules: host.known.rules.clone(),
-            families: Family::BOTH.into_iter().filter(has).collect(),
-            mark_bits: host.mark_bits,
-            log_group: host.log_group,
-        }
-    }
-}
-
 /// The chains that look up a connection's pods.
 fn judges(family: Family) -> [Chain; 2] {
     let ends = [
@@ -269,7 +247,7 @@ fn judges(family: Family) -> [Chain; 2] {
 fn drops(log_group: u16) -> [Chain; 3] {
     let drops = [(QUARANTINE, UNKNOWN), (NO_CONNECTION, UNTRACKED), (FOREIGN_ERROR, FOREIGN)];
     drops.map(|(comment, name)| {
-        let rules = denial(comment, log_group, Vec::new(), name.to_owned());
+        let rules = drop_all(comment, log_group, name.to_owned());
         Chain { name: name.to_owned(), base: None, rules: rules.into() }
     })
 }

@@ -25,8 +25,19 @@ pub const FOREIGN_ERROR: &str = "error about others";
 const PREFIX_MAX_BYTES: usize = 127;
 
 /// A report, if there were not too many, and the drop.
-pub fn denial(comment: &str, group: u16, matches: Vec<Match>, counter: String) -> [NftRule; 2] {
-    reported((DENIED, comment), group, matches, Action::Count(counter, Verdict::Drop))
+pub fn drop_all(comment: &str, group: u16, counter: String) -> [NftRule; 2] {
+    reported((DENIED, comment), group, Vec::new(), Action::Count(counter, Verdict::Drop))
+}
+
+/// The same of a connection, which is not judged any more: numbers of epochs come again, and who is denied and goes on
+/// to send would keep the mark of one.
+pub fn denial(
+    comment: &str,
+    (group, mark_bits): (u16, u32),
+    matches: Vec<Match>,
+    counter: String,
+) -> [NftRule; 2] {
+    reported((DENIED, comment), group, matches, Action::Deny(mark_bits, counter))
 }
 
 /// The same of a rule that decides nothing: the report, and the end of the audit.

@@ -38,6 +38,8 @@ pub struct ProgramWriter<'a> {
     pub ports: &'a [NamedPort],
     pub families: &'a [Family],
     pub log_group: u16,
+    /// Those of a connection's mark that hold the epoch.
+    pub mark_bits: u32,
 }
 
 /// A rule's conditions, in one of its forms.
@@ -133,7 +135,9 @@ impl<'a> ProgramWriter<'a> {
             PolicyVerdict::Deny if line.rule.audit => {
                 audited_denial(&comment, self.log_group, matches, counter).into()
             }
-            PolicyVerdict::Deny => denial(&comment, self.log_group, matches, counter).into(),
+            PolicyVerdict::Deny => {
+                denial(&comment, (self.log_group, self.mark_bits), matches, counter).into()
+            }
             PolicyVerdict::Allow => {
                 vec![plain(&comment, matches, Action::Count(counter, nft::Verdict::Return))]
             }

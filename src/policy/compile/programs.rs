@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::net::Family;
+use crate::policy::compile::basis::TableBasis;
 use crate::policy::compile::program::{PodVerdict, Program, ProgramWriter};
 use crate::policy::endpoint::{Endpoint, NamedPort};
 use crate::policy::name::ObjectName;
@@ -64,18 +64,19 @@ impl Programs {
     }
 
     /// One user more; the program if it is the first.
-    pub fn add(
-        &mut self,
-        key: &ProgramKey,
-        families: &[Family],
-        log_group: u16,
-    ) -> Option<&Program> {
+    pub fn add(&mut self, key: &ProgramKey, basis: &TableBasis) -> Option<&Program> {
         if let Some(used) = self.used.get_mut(key) {
             used.users += 1;
             return None;
         }
         let ProgramKey(direction, places, ports) = key;
-        let writer = ProgramWriter { direction: *direction, ports, families, log_group };
+        let writer = ProgramWriter {
+            direction: *direction,
+            ports,
+            families: &basis.families,
+            log_group: basis.log_group,
+            mark_bits: basis.mark_bits.bits(),
+        };
         let rules = places.iter().map(|place| self.rules.get(*place)).collect();
         let program = writer.program(rules);
         Some(&self.used.entry(key.clone()).or_insert(UsedProgram { program, users: 1 }).program)
