@@ -12,10 +12,10 @@ use crate::policy::held::PodOwners;
 use crate::policy::local::Pods;
 use crate::policy::network::Networks;
 use crate::policy::sources::denied;
-use crate::policy::{Endpoints, Node, PolicySnapshot, Selector, members};
+use crate::policy::{Endpoints, Members, Node, PolicySnapshot, Selector, members};
 use crate::sources::exchanged::ExchangeInputs;
 use crate::sources::find::needed;
-use crate::sources::shared::{HostAddresses, Hosts};
+use crate::sources::shared::{self, HostAddresses, Hosts};
 
 /// What inputs of the exchange are computed from.
 #[derive(Clone, Debug)]
@@ -65,15 +65,35 @@ impl ExchangeInputs {
             addresses: addresses.unwrap_or_default(),
         };
         let found = members::find(&in_use, &Endpoints { pods: endpoints, nodes: vec![node] });
-        let members =
-            found.values().flat_map(|found| &**found).flat_map(|member| &member.addresses);
-        let published: BTreeSet<IpAddr> = members.copied().gather();
-        let owners = pods.owners().filter(|(address, _)| published.contains(address));
+        let (found, unpublished) = fitting_groups(found);
+        let published = addresses_of(&found);
+        let owners = pods
+            .owners()
+            .filter(|(address, _)| published.contains(address) && !unpublished.contains(address));
         let owners: PodOwners =
             owners.map(|(address, container)| (address, container.to_owned())).gather();
         let record = record.filter(|_| from.is_certain).map(|record| record.modified);
         ExchangeInputs { own: found, needed, hosts, record, owners: Arc::new(owners) }
     }
+}
+
+/// Groups as other hosts will read them, and addresses of those that cannot be published: their pods stay in
+/// quarantine, where rules that deny them would not find them.
+fn fitting_groups(found: Members) -> (Members, BTreeSet<IpAddr>) {
+    let (mut fitting, mut others) = (Members::new(), Members::new());
+    for (selector, members) in found {
+        match shared::fitting(&selector, &members) {
+            Some(members) => fitting.insert(selector, members),
+            None => others.insert(selector, members),
+        };
+    }
+    let unpublished = addresses_of(&others);
+    (fitting, unpublished)
+}
+
+fn addresses_of(members: &Members) -> BTreeSet<IpAddr> {
+    let all = members.values().flat_map(|found| &**found).flat_map(|member| &member.addresses);
+    all.copied().gather()
 }
 
 fn says_same(one: &Arc<PolicySnapshot>, other: &Arc<PolicySnapshot>) -> bool {

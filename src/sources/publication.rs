@@ -7,9 +7,10 @@ use crate::lease::records::{Key, Roots};
 use crate::lease::transaction::{Condition, Transaction, Write};
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
-use crate::policy::Members;
+use crate::policy::members::FoundMembers;
+use crate::policy::{Members, Selector};
 use crate::sources::generations;
-use crate::sources::shared::{GroupId, VALUE_LIMIT, write};
+use crate::sources::shared::{GroupId, write};
 
 /// Groups in one transaction: two writes each. Source: etcd's `--max-txn-ops`, 128, and its limit of
 /// 1.5 MiB for a request.
@@ -36,7 +37,7 @@ pub struct PublicationChanges {
 }
 
 impl<'a> Publication<'a> {
-    /// Groups without members on this host have no key; nor has one that is too large for others to read.
+    /// `own`: as far as they fit into values. Groups without members on this host have no key.
     pub fn new(
         roots: &'a Roots,
         host: &'a NodeName,
@@ -44,11 +45,11 @@ impl<'a> Publication<'a> {
         record: i64,
     ) -> Publication<'a> {
         let some = own.iter().filter(|(_, members)| !members.is_empty());
-        let pair = some.map(|(selector, members)| {
+        let pair = |(selector, members): (&Selector, &FoundMembers)| {
             let key = roots.members(host, GroupId::of(selector).as_str());
             (key, write(selector, members))
-        });
-        let wanted = pair.filter(|(_, value)| value.len() <= VALUE_LIMIT).gather();
+        };
+        let wanted = some.map(pair).gather();
         Publication { roots, host, record, wanted }
     }
 
@@ -132,7 +133,7 @@ fn size(write: &Write) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Member, Selector};
+    use crate::policy::Member;
 
     const NOW: Duration = Duration::from_micros(100);
     const GENERATION: &str = "/z-members/h1/generation";

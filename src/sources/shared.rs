@@ -4,8 +4,10 @@
 //! {"selector": "{\"pods\":…}", "members": [{"addresses": ["10.244.1.2"], "ports": []}]}
 //! ```
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
@@ -14,6 +16,7 @@ use crate::net::gather::Gather;
 use crate::net::hash;
 use crate::net::node_name::NodeName;
 use crate::net::subnet;
+use crate::policy::members::FoundMembers;
 use crate::policy::{Member, Selector};
 
 /// What may be among the members of a host.
@@ -86,6 +89,31 @@ impl GroupId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// `members` as far as they fit into a value: those with the most ports by name lose these first, so that nobody takes
+/// away those of others. `None`: they do not fit at all.
+pub fn fitting(selector: &Selector, members: &FoundMembers) -> Option<FoundMembers> {
+    let room = VALUE_LIMIT.checked_sub(2 * selector.text().len() + 64)?;
+    let size = |member: &Member| 48 + 48 * member.addresses.len() + ports_size(member);
+    let mut all: usize = members.iter().map(size).sum();
+    if all <= room {
+        return Some(Arc::clone(members));
+    }
+    let mut members: Vec<Member> = members.iter().cloned().collect();
+    members.sort_by_key(|member| Reverse(ports_size(member)));
+    for member in &mut members {
+        if all > room {
+            all -= ports_size(member);
+            member.ports.clear();
+        }
+    }
+    (all <= room).then(|| Arc::new(members.into_iter().collect()))
+}
+
+/// At most so many bytes in a value.
+fn ports_size(member: &Member) -> usize {
+    member.ports.iter().map(|port| 64 + port.name.as_str().len()).sum()
 }
 
 /// The value for `members` of a group.
@@ -173,6 +201,8 @@ impl HostAddresses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::Protocol;
+    use crate::policy::NamedPort;
 
     fn host() -> HostAddresses {
         let subnets = ["10.244.1.0/24", "fd10:244:0:1::/64"];
@@ -198,6 +228,48 @@ mod tests {
         for bad in ["", "x", &"g".repeat(32), &"A".repeat(32), "../../../../../../../../../../.."] {
             assert_eq!(GroupId::parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn who_has_the_most_ports_loses_his_own_and_addresses_are_never_lost() {
+        let every = Selector::every_pod();
+        let pod = |number: u16, ports: u16| {
+            let port = |port| {
+                let name = format!("port-{port}").parse().unwrap();
+                NamedPort { name, protocol: Protocol::Tcp, port }
+            };
+            let [high, low] = number.to_be_bytes();
+            let address = IpAddr::from([10, 244, high, low]);
+            Member { addresses: vec![address], ports: (1..=ports).map(port).collect() }
+        };
+        let check = |many: u16, ports: u16, with_few: usize| {
+            let all: BTreeSet<Member> = (0..many)
+                .map(|it| pod(it, ports))
+                .chain((2000..2200).map(|it| pod(it, 5)))
+                .collect();
+            let fitting = fitting(&every, &Arc::new(all.clone())).unwrap();
+            assert!(write(&every, &fitting).len() <= VALUE_LIMIT);
+            let addresses = |members: &BTreeSet<Member>| -> BTreeSet<IpAddr> {
+                members.iter().flat_map(|it| it.addresses.clone()).collect()
+            };
+            assert_eq!(addresses(&fitting), addresses(&all));
+            assert_eq!(fitting.iter().filter(|it| it.ports.len() == 5).count(), with_few);
+            fitting.iter().map(|it| it.ports.len()).sum::<usize>()
+        };
+        assert_eq!(check(5, 100, 200), 1500, "all fit");
+        assert!(check(100, 128, 200) < 7400);
+        check(1000, 6, 200);
+        let large = (0..800).map(|number| Member {
+            addresses: (0..16)
+                .map(|it| IpAddr::from([10, it, 0, 0].map(|octet| octet ^ (number % 251) as u8)))
+                .collect(),
+            ports: vec![NamedPort {
+                name: "x".parse().unwrap(),
+                protocol: Protocol::Tcp,
+                port: number,
+            }],
+        });
+        assert_eq!(fitting(&every, &Arc::new(large.collect())), None);
     }
 
     #[test]

@@ -45,8 +45,8 @@ const LABELS_LIMIT: usize = 64 * 1024;
 /// Addresses of a pod; Kubernetes gives one of each family.
 const ADDRESSES_LIMIT: usize = 16;
 
-/// Named ports of a pod.
-const PORTS_LIMIT: usize = 1000;
+/// Named ports of a pod: each is kept, and published, with each selector that finds the pod.
+const PORTS_LIMIT: usize = 128;
 
 impl Pod {
     /// # Errors
