@@ -49,7 +49,7 @@ const WATCH_GRACE: Duration = Duration::from_secs(30);
 const EMPTY_PAGES: usize = 100;
 
 /// Largest page accepted, in bytes; fewer objects are requested if it is larger.
-const PAGE_LIMIT: usize = 8 * 1024 * 1024;
+const PAGE_LIMIT: usize = 16 * 1024 * 1024;
 
 /// Largest description of a group or a version read, in bytes.
 const DISCOVERY_LIMIT: usize = 1024 * 1024;

@@ -8,7 +8,7 @@ use crate::kube::object::Ended;
 use crate::net::FailureReason;
 
 /// Largest event accepted, in bytes.
-const EVENT_LIMIT: usize = 4 * 1024 * 1024;
+const EVENT_LIMIT: usize = 16 * 1024 * 1024;
 
 /// A watch that is under way.
 pub struct WatchStream {

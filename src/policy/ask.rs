@@ -17,7 +17,7 @@ pub const DEADLINE: Duration = Duration::from_millis(200);
 pub const LATE: Duration = Duration::from_secs(2);
 
 /// The longest line, in bytes.
-pub const LIMIT: usize = 64 << 10;
+pub const LIMIT: usize = 512 << 10;
 
 /// The agent's socket, below the folder of the store of addresses (`dataDir`), which both know.
 pub fn socket(ipam_dir: &Path) -> PathBuf {
