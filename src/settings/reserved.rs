@@ -1,9 +1,10 @@
 //! Pure. The ports that humanz itself uses on a host: none of them leads to a pod.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
 use crate::net::{Protocol, ReservedPort};
-use crate::settings::Settings;
+use crate::settings::{Settings, Source};
 
 impl Settings {
     /// Those of this host.
@@ -24,6 +25,26 @@ impl Settings {
             ports.map(|number| port(number, Protocol::Udp, None, "encryption (ENCRYPTION_PORT)"))
         });
         let encryption = encryption.flatten();
-        tunnel.into_iter().chain(encryption).chain(metrics).collect()
+        let etcd = self.etcd_here().filter_map(|address| {
+            port(address.port(), Protocol::Tcp, Some(address.ip()), "etcd (ETCD_HOST)")
+        });
+        tunnel.into_iter().chain(encryption).chain(metrics).chain(etcd).collect()
+    }
+
+    /// Where this host itself serves the etcd that it asks: a pod there would get its password.
+    fn etcd_here(&self) -> impl Iterator<Item = SocketAddr> {
+        let endpoints = match &self.source {
+            Source::Etcd { server, .. } => server.endpoints.as_slice(),
+            _ => &[],
+        };
+        let address = |endpoint: &String| -> Option<SocketAddr> {
+            let authority = endpoint.split("://").last()?;
+            authority.replace("localhost:", "127.0.0.1:").parse().ok()
+        };
+        let is_here = |address: &SocketAddr| {
+            let own = self.node_addresses.iter().any(|own| *own == address.ip());
+            own || address.ip().is_loopback()
+        };
+        endpoints.iter().filter_map(address).filter(is_here)
     }
 }
