@@ -15,7 +15,7 @@ use crate::policy::rule::{Direction, Origin, PolicyKind, PolicyPeer, PolicyVerdi
 use crate::policy::service::Service;
 
 /// Of one namespace: ends of its rules times kinds of services, and the rules themselves.
-const LINES_LIMIT: usize = 5_000;
+const LINES_LIMIT: usize = 10_000;
 
 /// `rules` without those of NetworkPolicies that would exceed the limit of their namespace, but for the isolation;
 /// each is a problem. Policies are counted by name, so that every host leaves out the same.
