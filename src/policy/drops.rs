@@ -74,7 +74,7 @@ impl Reporters {
     /// Some rule has this prefix.
     pub fn knows(&self, prefix: &str) -> bool {
         let fixed = [&self.quarantine, &self.no_connection, &self.foreign_error];
-        fixed.contains(&&prefix.to_owned()) || self.rules.contains_key(prefix)
+        fixed.iter().any(|own| *own == prefix) || self.rules.contains_key(prefix)
     }
 
     /// What a rule with this prefix says of a packet.

@@ -1,7 +1,7 @@
 //! What passes a host's uplink, counted by the kernel where nothing of humanz can change it any more.
 
 use crate::support::node::{Place, command};
-use crate::support::{Cluster, Node};
+use crate::support::{Cluster, Node, kernel};
 
 /// What is counted, each with the matches of its rules, both ways.
 const COUNTED: [(&str, &[&str]); 4] = [
@@ -13,21 +13,25 @@ const COUNTED: [(&str, &[&str]); 4] = [
 
 const ENCRYPTED: &str = "encrypted";
 
+/// Each side of the uplink with its hook. What a host sends is seen where it comes in, too; Linux before 5.16 has that
+/// hook alone.
+const SIDES: [(&str, &str); 2] = [("in", "ingress"), ("out", "egress")];
+
 /// The table. A pod that asks the outside or another host does so by its host's address: addresses of pods are
 /// nowhere on the wire.
-fn table() -> String {
-    let mut lines = vec![
-        "add table netdev capture".to_owned(),
-        "add chain netdev capture in { type filter hook ingress device eth0 priority -500; }"
-            .to_owned(),
-        "add chain netdev capture out { type filter hook egress device eth0 priority 500; }"
-            .to_owned(),
-    ];
+fn table(sides: &[(&str, &str)]) -> String {
+    let mut lines = vec!["add table netdev capture".to_owned()];
+    lines.extend(sides.iter().map(|(chain, hook)| {
+        let priority = if *chain == "in" { -500 } else { 500 };
+        format!(
+            "add chain netdev capture {chain} {{ type filter hook {hook} device eth0 priority {priority}; }}"
+        )
+    }));
     for (name, matches) in COUNTED {
         let name = counter(name);
         lines.push(format!("add counter netdev capture {name}"));
         for condition in matches {
-            for chain in ["in", "out"] {
+            for (chain, _) in sides {
                 lines.push(format!(
                     "add rule netdev capture {chain} {condition} counter name {name}"
                 ));
@@ -46,8 +50,9 @@ pub struct Capture(Vec<Node>);
 
 impl Capture {
     pub fn start(cluster: &Cluster) -> Capture {
+        let sides = if kernel::has_egress_hook() { &SIDES[..] } else { &SIDES[..1] };
         for host in &cluster.hosts {
-            host.run_command(&mut command("nft -f -"), &table()).ok();
+            host.run_command(&mut command("nft -f -"), &table(sides)).ok();
         }
         Capture(cluster.hosts.clone())
     }
