@@ -108,6 +108,40 @@ fn a_change_cuts_running_connections_that_lost_their_permission_and_no_others() 
     }
 }
 
+/// One connection over UDP.
+struct Hello {
+    sender: UdpSocket,
+    receiver: UdpSocket,
+    to: SocketAddr,
+}
+
+impl Hello {
+    fn between(network: &Network, client: IpAddr, server: IpAddr) -> Hello {
+        let bind = |address, port| {
+            network.places[&address].inside(|| UdpSocket::bind((address, port)).unwrap())
+        };
+        let (receiver, sender) = (bind(server, PORT), bind(client, 0));
+        receiver.set_read_timeout(Some(Duration::from_millis(500) * patience())).unwrap();
+        Hello { sender, receiver, to: (server, PORT).into() }
+    }
+
+    fn arrives(&self) -> bool {
+        // Not connected: an error about an earlier one would keep this one from being sent.
+        self.sender.send_to(b"hello", self.to).ok();
+        self.receiver.recv_from(&mut [0; 8]).is_ok()
+    }
+}
+
+/// The same world, where nobody gets UDP from `client`.
+fn without_udp(world: &World, client: IpAddr) -> World {
+    let denied = Rule {
+        services: Some(vec![Service::Protocol(17)]),
+        verdict: PolicyVerdict::Deny,
+        ..allow(Some(client))
+    };
+    World::new(world.endpoints.clone(), Rules::new(vec![denied]))
+}
+
 /// An ICMP error belongs to its connection; judged as ICMP, which no rule denies here, it would get
 /// the connection the mark of what is allowed.
 #[test]
@@ -117,23 +151,10 @@ fn an_icmp_error_does_not_revive_a_connection_that_was_cut() {
     let nft = network.hosts[0].inside(|| Nft::open().unwrap());
     bring(&nft, &world.on_host(0, compile));
     let [server, client, ..] = addresses(0);
-    let at = |address: IpAddr| &network.places[&address];
-    let receiver = at(server).inside(|| UdpSocket::bind((server, PORT)).unwrap());
-    receiver.set_read_timeout(Some(Duration::from_millis(500) * patience())).unwrap();
-    let sender = at(client).inside(|| UdpSocket::bind((client, 0)).unwrap());
-    let from = sender.local_addr().unwrap().port();
-    let arrives = || {
-        sender.send_to(b"hello", (server, PORT)).ok();
-        receiver.recv_from(&mut [0; 8]).is_ok()
-    };
-    assert!(arrives());
-    let denied = Rule {
-        services: Some(vec![Service::Protocol(17)]),
-        verdict: PolicyVerdict::Deny,
-        ..allow(Some(client))
-    };
-    let denied = World::new(world.endpoints.clone(), Rules::new(vec![denied]));
-    bring(&nft, &denied.on_host(0, compile));
+    let hello = Hello::between(&network, client, server);
+    let from = hello.sender.local_addr().unwrap().port();
+    assert!(hello.arrives());
+    bring(&nft, &without_udp(&world, client).on_host(0, compile));
     // From the server, about what it got: the port cannot be reached.
     let (source, destination) = (octets(client), octets(server));
     let mut quoted = vec![0x45, 0, 0, 33, 0, 0, 0, 0, 63, 17, 0, 0];
@@ -146,8 +167,8 @@ fn an_icmp_error_does_not_revive_a_connection_that_was_cut() {
     let mut error = [&[3, 3, 0, 0, 0, 0, 0, 0], &quoted[..]].concat();
     let checksum = self::checksum(&error).to_be_bytes();
     error[2..4].copy_from_slice(&checksum);
-    at(server).inside(|| send_raw_icmp(client, &error));
-    assert!(!arrives(), "the connection was revived");
+    network.places[&server].inside(|| send_raw_icmp(client, &error));
+    assert!(!hello.arrives(), "the connection was revived");
 }
 
 /// As it is after as many changes as there are numbers of epochs.
@@ -167,29 +188,16 @@ fn a_connection_that_was_cut_and_goes_on_to_send_has_no_epoch_that_comes_again()
     let elements = set("list set");
     let first = elements.split("elements = ").nth(1).unwrap().lines().next().unwrap().to_owned();
     let [server, client, ..] = addresses(0);
-    let at = |address: IpAddr| &network.places[&address];
-    let receiver = at(server).inside(|| UdpSocket::bind((server, PORT)).unwrap());
-    receiver.set_read_timeout(Some(Duration::from_millis(300) * patience())).unwrap();
-    let sender = at(client).inside(|| UdpSocket::bind((client, 0)).unwrap());
-    let arrives = || {
-        sender.send_to(b"hello", (server, PORT)).ok();
-        receiver.recv_from(&mut [0; 8]).is_ok()
-    };
-    assert!(arrives());
-    let denied = Rule {
-        services: Some(vec![Service::Protocol(17)]),
-        verdict: PolicyVerdict::Deny,
-        ..allow(Some(client))
-    };
-    let denied = World::new(world.endpoints.clone(), Rules::new(vec![denied]));
-    bring(&nft, &denied.on_host(0, compile));
-    assert!(!arrives(), "denied");
+    let hello = Hello::between(&network, client, server);
+    assert!(hello.arrives());
+    bring(&nft, &without_udp(&world, client).on_host(0, compile));
+    assert!(!hello.arrives(), "denied");
     assert_ne!(set("list set"), elements, "another epoch");
     set("flush set");
     let line = format!("nft 'add element inet humanz-policy epoch {first}'");
     let added = host.inside(|| Command::new("sh").args(["-c", &line]).status().unwrap());
     assert!(added.success(), "{line}");
-    assert!(!arrives(), "the number of the first epoch came again");
+    assert!(!hello.arrives(), "the number of the first epoch came again");
 }
 
 fn octets(address: IpAddr) -> [u8; 4] {

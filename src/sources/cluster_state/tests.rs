@@ -10,17 +10,24 @@ fn put(state: &mut ClusterState, resource: Resource, name: &str, object: &Value)
     state.take(resource, Heard::Put(key, Item::read(resource, object)));
 }
 
-#[test]
-fn a_peer_of_a_namespace_that_is_not_known_is_denied_and_never_allowed() {
+/// The host n1 of a cluster without objects.
+fn listed() -> ClusterState {
+    let understood = UnderstoodRules::default();
     let mut state = ClusterState::new(
         "n1".parse().unwrap(),
         PodScope::All,
         ObjectSource::Kubernetes,
-        UnderstoodRules::default(),
+        understood,
     );
     for resource in Resource::ALL {
         assert!(state.take(resource, Heard::All(BTreeMap::new())));
     }
+    state
+}
+
+#[test]
+fn a_peer_of_a_namespace_that_is_not_known_is_denied_and_never_allowed() {
+    let mut state = listed();
     let pod = |name: &str, namespace: &str, node: &str, address: &str| {
         json!({"metadata": {"name": name, "namespace": namespace, "labels": {"app": name}},
             "spec": {"nodeName": node}, "status": {"podIPs": [{"ip": address}]}})
@@ -136,15 +143,7 @@ fn a_host_that_publishes_its_own_pods_asks_the_api_for_nothing_else() {
 
 #[test]
 fn a_pod_of_a_namespace_that_is_not_known_is_in_quarantine() {
-    let mut state = ClusterState::new(
-        "n1".parse().unwrap(),
-        PodScope::All,
-        ObjectSource::Kubernetes,
-        UnderstoodRules::default(),
-    );
-    for resource in Resource::ALL {
-        assert!(state.take(resource, Heard::All(BTreeMap::new())));
-    }
+    let mut state = listed();
     let pod = json!({
         "metadata": {"name": "web", "namespace": "shop"},
         "spec": {"nodeName": "n1"}, "status": {"podIPs": [{"ip": "10.1.2.3"}]},
@@ -207,15 +206,7 @@ fn a_policy_that_is_not_understood_any_longer_denies_pods_that_come_later() {
 
 #[test]
 fn a_policy_beyond_the_limit_of_its_namespace_isolates_and_is_a_problem() {
-    let mut state = ClusterState::new(
-        "n1".parse().unwrap(),
-        PodScope::All,
-        ObjectSource::Kubernetes,
-        UnderstoodRules::default(),
-    );
-    for resource in Resource::ALL {
-        state.take(resource, Heard::All(BTreeMap::new()));
-    }
+    let mut state = listed();
     let peer = |at| json!({"podSelector": {"matchLabels": {"app": format!("x{at}")}}});
     let mut update = |peers: usize| {
         let from: Vec<Value> = (0..peers).map(peer).collect();
