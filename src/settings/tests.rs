@@ -246,3 +246,23 @@ fn encryption_is_off_unless_it_is_asked_for_and_then_strict() {
     assert_eq!((of(&[file]).psk_file, strict.psk_file), (None, None));
     assert_eq!(loose.reserved_ports().len(), 3);
 }
+
+#[test]
+fn the_port_of_an_etcd_on_this_host_is_reserved_and_that_of_others_is_not() {
+    let reserved = |endpoints: &str| {
+        let node = ("NODE_IP", "192.0.2.11");
+        let settings = with(&[("ETCD_HOST", endpoints), node]).unwrap();
+        let ports = settings.reserved_ports().into_iter();
+        let ports = ports.filter(|port| port.purpose == "etcd (ETCD_HOST)");
+        ports.map(|port| format!("{:?} {}", port.host_ip, port.host_port)).collect::<Vec<_>>()
+    };
+    for (endpoints, wanted) in [
+        ("127.0.0.1", "Some(127.0.0.1) 2379"),
+        ("https://localhost:4001", "Some(127.0.0.1) 4001"),
+        ("http://192.0.2.12,http://192.0.2.11:2379", "Some(192.0.2.11) 2379"),
+        ("https://[::1]:2379", "Some(::1) 2379"),
+    ] {
+        assert_eq!(reserved(endpoints), [wanted], "{endpoints}");
+    }
+    assert_eq!(reserved("192.0.2.12,etcd.example"), [""; 0]);
+}

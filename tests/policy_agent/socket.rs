@@ -3,6 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+
+use crate::support::cni::{Attachment, Network};
 use crate::support::node::command;
 use crate::support::process::Process;
 use crate::support::wait::patience;
@@ -251,4 +254,26 @@ fn a_pod_that_is_not_to_start_without_an_answer_leaves_nothing() {
     assert_eq!(refused.code, 11, "{refused:?}");
     assert_eq!(found(), before);
     drop(silent);
+}
+
+/// Each byte of a control character is six in the question.
+#[test]
+fn the_longest_words_of_a_pod_do_not_make_the_agent_seem_away() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    let agent = serve(host, &[]);
+    let words: serde_json::Map<String, Value> =
+        (0..64).map(|number| (format!("humanz.io/{number}"), "\u{1}".repeat(253).into())).collect();
+    let runtime = json!({"io.kubernetes.cri.pod-annotations": words});
+    for round in 0..3 {
+        let name = format!("long{round}");
+        pod::make_netns(host, &name);
+        let to = Attachment { runtime: runtime.clone(), ..attachment(&name, "db") };
+        let long = Pod::connect(host, &Network::of(host), to).unwrap();
+        let said = policies_log(host);
+        assert!(said.contains("policies=") && !said.contains("does not answer"), "{said}");
+        long.delete();
+    }
+    agent.stop();
 }

@@ -5,8 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::net::Family;
-use crate::net::range::AddressRange;
+use crate::net::{AddressRange, Family};
 use crate::nft::{Field, Match, Value};
 use crate::policy::compile::services::RuleServices;
 use crate::policy::compile::sets::{Sets, ranges_of};
