@@ -13,7 +13,8 @@ use crate::ipam::{import, lock};
 
 impl Store {
     /// Takes the lock, waiting at most `wait`; creates a missing folder. The first time in a boot,
-    /// removes entries of another boot and imports the stores of older plugins.
+    /// removes entries of another boot and imports the stores of older plugins. Each time, releases the attachments
+    /// that have ended while it was locked.
     ///
     /// # Errors
     /// [`StoreError::LockTimeout`], [`StoreError::Io`].
@@ -31,6 +32,7 @@ impl Store {
         if begun.as_ref() != Some(&self.boot_id) && begun != Some(self.begun()) {
             locked.begin_boot()?;
         }
+        locked.release_ended();
         Ok(locked)
     }
 

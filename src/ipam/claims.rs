@@ -211,14 +211,7 @@ impl LockedClaims<'_> {
     /// # Errors
     /// [`StoreError::Io`].
     pub fn own(&self, entry: &StoreEntry) -> Result<Vec<PortClaim>, StoreError> {
-        let mut own = Vec::new();
-        for forward in entry.forwards() {
-            let holder = self.reading.holder(&forward.from)?;
-            if holder.is_some_and(|holder| holder.entry.is_same(entry)) {
-                own.extend(claim(entry, forward));
-            }
-        }
-        Ok(own)
+        self.reading.own(entry)
     }
 
     /// [`ClaimsView::held`].
@@ -335,6 +328,22 @@ impl ClaimsView<'_> {
             }
         }
         Ok(expected)
+    }
+
+    /// Claims of `entry` are still its own.
+    pub(super) fn has_own(&self, entry: &StoreEntry) -> Result<bool, StoreError> {
+        self.own(entry).map(|own| !own.is_empty())
+    }
+
+    fn own(&self, entry: &StoreEntry) -> Result<Vec<PortClaim>, StoreError> {
+        let mut own = Vec::new();
+        for forward in entry.forwards() {
+            let holder = self.holder(&forward.from)?;
+            if holder.is_some_and(|holder| holder.entry.is_same(entry)) {
+                own.extend(claim(entry, forward));
+            }
+        }
+        Ok(own)
     }
 
     /// Every claim whose holder's reservation exists, in no particular order.

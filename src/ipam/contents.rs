@@ -12,6 +12,7 @@ use crate::ipam::error::StoreError;
 use crate::ipam::layout::{names, read};
 use crate::ipam::store::Store;
 use crate::net::gather::Gather;
+use crate::os::files::found;
 
 /// The contents of a store.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +21,8 @@ pub struct StoreContents {
     pub entries: Vec<StoreEntry>,
     /// Addresses that have a file.
     pub taken: BTreeSet<IpAddr>,
+    /// Those of them whose attachments have ended while another process held the lock.
+    pub ended: Vec<StoreEntry>,
     /// Files that are not entries.
     pub faults: Vec<StoreFault>,
 }
@@ -31,6 +34,14 @@ pub struct StoreFault {
     pub what: String,
     /// When it was written.
     pub since: Option<SystemTime>,
+}
+
+impl StoreFault {
+    fn of(path: &Path, why: &str) -> StoreFault {
+        let what = format!("{} is not an entry: {why}", path.display());
+        let since = fs::metadata(path).and_then(|file| file.modified()).ok();
+        StoreFault { what, since }
+    }
 }
 
 /// Files that were read, as far as a later change is certain to be seen in their versions.
@@ -81,17 +92,21 @@ impl Store {
                 Ok(entry) if entry.boot_id != self.boot_id => {}
                 Ok(entry) if !known.insert(attachment(entry)) => {}
                 Ok(entry) => contents.entries.push(entry.clone()),
-                Err(why) => {
-                    let what = format!("{} is not an entry: {why}", path.display());
-                    let since = fs::metadata(&path).and_then(|file| file.modified()).ok();
-                    contents.faults.push(StoreFault { what, since });
-                }
+                Err(why) => contents.faults.push(StoreFault::of(&path, why)),
             }
             if let Some(version) = version {
                 before.files.insert(path, (version, parsed));
             }
         }
         contents.entries.sort_by(|a, b| a.addresses.cmp(&b.addresses));
+        for path in self.notes()? {
+            // A note that nobody can read keeps nothing else from being read.
+            let bytes = found(fs::read(&path)).map_err(|error| error.to_string());
+            match bytes.and_then(|bytes| bytes.map(|it| StoreEntry::parse(&it)).transpose()) {
+                Ok(entry) => contents.ended.extend(entry.filter(|it| it.boot_id == self.boot_id)),
+                Err(why) => contents.faults.push(StoreFault::of(&path, &why)),
+            }
+        }
         Ok(contents)
     }
 

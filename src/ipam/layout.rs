@@ -49,6 +49,10 @@ impl Layout {
         self.dir.join(address.to_string())
     }
 
+    pub fn ended(&self) -> PathBuf {
+        self.dir.join("ended")
+    }
+
     pub fn quarantine(&self) -> PathBuf {
         self.dir.join("quarantine")
     }

@@ -11,6 +11,7 @@
 //!                     cursor.<n>                  last address allocated from range set n
 //!                     owners/<container>:<ifname> one entry, JSON
 //!                     <address>                   the same file again (a hard link)
+//!                     ended/                      entries whose attachments have ended, to be released
 //!                     quarantine/                 invalid files
 //! <dataDir>/.calls/                           counters of the plugin's calls
 //! <dataDir>/.hostports/<protocol>-<port>/<address>    the entry of the port's owner
@@ -21,6 +22,7 @@ pub mod calls;
 mod claims;
 mod closed;
 mod contents;
+mod ended;
 pub mod entry;
 mod error;
 mod free;
@@ -36,6 +38,7 @@ pub mod store;
 pub use claims::{ClaimsView, LockedClaims, PortClaim, PortClaims};
 pub use closed::Closed;
 pub use contents::{ReadEntries, StoreContents, StoreFault};
+pub use ended::SeenEntry;
 pub use entry::{Owner, RequestedPorts, StoreEntry};
 pub use error::StoreError;
 

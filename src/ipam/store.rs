@@ -279,7 +279,7 @@ impl LockedStore<'_> {
     }
 
     /// Moves invalid files to the quarantine folder.
-    fn quarantine(
+    pub(super) fn quarantine(
         &self,
         paths: impl IntoIterator<Item = PathBuf>,
         reason: &str,

@@ -70,6 +70,7 @@ fn attach_once(placed: &PlacedAdd<'_>, call: &mut CallContext<'_>) -> Result<(),
     let first = &*placed.interfaces[0].add;
     let rtnl = Rtnl::open().or_internal("open rtnetlink socket").map_err(refused(0))?;
     let store = store::open(&first.conf).map_err(refused(0))?;
+    host_ports::close_ended(&store);
     let mut hosts = Vec::new();
     for (place, interface) in placed.interfaces.iter().enumerate() {
         hosts.push(HostContext::observe(&interface.add, &rtnl).map_err(refused(place))?);

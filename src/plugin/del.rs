@@ -7,14 +7,13 @@ use nix::errno::Errno;
 
 use crate::cni::error::CniError;
 use crate::cni::request::Del;
-use crate::ipam::{Store, StoreEntry};
 use crate::netlink::link::{self, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::pod::LinkIdentity;
 use crate::plugin::attach::forget_neighbours;
 use crate::plugin::failure::{Failures, OrInternal};
 use crate::plugin::invocation::CallContext;
-use crate::plugin::store::lock_if_any;
+use crate::plugin::release::Release;
 use crate::plugin::{conntrack, further, guard, host_ports, store};
 
 /// Removes the further interfaces of the pod, and then the one that the runtime names.
@@ -41,14 +40,15 @@ pub fn detach(del: &Del, released: &mut Vec<IpAddr>) -> Result<(), CniError> {
     let rtnl = Rtnl::open().or_internal("open rtnetlink socket")?;
     let mut failures = Failures::default();
     let store = failures.note(store::open(&del.conf));
-    let entry = store.as_ref().and_then(|store| failures.note(entry(store, del)).flatten());
-    if let (Some(store), Some(entry)) = (&store, &entry) {
-        failures.note(host_ports::close(store, &[entry]));
+    let mut release = store.as_ref().map(|store| Release::new(store, del));
+    let entry = release.as_mut().and_then(|release| failures.note(release.entry()).flatten());
+    if let Some(release) = &mut release {
+        failures.note(release.close_ports());
     }
     let ports = entry.as_ref().map(host_ports::requested);
-    let reserved = match (entry, &store) {
+    let reserved = match (entry, &release) {
         (Some(entry), _) => entry.addresses,
-        (None, Some(store)) => failures.note(previous_addresses(store, del)).unwrap_or_default(),
+        (None, Some(release)) => failures.note(release.previous_addresses()).unwrap_or_default(),
         (None, None) => Vec::new(),
     };
     let index = |name| rtnl.link(name).ok().flatten().map(|link| link.index);
@@ -71,7 +71,7 @@ pub fn detach(del: &Del, released: &mut Vec<IpAddr>) -> Result<(), CniError> {
         let forgotten = rtnl.apply(&forget_neighbours(device, &reserved));
         failures.note(forgotten.or_internal("remove the pod's neighbour entries"));
     }
-    let own = store.and_then(|store| failures.note(release(&store, del, &reserved)));
+    let own = release.and_then(|release| failures.note(release.run(&reserved)));
     released.extend(own.unwrap_or_default());
     failures.into_result()
 }
@@ -88,35 +88,4 @@ fn remove_link(rtnl: &Rtnl, identity: &LinkIdentity<'_>) -> Result<Option<u32>, 
     let delete = link::delete(LinkRef::Index(found.index)).tolerating(Errno::ENODEV);
     rtnl.apply(&[delete]).or_internal(what)?;
     Ok(found.master)
-}
-
-/// The pod's reservation.
-fn entry(store: &Store, del: &Del) -> Result<Option<StoreEntry>, CniError> {
-    let Some(locked) = lock_if_any(store)? else { return Ok(None) };
-    let (container_id, ifname) = (&del.attachment.container_id, &del.attachment.ifname);
-    Ok(locked.entry(container_id.as_str(), ifname.as_str())?)
-}
-
-/// The addresses in `prevResult` that no other pod has by now: for stores of older plugins, which kept no
-/// owners, and for a lost one.
-fn previous_addresses(store: &Store, del: &Del) -> Result<Vec<IpAddr>, CniError> {
-    let ips = del.conf.prev_result.iter().flat_map(|result| &result.ips);
-    let addresses = ips.map(|ip| ip.address.ip()).collect();
-    match lock_if_any(store)? {
-        Some(locked) => {
-            let (container_id, ifname) = (&del.attachment.container_id, &del.attachment.ifname);
-            Ok(locked.without_others(container_id.as_str(), ifname.as_str(), addresses)?)
-        }
-        None => Ok(addresses),
-    }
-}
-
-fn release(store: &Store, del: &Del, reserved: &[IpAddr]) -> Result<Vec<IpAddr>, CniError> {
-    let Some(locked) = lock_if_any(store)? else { return Ok(Vec::new()) };
-    let (container_id, ifname) = (&del.attachment.container_id, &del.attachment.ifname);
-    let released = locked.release(container_id.as_str(), ifname.as_str())?;
-    if !released.is_empty() {
-        return Ok(released);
-    }
-    Ok(locked.release_unowned(reserved)?)
 }

@@ -13,8 +13,8 @@ use crate::net::IfName;
 use crate::net::gather::Gather;
 use crate::netlink::link::Link;
 use crate::plan::pod::LinkIdentity;
-use crate::plugin::store;
 use crate::plugin::store::lock_if_any;
+use crate::plugin::{release, store};
 
 /// What removes those of a dead attachment.
 pub fn dels_of(conf: &NetConf, of: &Attachment, former: &StoreEntry) -> Vec<Del> {
@@ -30,8 +30,9 @@ pub fn dels_of(conf: &NetConf, of: &Attachment, former: &StoreEntry) -> Vec<Del>
 
 /// What removes them before `del`. A store that was lost is replaced by the result of ADD.
 pub fn dels(del: &Del) -> Vec<Del> {
-    let mut ifnames: BTreeSet<IfName> =
-        of(&del.conf, &del.attachment).unwrap_or_default().into_iter().gather();
+    let seen = release::seen(&del.conf, &del.attachment).unwrap_or_default();
+    let further = seen.map(|seen| seen.entry().further.clone());
+    let mut ifnames: BTreeSet<IfName> = further.unwrap_or_default().into_iter().gather();
     let answered = del.conf.prev_result.iter().flat_map(|result| &result.interfaces);
     let in_pod = answered.filter(|interface| interface.sandbox.is_some());
     ifnames.extend(in_pod.filter_map(|interface| interface.name.parse().ok()));

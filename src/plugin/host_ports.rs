@@ -92,6 +92,28 @@ pub fn close(store: &Store, entries: &[&StoreEntry]) -> Result<(), CniError> {
         return Ok(());
     }
     let locked = store::locked(|wait| store.ports().lock(wait))?;
+    close_locked(store, &locked, entries)
+}
+
+/// Closes the ports of attachments that have ended while another process held the lock, as far as nobody holds it now.
+pub fn close_ended(store: &Store) {
+    let with_ports = |entry: &StoreEntry| entry.ports.is_some();
+    let ended = store.ended().unwrap_or_default();
+    let ended: Vec<&StoreEntry> = ended.iter().filter(|entry| with_ports(entry)).collect();
+    if ended.is_empty() {
+        return;
+    }
+    let locked = store.ports().lock(Duration::ZERO).map_err(CniError::from);
+    if let Err(error) = locked.and_then(|locked| close_locked(store, &locked, &ended)) {
+        log::warn!("host ports of {} pods that have ended are open: {}", ended.len(), error.msg);
+    }
+}
+
+fn close_locked(
+    store: &Store,
+    locked: &LockedClaims<'_>,
+    entries: &[&StoreEntry],
+) -> Result<(), CniError> {
     let mut claims = Vec::new();
     for entry in entries {
         claims.extend(locked.own(entry)?);

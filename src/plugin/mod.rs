@@ -39,6 +39,7 @@ mod panic;
 mod pending;
 mod pod_state;
 mod policy;
+mod release;
 mod status;
 mod store;
 mod sysctl_allowlist;

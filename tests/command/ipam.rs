@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::support::cluster::Alone;
 use crate::support::disk::EXECUTABLE;
+use crate::support::node::command;
 use crate::support::{Agent, Place, Pod, eventually};
 use crate::{object, refused, run, shape};
 
@@ -92,6 +93,33 @@ fn addresses_are_listed_with_their_pods() {
     let problem = status["problems"].as_array().unwrap().iter().find(of_entry);
     let problem = problem.unwrap_or_else(|| panic!("{status:#}"));
     assert!(problem["since"].is_string() && problem["fix"].is_string(), "{problem:#}");
+}
+
+#[test]
+fn what_has_ended_under_a_held_lock_is_a_problem_until_the_agent_releases_it() {
+    let alone = Alone::new();
+    let agent = Agent::start(&alone.host, &[SETTINGS, &[("RESYNC_INTERVAL", "1s")]].concat());
+    agent.wait_ready();
+    let host = &alone.host;
+    let pod = Pod::add(host, "web");
+    let store = "/run/humanz/ipam/humanz";
+    let holder = host.spawn(&mut command(&format!("flock -F {store}/lock sleep 600")));
+    let held = format!("flock -n {store}/lock true");
+    let is_held = || if host.run(&held).succeeded() { Err("it is free".into()) } else { Ok(()) };
+    eventually("the lock is held", Duration::from_secs(10), is_held);
+    pod.delete();
+    let owners = || host.list(&format!("{store}/owners"));
+    let status = object(&run(host, "status --json", SETTINGS));
+    let of_store = |problem: &&Value| problem["kind"] == "leaked-addresses";
+    let problem = status["problems"].as_array().unwrap().iter().find(of_store);
+    let problem = problem.unwrap_or_else(|| panic!("{status:#}"));
+    assert!(problem["what"].as_str().unwrap().contains("pods have ended"), "{problem:#}");
+    assert!(problem["fix"].as_str().unwrap().contains("fuser"), "{problem:#}");
+    assert_eq!(owners(), ["web:eth0"]);
+    holder.kill();
+    let is_released = || if owners().is_empty() { Ok(()) } else { Err(format!("{:?}", owners())) };
+    eventually("the agent has released it", Duration::from_secs(10), is_released);
+    assert_eq!(host.list(&format!("{store}/ended")), Vec::<String>::new());
 }
 
 #[test]

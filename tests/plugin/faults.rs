@@ -120,7 +120,7 @@ fn with_a_lock_held_by_another_process_every_verb_ends_in_time() {
     // Seconds, and the code of the answer.
     let calls = [
         (30, 11, Call::new("ADD", &everything("c1"), "c1")),
-        (15, 11, of_pod("DEL")),
+        (15, 0, of_pod("DEL")),
         (10, 11, of_pod("CHECK")),
         (15, 11, of_host("GC")),
         (2, 0, of_host("STATUS")),

@@ -23,6 +23,7 @@ mod gc;
 mod hostports;
 mod hostports_owners;
 mod killed;
+mod locked;
 mod log;
 mod manual;
 mod many;

@@ -5,6 +5,7 @@
 
 mod broken;
 mod earlier;
+mod ended;
 mod one;
 mod processes;
 

@@ -1,14 +1,32 @@
 //! The folder of the IPAM store, which the plugin keeps. Where it cannot be used no pod starts, and little
 //! of this host can be looked at.
 
+use std::time::Duration;
+
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::inspect::pods;
+use crate::ipam::StoreError;
 
-/// Looks whether the store can be read.
+/// Looks whether the store can be read, and releases what ended while it was locked.
 pub fn check(run: &Reconcile<'_>, applier: &mut Applier) {
     let dir = &run.settings.cni.ipam_dir;
     if let Err(error) = pods::folder(dir) {
         applier.store_failed(dir, &error);
+    } else if !applier.is_dry() {
+        release_ended(run);
+    }
+}
+
+/// Every holder of the lock does that. Calls of the plugin may be long in coming.
+fn release_ended(run: &Reconcile<'_>) {
+    let Ok(store) = pods::store(run.settings, &run.settings.cni.name) else { return };
+    if store.ended().is_ok_and(|ended| ended.is_empty()) {
+        return;
+    }
+    match store.lock(Duration::ZERO) {
+        // It is held still: the next look tries again, and `status` shows what waits.
+        Ok(_) | Err(StoreError::LockTimeout { .. }) => {}
+        Err(error) => log::warn!("attachments that have ended are not released: {error}"),
     }
 }

@@ -164,6 +164,7 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
             let problem = problem.with_fix("the next ADD or DEL moves it into quarantine");
             problems.push(Problem { since: *since, ..problem });
         }
+        problems.extend(ended(network, store()));
         let entries = &network.contents.entries;
         list.push(PodNetwork {
             name: network.name.clone(),
@@ -176,6 +177,21 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
     let is_taken_over = |entry: &&StoreEntry| entry.is_taken_over();
     let taken_over = pods::entries(&networks).map(|(_, entry)| entry).filter(is_taken_over).count();
     PodCounts { attached, taken_over, limited, networks: list }
+}
+
+/// Whose addresses nobody could free at their end.
+fn ended(network: &StoreNetwork, store: Object) -> Option<Problem> {
+    let lock = network.store.dir().join("lock");
+    let lock = lock.display();
+    let addresses = network.contents.ended.iter().flat_map(|entry| &entry.addresses);
+    let addresses: Vec<String> = addresses.map(ToString::to_string).collect();
+    let what = format!(
+        "pods have ended while another process held {lock}; their addresses are free once it lets go: {}",
+        addresses.join(", ")
+    );
+    let problem = Problem::new(ProblemKind::LeakedAddresses, store, what);
+    let fix = format!("end the process that holds it: fuser {lock}");
+    (!network.contents.ended.is_empty()).then(|| problem.with_fix(fix))
 }
 
 /// How many pods are plugged in, and how many of these have a limited rate; `None` if the kernel
