@@ -10,6 +10,7 @@ mod image;
 mod life;
 mod lint;
 mod machine;
+mod processors;
 mod reproducible;
 mod rpm;
 mod unit;

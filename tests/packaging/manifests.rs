@@ -60,7 +60,7 @@ fn the_path_of_the_image_leads_to_the_executable() {
         let line = text.lines().find(|line| line.starts_with(start)).unwrap();
         line.rsplit(end).next().unwrap().trim_matches(['[', ']', '"']).to_owned()
     };
-    let executable = word("COPY dist/humanz-agent", " ");
+    let executable = word("COPY humanz-agent", " ");
     assert_eq!(word("ENTRYPOINT", " "), executable);
     let folder = Path::new(&executable).parent().unwrap().to_str().unwrap();
     assert_eq!(word("ENV PATH", "="), folder);
