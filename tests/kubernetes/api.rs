@@ -131,9 +131,14 @@ impl Api {
         result
     }
 
-    /// Creates or changes an object.
+    /// Creates or changes an object, which its definition must take.
     pub fn put(&self, object: Value) {
         self.change(|state| state.put(object));
+    }
+
+    /// The same as with a definition that has no schema.
+    pub fn put_unchecked(&self, object: Value) {
+        self.change(|state| state.put_unchecked(object));
     }
 
     /// Changes a node that is there.

@@ -185,7 +185,7 @@ fn what_cannot_be_changes_nothing_in_etcd_and_says_why() {
         ("default.g", json!({"subnets": ["10.53.0.0/16"]}), "the tenant default is left out"),
         ("default", json!({"subnets": ["10.54.0.0/16"]}), "\"subnets\" is not known"),
     ] {
-        api.put(custom("Network", name, spec));
+        api.put_unchecked(custom("Network", name, spec));
         accepted(api, "Network", name, false, why);
     }
     assert_eq!(all(), there, "nothing was written");
@@ -258,13 +258,14 @@ fn custom_resources_say_whether_hosts_understand_them() {
     let scene = scene(1);
     let (api, host) = (&scene.api, scene.host(1));
     api.put(custom("Group", "blue.db", json!({"policies": ["front"], "profile": "gold"})));
-    api.put(custom(
+    // As a definition without checks would let through.
+    api.put_unchecked(custom(
         "GroupPolicy",
         "blue.bad",
         json!({"rules": [{"direction": "in", "action": "maybe"}]}),
     ));
-    api.put(custom("NamespaceRule", "shop", json!({"tenants": "blue"})));
-    api.put(custom("NetProfile", "blue.bad", json!({"dscp": 64})));
+    api.put_unchecked(custom("NamespaceRule", "shop", json!({"tenants": "blue"})));
+    api.put_unchecked(custom("NetProfile", "blue.bad", json!({"dscp": 64})));
     let controller = start(host);
     accepted(api, "Group", "blue.db", false, "policies[0]: policy blue/front does not exist");
     accepted(api, "GroupPolicy", "blue.bad", false, "maybe");

@@ -213,18 +213,18 @@ fn hostile_custom_resources_close_what_they_are_about() {
         json!({"tenants": "blue"}),
         json!({"network": "front"}),
     ] {
-        api.edit_of("NamespaceRule", "shop", |it| it["spec"] = bad.clone());
+        api.put_unchecked(custom("NamespaceRule", "shop", bad.clone()));
         follower.wait_problem(ProblemKind::Policy, "NamespaceRule shop", "");
         groups_become(&follower, &[]);
         api.edit_of("NamespaceRule", "shop", |it| it["spec"] = good.clone());
         groups_become(&follower, &["shop/db blue/db"]);
         follower_is_well(&follower);
     }
-    api.put(custom("Group", "blue.bad", json!({"default": {"in": "perhaps"}})));
+    api.put_unchecked(custom("Group", "blue.bad", json!({"default": {"in": "perhaps"}})));
     follower.wait_problem(ProblemKind::Policy, "group blue/bad", "perhaps");
     assert_eq!(follower.rules(), rules + 2, "it denies everything");
     // One name for two objects, and objects that an owner of a namespace could write.
-    api.put(custom("Group", "default.db", json!({})));
+    api.put_unchecked(custom("Group", "default.db", json!({})));
     follower.wait_problem(
         ProblemKind::Policy,
         "Group \"default.db\"",
@@ -232,7 +232,7 @@ fn hostile_custom_resources_close_what_they_are_about() {
     );
     let mut inside = custom("NamespaceRule", "shop", json!({"tenant": "red", "group": "db"}));
     inside["metadata"]["namespace"] = json!("shop");
-    api.put(inside);
+    api.put_unchecked(inside);
     follower.wait_problem(
         ProblemKind::Policy,
         "NamespaceRule \"shop/shop\"",
@@ -240,7 +240,7 @@ fn hostile_custom_resources_close_what_they_are_about() {
     );
     assert_eq!(groups(&follower), ["shop/db blue/db".to_owned()].into());
     let many: Vec<String> = (0..20_000).map(|number| format!("g{number}")).collect();
-    api.put(custom("Group", "blue.many", json!({"policies": many})));
+    api.put_unchecked(custom("Group", "blue.many", json!({"policies": many})));
     follower.wait_problem(ProblemKind::Policy, "group blue/many", "has more than 10000 entries");
     for name in ["blue.bad", "default.db", "blue.many"] {
         api.delete_of("Group", name);
@@ -457,7 +457,7 @@ pub fn kubectl(scene: &Scene, step: &Step) -> bool {
     true
 }
 
-const CRDS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/crds.yaml"));
+pub const CRDS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/crds.yaml"));
 
 #[test]
 fn the_guide_to_custom_resources_does_what_it_shows() {

@@ -1,10 +1,14 @@
 //! What the tests' API server knows: objects, their history, and how it behaves.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
+use humanz::policy::read::documents;
 use serde_json::{Value, json};
 
+use crate::objects::{CRDS, custom};
 use crate::rbac::Rule;
+use crate::support::definitions::{Definitions, Refusal};
 
 pub type Objects = BTreeMap<String, Value>;
 
@@ -39,6 +43,15 @@ const RESOURCES: [(&str, &str, bool); 14] = [
     ("/apis/humanz.io/v1alpha1/netprofiles", "NetProfile", true),
     ("/apis/humanz.io/v1alpha1/networks", "Network", true),
 ];
+
+static DEFINITIONS: LazyLock<Definitions> =
+    LazyLock::new(|| Definitions::new(&documents::objects(CRDS).unwrap()));
+
+/// Why the definition of a custom resource of humanz refuses `object`.
+fn refusal(object: &Value) -> Option<Refusal> {
+    let is_own = path_of(object["kind"].as_str().unwrap()).contains("humanz.io");
+    if is_own { DEFINITIONS.refusal(object) } else { None }
+}
 
 /// A change of an object.
 pub struct Event {
@@ -201,7 +214,17 @@ impl State {
         self.objects.get(path)?.get(key).cloned()
     }
 
-    pub fn put(&mut self, mut object: Value) {
+    /// # Panics
+    /// If its definition refuses it.
+    pub fn put(&mut self, object: Value) {
+        if let Some(refusal) = refusal(&object) {
+            panic!("{object} is refused: {refusal:?}");
+        }
+        self.put_unchecked(object);
+    }
+
+    /// As with a definition that has no schema.
+    pub fn put_unchecked(&mut self, mut object: Value) {
         let path = path_of(object["kind"].as_str().unwrap());
         if path.contains("humanz.io") {
             let before = self.get(path, &key_of(&object)).unwrap_or_default();
@@ -351,6 +374,10 @@ impl State {
         if after == before {
             return Ok(before);
         }
+        if let (None, Some(refusal)) = (refusal(&before), refusal(&after)) {
+            println!("{after} is refused: {refusal:?}");
+            return Err((422, "Invalid"));
+        }
         self.store(path, after.clone());
         if after["metadata"]["deletionTimestamp"].is_string() && finalizers(&after).is_empty() {
             self.delete(path, key);
@@ -364,4 +391,24 @@ impl State {
         json!({"type": "BOOKMARK", "object": {"kind": kind_of(path), "apiVersion": "v1",
             "metadata": metadata, "spec": {}, "status": {}}})
     }
+}
+
+#[test]
+fn the_api_of_these_tests_refuses_what_a_definition_refuses() {
+    let mut state = State::default();
+    state.put(custom("Group", "blue.db", json!({})));
+    let mut condition = json!({"type": "Accepted", "status": "True", "reason": "InForce",
+        "message": "", "lastTransitionTime": "2026-11-28T01:02:03Z"});
+    let mut merge = |field: &str, value: &str| {
+        condition[field] = json!(value);
+        let status = json!({"status": {"conditions": [condition]}});
+        let group = (path_of("Group"), "blue.db", true);
+        state.merge(group, &status).map(drop).map_err(|(code, _)| code)
+    };
+    assert_eq!(merge("message", "hosts understand it"), Ok(()));
+    assert_eq!(merge("status", "Perhaps"), Err(422));
+    assert_eq!(merge("status", "False"), Ok(()));
+    assert_eq!(merge("lastTransitionTime", "yesterday"), Err(422));
+    let by_rule = || State::default().put(custom("Group", "default.db", json!({})));
+    assert!(std::panic::catch_unwind(by_rule).is_err());
 }

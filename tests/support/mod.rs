@@ -16,8 +16,10 @@
 pub mod agent;
 pub mod certificates;
 pub mod chroot;
+pub mod cidr;
 pub mod cluster;
 pub mod cni;
+pub mod definitions;
 pub mod disk;
 pub mod echo;
 pub mod etcd;
