@@ -39,6 +39,8 @@ pub enum ProblemSource {
     Policies,
     /// What this host says of its members of groups.
     Members,
+    /// Members of groups that are more than a namespace's policies may find.
+    Shares,
     /// Blocks of tenants' networks.
     Blocks,
     /// Pods whose policies are not in force.

@@ -76,6 +76,16 @@ pub fn find_pods(selectors: &[&Selector], pods: &[Endpoint]) -> Vec<BTreeSet<Mem
     found
 }
 
+/// How many of `pods` each of `selectors` finds.
+pub fn sizes(selectors: &BTreeSet<Selector>, pods: &[Endpoint]) -> BTreeMap<Selector, usize> {
+    let index = SelectorIndex::new(selectors.iter());
+    let mut sizes = BTreeMap::new();
+    for place in pods.iter().flat_map(|pod| index.matching(pod)) {
+        *sizes.entry(index.all()[place].clone()).or_default() += 1;
+    }
+    sizes
+}
+
 /// Of each selector those that have one of `addresses`: enough where no others are looked for.
 pub fn having(members: &Members, addresses: &BTreeSet<IpAddr>) -> Members {
     let is_one = |member: &&Member| member.addresses.iter().any(|it| addresses.contains(it));

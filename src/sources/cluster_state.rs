@@ -16,7 +16,7 @@ use crate::policy::read::network_policy_limit;
 use crate::policy::read::pod::Pod;
 use crate::policy::unread::UnderstoodRules;
 use crate::policy::{
-    Endpoint, ObjectName, ObjectSource, PolicySnapshot, Provider, Rules, SourceUpdate,
+    Endpoint, ObjectName, ObjectSource, PolicySnapshot, Provider, Rules, Shares, SourceUpdate,
 };
 use crate::sources::custom_resource::{unused, without_networks};
 use crate::sources::doubtful::with_denials;
@@ -184,7 +184,9 @@ impl ClusterState {
             node.addresses.retain(|address| !subnets.iter().any(|it| it.contains(*address)));
             node
         });
-        let members = find(&needed(rules.iter(), &pods), &ClusterPods::default(), own.iter());
+        // No limit is reached with one node.
+        let (needed, shares) = (needed(rules.iter(), &pods), Shares::default());
+        let (members, _) = find(&needed, &shares, &ClusterPods::default(), own.iter());
         let node = own.map(|node| node.labels).unwrap_or_default();
         let standalone = Some(cluster);
         PolicySnapshot { rules, pods, members, standalone, node, ..PolicySnapshot::default() }
@@ -203,6 +205,7 @@ impl ClusterState {
         cluster: &Cluster,
         problems: &mut Vec<Problem>,
     ) -> PolicySnapshot {
+        let shares = Shares::of(&rules);
         let ClusterEndpoints { own, others } = self.endpoints(cluster, problems);
         let mut pods = ClusterPods::default();
         for endpoint in others.values().flatten().chain(&own) {
@@ -214,7 +217,8 @@ impl ClusterState {
         }
         let nodes = self.nodes().map(|node| &node.node);
         let rules = with_denials(rules, &pods);
-        let members = find(&needed(rules.iter(), &own), &pods, nodes);
+        let (members, excess) = find(&needed(rules.iter(), &own), &shares, &pods, nodes);
+        problems.extend(excess.problems("pods and nodes"));
         PolicySnapshot { rules, pods: own, members, ..PolicySnapshot::default() }
     }
 

@@ -11,6 +11,7 @@ use crate::net::Problem;
 use crate::net::node_name::NodeName;
 use crate::os::random;
 use crate::policy::held::PodOwners;
+use crate::policy::shares::Excess;
 use crate::policy::{Members, Selector};
 use crate::sources::shared::Hosts;
 
@@ -42,8 +43,10 @@ pub struct ExchangeStart {
 /// What this host knows and needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExchangeInputs {
-    /// Its own members of every group in use.
+    /// Its own members of every group in use …
     pub own: Members,
+    /// … but for these.
+    pub excess: Excess,
     /// The groups that its pods' policies need.
     pub needed: BTreeSet<Selector>,
     /// All hosts: what they may say.

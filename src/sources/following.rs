@@ -12,6 +12,7 @@ use crate::net::node_name::NodeName;
 use crate::os::event_loop::EventLoop;
 use crate::policy::held::PodOwners;
 use crate::policy::members::peers;
+use crate::policy::shares::Excess;
 use crate::policy::unread::UnderstoodRules;
 use crate::policy::{Members, ObjectSource, Selector, SourceUpdate};
 use crate::sources::blocks::{Blocks, BlocksStart, BlocksUpdate, blocks};
@@ -140,21 +141,21 @@ impl Following {
         self.running.as_ref().is_some_and(|running| running.exchange.is_some())
     }
 
-    /// Says what follows from `from`, if that has changed. `prepare`: before etcd may have other owners of
-    /// addresses; nothing is said if that fails.
+    /// Says what follows from `from`, if that has changed, and returns what other hosts do not hear then. `prepare`:
+    /// before etcd may have other owners of addresses; nothing is said if that fails.
     pub fn exchange(
         &mut self,
         from: &ExchangedFrom,
         prepare: impl FnOnce(&Arc<PodOwners>) -> bool,
-    ) {
-        let Some(running) = &mut self.running else { return };
+    ) -> Option<Excess> {
+        let running = self.running.as_mut()?;
         let (Followed::Etcd { host: own, .. }, Some(exchange)) = (&running.of, &running.exchange)
         else {
-            return;
+            return None;
         };
         let is_same = running.exchanged.as_ref().is_some_and(|(last, _)| last.is_same(from));
         if is_same && running.former.values().all(|since| since.elapsed() < FORMER) {
-            return;
+            return None;
         }
         let hosts = match &running.exchanged {
             Some((last, hosts))
@@ -177,11 +178,13 @@ impl Following {
         let mut inputs = ExchangeInputs::of(from, former, own, Arc::clone(&hosts));
         match &running.owners {
             Some(last) if *last == inputs.owners => inputs.owners = Arc::clone(last),
-            _ if !prepare(&inputs.owners) => return,
+            _ if !prepare(&inputs.owners) => return None,
             _ => running.owners = Some(Arc::clone(&inputs.owners)),
         }
+        let excess = inputs.excess.clone();
         exchange.set(inputs);
         running.exchanged = Some((from.clone(), hosts));
+        Some(excess)
     }
 }
 

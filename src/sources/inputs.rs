@@ -11,8 +11,9 @@ use crate::net::subnet;
 use crate::policy::held::PodOwners;
 use crate::policy::local::Pods;
 use crate::policy::network::Networks;
+use crate::policy::shares::host_limit;
 use crate::policy::sources::denied;
-use crate::policy::{Endpoints, Members, Node, PolicySnapshot, Selector, members};
+use crate::policy::{Endpoints, Members, Node, PolicySnapshot, Selector, Shares, members};
 use crate::sources::exchanged::ExchangeInputs;
 use crate::sources::find::needed;
 use crate::sources::shared::{self, HostAddresses, Hosts};
@@ -64,7 +65,12 @@ impl ExchangeInputs {
             labels: known.node.clone(),
             addresses: addresses.unwrap_or_default(),
         };
-        let found = members::find(&in_use, &Endpoints { pods: endpoints, nodes: vec![node] });
+        let sizes = members::sizes(&in_use, &endpoints);
+        let size = |selector: &Selector| sizes.get(selector).copied().unwrap_or_default();
+        let excess =
+            Shares::of(&known.rules).excess(&in_use, host_limit(from.peers.by_name.len()), size);
+        let published = in_use.difference(&excess.selectors);
+        let found = members::find(published, &Endpoints { pods: endpoints, nodes: vec![node] });
         let (found, unpublished) = fitting_groups(found);
         let published = addresses_of(&found);
         let owners = pods
@@ -73,7 +79,8 @@ impl ExchangeInputs {
         let owners: PodOwners =
             owners.map(|(address, container)| (address, container.to_owned())).gather();
         let record = record.filter(|_| from.is_certain).map(|record| record.modified);
-        ExchangeInputs { own: found, needed, hosts, record, owners: Arc::new(owners) }
+        let owners = Arc::new(owners);
+        ExchangeInputs { own: found, excess, needed, hosts, record, owners }
     }
 }
 

@@ -13,10 +13,10 @@ use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 use crate::traffic::{Flood, Server};
 use crate::{Scene, wait_logged, with};
 
-const ON: &[(&str, &str)] = &[("POLICY", "on")];
+pub const ON: &[(&str, &str)] = &[("POLICY", "on")];
 
 /// Hosts h1 and h2, the namespace `shop`, and no more permissions than the manifest's.
-fn shop() -> Scene {
+pub fn shop() -> Scene {
     let scene = Scene::new(2, 0);
     scene.api.enforce(role());
     scene.api.put(namespace("shop", json!({})));

@@ -28,6 +28,7 @@ mod rbac;
 #[path = "../policy/reachability.rs"]
 #[allow(dead_code, reason = "tests/policy uses all of it")]
 mod reachability;
+mod shares;
 mod state;
 #[allow(dead_code, reason = "tests/policy_agent uses all of it")]
 #[path = "../policy_agent/traffic.rs"]

@@ -111,7 +111,7 @@ impl Agent {
             is_certain: state.in_sync,
         };
         let (published, cache) = (&mut state.published, &mut state.cache.policy);
-        self.policies.exchange(&from, |owners| {
+        let excess = self.policies.exchange(&from, |owners| {
             let mut sent = Published::clone(published);
             sent.send(owners);
             let narrowed = cache.narrow_index(&self.settings, &sent.addresses());
@@ -122,5 +122,9 @@ impl Agent {
             }
             is_narrow
         });
+        if let Some(excess) = excess {
+            let problems = excess.problems("pods of this host");
+            self.shared.problems.set(ProblemSource::Shares, problems);
+        }
     }
 }

@@ -74,6 +74,10 @@ impl Agent {
             has_etcd: policies.has_some(Provider::Etcd),
             members: policies.members(),
         });
+        if !self.policies.exchanges() {
+            self.shared.problems.set(ProblemSource::Members, None);
+            self.shared.problems.set(ProblemSource::Shares, None);
+        }
     }
 
     /// Follows the settings in what sources there are, and where pods of no tenant's network have addresses.

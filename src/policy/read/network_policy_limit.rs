@@ -1,8 +1,8 @@
-//! Pure. How much of the kernel's table the NetworkPolicies of one namespace may take.
+//! Pure. How much of the kernel's table the NetworkPolicies of one namespace may take, and how many selectors they have.
 //!
 //! A table costs more than in proportion to the sets in it: until 1,000 selected peers were in force took 0.5 s, 5,000 of
 //! them 2.3 s, 10,000 8.3 s (Linux 6.18). Whoever may write NetworkPolicies could do that to every node with a pod of
-//! theirs.
+//! theirs. And every host of the cluster looks for what each selector finds, at each start of a pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,14 @@ use crate::policy::name::ObjectName;
 use crate::policy::read::fields::Fault;
 use crate::policy::read::parsed::Parsed;
 use crate::policy::rule::{Direction, Origin, PolicyKind, PolicyPeer, PolicyVerdict, Rule};
+use crate::policy::selector::Selector;
 use crate::policy::service::Service;
 
 /// Of one namespace: ends of its rules times kinds of services, and the rules themselves.
 const LINES_LIMIT: usize = 10_000;
+
+/// Different selectors of one namespace's peers.
+const SELECTORS_LIMIT: usize = 1_000;
 
 /// `rules` without those of NetworkPolicies that would exceed the limit of their namespace, but for the isolation;
 /// each is a problem. Policies are counted by name, so that every host leaves out the same.
@@ -28,8 +32,9 @@ pub fn limited(mut rules: Vec<Rule>) -> (Vec<Rule>, Vec<Problem>) {
     rules.retain(|rule| !counts(rule) || !closed.contains(&rule.origin.object()));
     let problem = |origin: &Origin| {
         let why = format!(
-            "NetworkPolicies of one namespace may take {LINES_LIMIT} lines of the table (rules, and peers times \
-             kinds of services), and with this one they take more; it allows nothing"
+            "NetworkPolicies of one namespace may have {SELECTORS_LIMIT} different selectors as peers, and take \
+             {LINES_LIMIT} lines of the table (rules, and peers times kinds of services); with this one it is more, and \
+             it allows nothing"
         );
         Parsed::new(origin, Vec::new(), &[Fault::of_object(why)]).problems
     };
@@ -42,20 +47,41 @@ fn counts(rule: &Rule) -> bool {
 }
 
 fn beyond_limit(rules: &[Rule]) -> BTreeSet<Origin> {
-    let mut lines: BTreeMap<Origin, usize> = BTreeMap::new();
+    let mut policies: BTreeMap<Origin, Use<'_>> = BTreeMap::new();
     for rule in rules.iter().filter(|rule| counts(rule)) {
-        *lines.entry(rule.origin.object()).or_default() += lines_of(rule);
+        let policy = policies.entry(rule.origin.object()).or_default();
+        policy.lines += lines_of(rule);
+        policy.selectors.extend(rule.peers.iter().flatten().filter_map(PolicyPeer::selector));
     }
-    let mut used: BTreeMap<Option<ObjectName>, usize> = BTreeMap::new();
+    let mut used: BTreeMap<Option<ObjectName>, Use<'_>> = BTreeMap::new();
     let mut closed = BTreeSet::new();
-    for (origin, lines) in lines {
+    for (origin, policy) in policies {
         let used = used.entry(origin.namespace.clone()).or_default();
-        match *used + lines > LINES_LIMIT {
-            true => drop(closed.insert(origin)),
-            false => *used += lines,
+        match used.has_room_for(&policy) {
+            true => used.add(policy),
+            false => drop(closed.insert(origin)),
         }
     }
     closed
+}
+
+/// What policies take.
+#[derive(Default)]
+struct Use<'a> {
+    lines: usize,
+    selectors: BTreeSet<&'a Selector>,
+}
+
+impl<'a> Use<'a> {
+    fn has_room_for(&self, policy: &Use<'a>) -> bool {
+        let more = policy.selectors.difference(&self.selectors).count();
+        self.lines + policy.lines <= LINES_LIMIT && self.selectors.len() + more <= SELECTORS_LIMIT
+    }
+
+    fn add(&mut self, mut policy: Use<'a>) {
+        self.lines += policy.lines;
+        self.selectors.append(&mut policy.selectors);
+    }
 }
 
 /// At most so many rules and sets the table has of `rule`, for each family.
@@ -94,11 +120,15 @@ mod tests {
     use super::*;
     use crate::policy::read::network_policy;
 
-    fn policy(namespace: &str, name: &str, peers: usize, ports: Value) -> Value {
-        let peer = |at| json!({"podSelector": {"matchLabels": {"app": format!("x{at}")}}});
-        let from: Vec<Value> = (0..peers).map(peer).collect();
+    /// With a rule of two lines for each of so many peers, of which so many are different.
+    fn policy(namespace: &str, name: &str, rules: usize, peers: usize) -> Value {
+        let rule = |at| {
+            let labels = json!({"app": format!("{name}{}", at % peers)});
+            json!({"from": [{"podSelector": {"matchLabels": labels}}], "ports": [{"port": 80}, {"port": 90}]})
+        };
+        let ingress: Vec<Value> = (0..rules).map(rule).collect();
         json!({"metadata": {"namespace": namespace, "name": name},
-            "spec": {"podSelector": {}, "ingress": [{"from": from, "ports": ports}]}})
+            "spec": {"podSelector": {}, "ingress": ingress}})
     }
 
     /// The policies of `objects` of which only the isolation is left.
@@ -118,22 +148,34 @@ mod tests {
 
     #[test]
     fn a_policy_with_more_than_a_namespace_may_have_allows_nothing() {
-        let tcp = || json!([{"port": 80}, {"port": 90}]);
-        assert_eq!(closed(&[policy("shop", "db", LINES_LIMIT - 1, tcp())]), [""; 0]);
-        let large = policy("shop", "db", LINES_LIMIT, tcp());
-        assert_eq!(closed(&[large]), ["NetworkPolicy shop/db"]);
-        let both = json!([{"port": 80}, {"port": 80, "protocol": "UDP"}]);
-        assert_eq!(
-            closed(&[policy("shop", "db", LINES_LIMIT / 2, both)]),
-            ["NetworkPolicy shop/db"]
-        );
+        let policy = |rules, peers| policy("shop", "db", rules, peers);
+        assert_eq!(closed(&[policy(LINES_LIMIT / 2, 100)]), [""; 0]);
+        assert_eq!(closed(&[policy(LINES_LIMIT / 2 + 1, 100)]), ["NetworkPolicy shop/db"]);
+        let mut both = policy(LINES_LIMIT / 2, 100);
+        both["spec"]["ingress"][0]["ports"][0]["protocol"] = json!("UDP");
+        assert_eq!(closed(&[both]), ["NetworkPolicy shop/db"]);
+        assert_eq!(closed(&[policy(SELECTORS_LIMIT, SELECTORS_LIMIT)]), [""; 0]);
+        let many = policy(SELECTORS_LIMIT + 1, SELECTORS_LIMIT + 1);
+        assert_eq!(closed(&[many]), ["NetworkPolicy shop/db"]);
     }
 
     #[test]
     fn policies_add_up_inside_of_a_namespace_and_the_first_by_name_hold() {
-        let half = |namespace, name| policy(namespace, name, LINES_LIMIT / 2 - 10, json!([]));
-        let all = [half("shop", "c"), half("shop", "a"), half("shop", "b"), half("x", "d")];
-        assert_eq!(closed(&all), ["NetworkPolicy shop/c"]);
+        for [rules, peers] in [[LINES_LIMIT / 4, 100], [SELECTORS_LIMIT / 2, SELECTORS_LIMIT / 2]] {
+            let half = |namespace, name| policy(namespace, name, rules, peers);
+            let all = [half("shop", "c"), half("shop", "a"), half("shop", "b"), half("x", "d")];
+            assert_eq!(closed(&all), ["NetworkPolicy shop/c"]);
+        }
+    }
+
+    #[test]
+    fn a_selector_counts_once() {
+        let named = |name: &str| {
+            let mut policy = policy("shop", "x", SELECTORS_LIMIT, SELECTORS_LIMIT);
+            policy["metadata"]["name"] = json!(name);
+            policy
+        };
+        assert_eq!(closed(&[named("a"), named("b")]), [""; 0]);
     }
 
     #[test]
@@ -142,8 +184,8 @@ mod tests {
             .map(|at| json!({"ipBlock": {"cidr": format!("10.{}.{}.0/24", at / 250, at % 250)}}))
             .collect();
         let ports: Vec<Value> = (0..10_000).map(|at| json!({"port": format!("p{at}")})).collect();
-        let mut object = policy("shop", "db", 0, json!(ports));
-        object["spec"]["ingress"][0]["from"] = json!(blocks);
+        let mut object = policy("shop", "db", 1, 1);
+        object["spec"]["ingress"][0] = json!({"from": blocks, "ports": ports});
         assert_eq!(closed(&[object]), [""; 0]);
     }
 }

@@ -218,7 +218,7 @@ fn a_policy_beyond_the_limit_of_its_namespace_isolates_and_is_a_problem() {
         let rules = update.snapshot.unwrap().rules;
         (rules.iter().map(|rule| rule.verdict).collect::<Vec<_>>(), update.problems.len())
     };
-    assert_eq!(update(4_000), (vec![PolicyVerdict::Allow, PolicyVerdict::Deny], 0));
-    assert_eq!(update(10_000), (vec![PolicyVerdict::Deny], 1));
-    assert_eq!(update(4_000), (vec![PolicyVerdict::Allow, PolicyVerdict::Deny], 0));
+    assert_eq!(update(1_000), (vec![PolicyVerdict::Allow, PolicyVerdict::Deny], 0));
+    assert_eq!(update(1_001), (vec![PolicyVerdict::Deny], 1));
+    assert_eq!(update(1_000), (vec![PolicyVerdict::Allow, PolicyVerdict::Deny], 0));
 }
