@@ -23,6 +23,7 @@ mod name;
 mod peers;
 mod pod_maps;
 mod program;
+pub mod program_keys;
 mod programs;
 mod services;
 mod sets;

@@ -9,6 +9,7 @@ use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::policy::ask::LocalPod;
 use crate::policy::endpoint::{Endpoint, Namespace};
+use crate::policy::line_use::LineUse;
 use crate::policy::local::{PodKey, Pods};
 use crate::policy::name::ObjectName;
 use crate::policy::rule::Rules;
@@ -29,6 +30,9 @@ pub struct DescribedPods {
     pods: BTreeMap<PodKey, DescribedPod>,
     /// The selectors that rules deny.
     denied: SelectorIndex<Selector>,
+    lines: LineUse,
+    /// Those that take more of the table than their namespace may have.
+    crowded: BTreeSet<PodKey>,
     /// The namespaces of `pods`, and whether no policy concerns them.
     namespaces: BTreeMap<ObjectName, NotedNamespace>,
 }
@@ -48,9 +52,12 @@ impl DescribedPods {
         let before = self.follow(known, host, pods);
         let (gone, new) = self.differences(pods);
         for key in &gone {
-            self.pods.remove(key);
+            if let Some((_, Some(endpoint))) = self.pods.remove(key) {
+                self.lines.remove(key, &endpoint);
+            }
         }
         let added = self.add(&new, known, host, &before);
+        self.crowded = self.lines.crowded();
         match gone.is_empty() && !self.namespaces.is_empty() {
             true => {
                 let no_others = &mut BTreeMap::new();
@@ -106,6 +113,9 @@ impl DescribedPods {
                 Some(former) if **former == endpoint => Arc::clone(former),
                 _ => Arc::new(endpoint),
             });
+            if let Some(endpoint) = &endpoint {
+                self.lines.add(&key, endpoint);
+            }
             added.extend(endpoint.clone());
             self.pods.insert(key, (Arc::clone(pod), endpoint));
         }
@@ -133,10 +143,17 @@ impl DescribedPods {
         if !same_rules {
             self.denied = SelectorIndex::new(BTreeSet::from_iter(denied(&known.rules)));
             self.namespaces.clear();
+            self.lines = LineUse::new(&known.rules);
+            for (key, (_, endpoint)) in &self.pods {
+                endpoint.iter().for_each(|endpoint| self.lines.add(key, endpoint));
+            }
         }
         match same_pods && before.is_some_and(|(_, of, _)| of == *host) {
             true => BTreeMap::new(),
-            false => std::mem::take(&mut self.pods),
+            false => {
+                self.lines = LineUse::new(&known.rules);
+                std::mem::take(&mut self.pods)
+            }
         }
     }
 
@@ -191,6 +208,11 @@ impl DescribedPods {
     /// Of those that policies know.
     pub fn known_addresses(&self) -> BTreeSet<IpAddr> {
         self.iter().flat_map(|(pod, _)| pod.addresses.iter().copied()).gather()
+    }
+
+    /// It takes more of the table than its namespace may have.
+    pub fn is_crowded(&self, pod: &LocalPod) -> bool {
+        !self.crowded.is_empty() && self.crowded.contains(&pod.key())
     }
 
     /// A rule denies a group that this pod is in.

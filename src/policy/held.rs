@@ -1,5 +1,5 @@
 //! Pure. Pods that stay in quarantine although their policies are known: other hosts know members of groups
-//! by their addresses, and may not know yet whose an address is.
+//! by their addresses, and may not know yet whose an address is; or the policies are too many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -44,6 +44,8 @@ pub enum HeldReason {
     FormerOwner,
     /// A rule denies a group in which other hosts do not know it yet.
     NotPublished,
+    /// Its namespace's policies take more of the table than they may.
+    TooManyLines,
 }
 
 impl Published {
@@ -127,6 +129,9 @@ impl fmt::Display for HeldReason {
             HeldReason::FormerOwner => "other hosts may still know its address as a former pod's",
             HeldReason::NotPublished => {
                 "a rule denies a group in which other hosts do not know it yet"
+            }
+            HeldReason::TooManyLines => {
+                "the NetworkPolicies of its namespace take more lines of this host's table than they may"
             }
         })
     }

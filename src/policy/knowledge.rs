@@ -108,7 +108,10 @@ impl HostKnowledge {
         released: &'a PodOwners,
     ) -> impl Iterator<Item = (&'a LocalPod, &'a Arc<Endpoint>, Option<HeldReason>)> {
         pods.iter().map(move |(pod, endpoint)| {
-            let held = self.sharing.hold(pod, || pods.is_denied(endpoint), released);
+            let held = match pods.is_crowded(pod) {
+                true => Some(HeldReason::TooManyLines),
+                false => self.sharing.hold(pod, || pods.is_denied(endpoint), released),
+            };
             (pod, endpoint, held)
         })
     }

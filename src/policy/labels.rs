@@ -53,6 +53,15 @@ impl Requirement {
     }
 
     /// Its key and its values.
+    fn bytes(&self) -> usize {
+        match self {
+            Requirement::In(key, of) | Requirement::NotIn(key, of) => {
+                key.0.len() + of.iter().map(|value| value.0.len()).sum::<usize>()
+            }
+            Requirement::Exists(key) | Requirement::DoesNotExist(key) => key.0.len(),
+        }
+    }
+
     fn words(&self) -> usize {
         match self {
             Requirement::In(_, of) | Requirement::NotIn(_, of) => 1 + of.len(),
@@ -91,6 +100,11 @@ impl LabelSelector {
     /// Keys and values that it asks for.
     pub fn words(&self) -> usize {
         self.0.iter().map(Requirement::words).sum()
+    }
+
+    /// Length of all keys and values.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(Requirement::bytes).sum()
     }
 
     /// Every object meets it.

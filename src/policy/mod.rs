@@ -15,6 +15,8 @@ pub mod isolation;
 pub mod keeping;
 pub mod knowledge;
 pub mod labels;
+pub mod line_use;
+pub mod lines;
 pub mod list;
 pub mod local;
 pub mod members;

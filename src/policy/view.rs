@@ -123,12 +123,13 @@ impl View {
 }
 
 impl QuarantineReason {
-    pub const ALL: [QuarantineReason; 6] = [
+    pub const ALL: [QuarantineReason; 7] = [
         QuarantineReason::NoPolicies,
         QuarantineReason::NotKnown,
         QuarantineReason::Held(HeldReason::MembersUnknown),
         QuarantineReason::Held(HeldReason::FormerOwner),
         QuarantineReason::Held(HeldReason::NotPublished),
+        QuarantineReason::Held(HeldReason::TooManyLines),
         QuarantineReason::NotInForce,
     ];
 
@@ -140,6 +141,7 @@ impl QuarantineReason {
             QuarantineReason::Held(HeldReason::MembersUnknown) => "members unknown",
             QuarantineReason::Held(HeldReason::FormerOwner) => "former owner",
             QuarantineReason::Held(HeldReason::NotPublished) => "not published",
+            QuarantineReason::Held(HeldReason::TooManyLines) => "too many lines",
             QuarantineReason::NotInForce => "not in force",
         }
     }
@@ -173,6 +175,10 @@ impl Quarantined {
             QuarantineReason::NotKnown => {
                 "it ends when the source describes the pod: see whether it is followed, and whether \
                  it has the pod (kubectl get pod)"
+            }
+            QuarantineReason::Held(HeldReason::TooManyLines) => {
+                "it ends with fewer or smaller NetworkPolicies in its namespace, or with fewer pods there that differ \
+                 in what selects them"
             }
             QuarantineReason::Held(_) => {
                 "it ends when etcd has what this host says of its pods: see the other problems, and \

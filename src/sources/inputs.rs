@@ -54,7 +54,8 @@ impl ExchangeInputs {
         let mut in_use = members::peers(known.rules.iter());
         in_use.extend(former);
         let mut needed: BTreeSet<_> = needed(known.rules.iter(), &endpoints);
-        needed.extend(denied(&known.rules));
+        let denied: BTreeSet<_> = denied(&known.rules).gather();
+        needed.extend(denied.iter().cloned());
         let record = from.hosts.nodes.get(own);
         let addresses = record.map(|record| {
             let gateways = record.value.subnets.iter().map(|subnet| subnet::gateway(*subnet));
@@ -71,7 +72,7 @@ impl ExchangeInputs {
             Shares::of(&known.rules).excess(&in_use, host_limit(from.peers.by_name.len()), size);
         let published = in_use.difference(&excess.selectors);
         let found = members::find(published, &Endpoints { pods: endpoints, nodes: vec![node] });
-        let (found, unpublished) = fitting_groups(found);
+        let (found, unpublished) = fitting_groups(found, &denied);
         let published = addresses_of(&found);
         let owners = pods
             .owners()
@@ -84,15 +85,16 @@ impl ExchangeInputs {
     }
 }
 
-/// Groups as other hosts will read them, and addresses of those that cannot be published: their pods stay in
-/// quarantine, where rules that deny them would not find them.
-fn fitting_groups(found: Members) -> (Members, BTreeSet<IpAddr>) {
+/// Groups as other hosts will read them, and addresses of those that cannot be published and are `denied`: their pods
+/// stay in quarantine, where rules that deny them would not find them.
+fn fitting_groups(found: Members, denied: &BTreeSet<Selector>) -> (Members, BTreeSet<IpAddr>) {
     let (mut fitting, mut others) = (Members::new(), Members::new());
     for (selector, members) in found {
         match shared::fitting(&selector, &members) {
-            Some(members) => fitting.insert(selector, members),
-            None => others.insert(selector, members),
-        };
+            Some(members) => drop(fitting.insert(selector, members)),
+            None if denied.contains(&selector) => drop(others.insert(selector, members)),
+            None => {}
+        }
     }
     let unpublished = addresses_of(&others);
     (fitting, unpublished)
@@ -129,6 +131,7 @@ mod tests {
     use super::*;
     use crate::lease::records::Backend;
     use crate::net::PerFamily;
+    use crate::policy::Member;
     use crate::policy::read::documents;
 
     #[test]
@@ -153,6 +156,21 @@ mod tests {
             hosts(&peers, &networks).into_values().flat_map(|host| host.nodes).count()
         };
         assert_eq!((nodes("10.33.1.5"), nodes("192.0.2.2")), (0, 1));
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_published_holds_up_its_pods_where_a_rule_denies_it() {
+        let values: Vec<String> = (0..9_000).map(|at| format!("{}{at}", "x".repeat(50))).collect();
+        let values: Vec<&str> = values.iter().map(String::as_str).collect();
+        let long =
+            json!({"pods": {"namespaces": {"labelled": []}, "labels": [{"NotIn": ["x", values]}]}});
+        let long: Selector = serde_json::from_value(long).unwrap();
+        let member = Member { addresses: vec!["10.1.2.3".parse().unwrap()], ports: Vec::new() };
+        let found: Members = [(long.clone(), Arc::new([member].into()))].into();
+        let (fitting, held) = fitting_groups(found.clone(), &BTreeSet::new());
+        assert_eq!((fitting.len(), held.len()), (0, 0));
+        let (fitting, held) = fitting_groups(found, &[long].into());
+        assert_eq!((fitting.len(), held.len()), (0, 1));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::policies::{namespace, pod, policy};
 use crate::support::cni::{Attachment, Network};
 use crate::support::local::problem_text;
 use crate::support::pod::make_netns;
-use crate::support::{Agent, Node, Place, Pod, soon};
+use crate::support::{Agent, Node, Pod, soon};
 use crate::traffic::{Flood, Server};
 use crate::{Scene, peak_kb};
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::start::connect;
 use crate::support::cni::Network;
+use crate::support::local::status_when;
 use crate::support::wait::patience;
 use crate::support::{Node, Pod, pod, soon};
 use crate::traffic::{Flood, Server};
@@ -79,5 +80,49 @@ fn a_policy_of_many_blocks_and_ports_delays_no_other_pod() {
     reached.wait(web.v4());
     denied_flood.go_on();
     assert_eq!(shut.received(web.v4()), 0);
+    agent.stop();
+}
+
+/// For the pods of `shop` that it selects: so many lines of the table.
+fn lines(name: &str, pods: Value, lines: usize) -> Value {
+    let from = json!([{"podSelector": {"matchLabels": {"app": "web"}}}]);
+    let rule = |at| json!({"from": from, "ports": [{"port": at + 1}]});
+    let ingress: Vec<Value> = (0..lines / 2).map(rule).collect();
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "shop", "name": name},
+        "spec": {"podSelector": pods, "ingress": ingress},
+    })
+}
+
+/// Pods of the same rules share a program: before there was a limit twelve pods with a small policy each made twelve of
+/// the large one.
+#[test]
+fn pods_that_differ_in_small_policies_do_not_multiply_a_large_one() {
+    let alone = alone();
+    let host = &alone.host;
+    let own = |at| lines(&format!("own{at}"), json!({"matchLabels": {"app": format!("a{at}")}}), 2);
+    let small: Vec<Value> = (0..4).map(own).collect();
+    let large = [lines("all", json!({}), 9_000)];
+    write_policies(host, &[&large[..], &small[..]].concat());
+    let agent = serve(host, &[]);
+    let pods: Vec<Pod> = (0..4).map(|at| add(host, &format!("a{at}"), &format!("a{at}"))).collect();
+    let held = |count: usize| {
+        let what = format!("{count} pods in quarantine");
+        let status = status_when(host, &what, |status| {
+            status["policies"]["quarantine"].as_array().is_some_and(|all| all.len() == count)
+        });
+        status["policies"]["quarantine"].to_string()
+    };
+    let why = held(2);
+    assert!(why.contains("take more lines of this host's table than they may"), "{why}");
+    let (one, other) = (add_elsewhere(host, "one"), add_elsewhere(host, "other"));
+    let mut server = Server::open(&one);
+    let flood = Flood::start(&other, one.v4());
+    server.wait(other.v4());
+    drop(flood);
+    write_policies(host, &small);
+    held(0);
+    drop(pods);
     agent.stop();
 }

@@ -10,17 +10,20 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::net::Family;
-use crate::nft::{Action, Chain, Field, Set, Verdict};
+use crate::nft::{Action, Chain, Field, NftRule, Set, Verdict};
 use crate::policy::compile::address;
 use crate::policy::compile::basis::TableBasis;
 use crate::policy::compile::counts::UserCounts;
-use crate::policy::compile::forms::{FOREIGN_ERROR, NO_CONNECTION, QUARANTINE, drop_all, plain};
+use crate::policy::compile::forms::{
+    FOREIGN_ERROR, NO_CONNECTION, QUARANTINE, denial, drop_all, plain,
+};
 use crate::policy::compile::hooks::hooks;
 use crate::policy::compile::name::{FOREIGN, UNKNOWN, UNTRACKED, numbered};
 use crate::policy::compile::peers::PeerSelectors;
 use crate::policy::compile::pod_maps::PodMaps;
 use crate::policy::compile::program::Program;
-use crate::policy::compile::programs::{ProgramKey, Programs};
+use crate::policy::compile::program_keys::ProgramKey;
+use crate::policy::compile::programs::Programs;
 use crate::policy::compile::sets::SetSource;
 use crate::policy::compile::table::{HostPolicy, PolicyTable};
 use crate::policy::endpoint::Endpoint;
@@ -100,7 +103,7 @@ impl Compiler {
             address::sets(*family).into_iter().for_each(|set| compiler.put_set(set));
             judges(*family).into_iter().for_each(|chain| compiler.put_chain(chain));
         }
-        drops(basis.log_group).into_iter().for_each(|chain| compiler.put_chain(chain));
+        drops(&basis).into_iter().for_each(|chain| compiler.put_chain(chain));
         let counters = [UNKNOWN, UNTRACKED, FOREIGN].map(str::to_owned);
         compiler.table.counters = Arc::new(counters.into());
         compiler.basis = Some(basis);
@@ -244,10 +247,18 @@ fn judges(family: Family) -> [Chain; 2] {
 }
 
 /// Where packets of pods in quarantine, those of no connection, and errors about connections of others end.
-fn drops(log_group: u16) -> [Chain; 3] {
-    let drops = [(QUARANTINE, UNKNOWN), (NO_CONNECTION, UNTRACKED), (FOREIGN_ERROR, FOREIGN)];
-    drops.map(|(comment, name)| {
-        let rules = drop_all(comment, log_group, name.to_owned());
-        Chain { name: name.to_owned(), base: None, rules: rules.into() }
-    })
+fn drops(basis: &TableBasis) -> [Chain; 3] {
+    let unknown = (basis.log_group, basis.mark_bits.bits());
+    let unknown = denial(QUARANTINE, unknown, Vec::new(), UNKNOWN.to_owned());
+    let drop = |comment, name: &str| drop_all(comment, basis.log_group, name.to_owned());
+    let chain = |name: &str, rules: [NftRule; 2]| Chain {
+        name: name.to_owned(),
+        base: None,
+        rules: rules.into(),
+    };
+    [
+        chain(UNKNOWN, unknown),
+        chain(UNTRACKED, drop(NO_CONNECTION, UNTRACKED)),
+        chain(FOREIGN, drop(FOREIGN_ERROR, FOREIGN)),
+    ]
 }

@@ -66,6 +66,9 @@ pub fn labels(field: Option<ObjectField<'_>>) -> Labels {
     entries.into_iter().flatten().filter_map(pair).gather()
 }
 
+/// The longest selector, in bytes of its keys and values: hosts that share its members repeat it with each change.
+const SELECTOR_LIMIT: usize = 8 * 1024;
+
 /// A `LabelSelector`; an empty one selects everything.
 ///
 /// # Errors
@@ -82,7 +85,12 @@ pub fn label_selector(field: &ObjectField<'_>) -> Result<LabelSelector, Fault> {
     for expression in field.list("matchExpressions")? {
         requirements.push(requirement(&expression)?);
     }
-    Ok(LabelSelector::new(requirements))
+    let selector = LabelSelector::new(requirements);
+    match selector.bytes() {
+        bytes if bytes > SELECTOR_LIMIT => Err(field
+            .fault(format!("has {bytes} bytes of keys and values, more than {SELECTOR_LIMIT}"))),
+        _ => Ok(selector),
+    }
 }
 
 fn requirement(field: &ObjectField<'_>) -> Result<Requirement, Fault> {
@@ -163,6 +171,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_selector_is_no_longer_than_what_hosts_repeat_to_each_other() {
+        let read = |values: usize| {
+            let values: Vec<String> = (0..values).map(|at| format!("v{at:0>31}")).collect();
+            let selector = json!({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": values}]});
+            label_selector(&ObjectField::root(&selector))
+                .map(drop)
+                .map_err(|fault| fault.to_string())
+        };
+        assert_eq!(read(255), Ok(()));
+        let why = read(256).unwrap_err();
+        assert!(why.ends_with("has 8195 bytes of keys and values, more than 8192"), "{why}");
+    }
 
     #[test]
     fn marks_that_are_not_known_are_reported_and_the_policy_is_enforced() {

@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::net::Problem;
+use crate::policy::lines::lines_of;
 use crate::policy::name::ObjectName;
 use crate::policy::read::fields::Fault;
 use crate::policy::read::parsed::Parsed;
-use crate::policy::rule::{Direction, Origin, PolicyKind, PolicyPeer, PolicyVerdict, Rule};
+use crate::policy::rule::{Origin, PolicyKind, PolicyPeer, PolicyVerdict, Rule};
 use crate::policy::selector::Selector;
-use crate::policy::service::Service;
 
 /// Of one namespace: ends of its rules times kinds of services, and the rules themselves.
 const LINES_LIMIT: usize = 10_000;
@@ -81,35 +81,6 @@ impl<'a> Use<'a> {
     fn add(&mut self, mut policy: Use<'a>) {
         self.lines += policy.lines;
         self.selectors.append(&mut policy.selectors);
-    }
-}
-
-/// At most so many rules and sets the table has of `rule`, for each family.
-fn lines_of(rule: &Rule) -> usize {
-    let peers = || rule.peers.iter().flatten();
-    let selectors: BTreeSet<_> = peers().filter_map(PolicyPeer::selector).collect();
-    let networks = peers().any(|peer| peer.selector().is_none());
-    let ends = match &rule.peers {
-        None => 1,
-        Some(_) => selectors.len() + usize::from(networks),
-    };
-    let kinds: BTreeSet<_> =
-        rule.services.iter().flatten().map(|service| kind(service, rule.direction)).collect();
-    1 + ends * kinds.len().max(1)
-}
-
-/// Services of one kind are one condition.
-fn kind(service: &Service, direction: Direction) -> (u8, u8) {
-    match (service, direction) {
-        (Service::Protocol(_), _) => (0, 0),
-        (Service::Ports(protocol, _), _) => (1, protocol.number()),
-        // They become ports of the pod's own.
-        (Service::Named(protocol, _), Direction::Ingress) => {
-            (1, protocol.map_or(0, |protocol| protocol.number()))
-        }
-        (Service::Named(..), Direction::Egress) => (2, 0),
-        (Service::Icmp { family, .. }, _) => (3, family.bits()),
-        (Service::HostPort, _) => (4, 0),
     }
 }
 
