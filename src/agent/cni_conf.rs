@@ -1,6 +1,7 @@
 //! Pure. The CNI configuration that the agent writes for the runtimes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::Path;
 
 use ipnetwork::IpNetwork;
@@ -30,8 +31,13 @@ const OF_INIT: &str = "humanzInit";
 ///
 /// Source: CNI SPEC §1; `cniVersions` lets old runtimes have an old version and new ones STATUS
 /// and GC; `loadOnlyInlinedPlugins` keeps a directory named like the network out of the chain.
-pub fn text(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu_bytes: u32) -> String {
-    document(settings, plugin(settings, subnets, mtu_bytes))
+pub fn text(
+    settings: &Settings,
+    subnets: &PerFamily<IpNetwork>,
+    mtu_bytes: u32,
+    own: &BTreeSet<IpAddr>,
+) -> String {
+    document(settings, plugin(settings, subnets, mtu_bytes, own))
 }
 
 /// The text of the file with what [`plugin`] gave.
@@ -107,8 +113,13 @@ fn versions(cni: &CniSettings) -> Vec<String> {
     versions
 }
 
-/// The keys of the plugin; `mtu` is that of the pods, in bytes.
-pub fn plugin(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu: u32) -> Map<String, Value> {
+/// The keys of the plugin; `mtu` is that of the pods, in bytes, and `own` the addresses of this host.
+pub fn plugin(
+    settings: &Settings,
+    subnets: &PerFamily<IpNetwork>,
+    mtu: u32,
+    own: &BTreeSet<IpAddr>,
+) -> Map<String, Value> {
     let cni = &settings.cni;
     let mut plugin = Map::new();
     let mut set = |key: &str, value: Value| {
@@ -140,7 +151,7 @@ pub fn plugin(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu: u32) -> 
     if let Some(policy) = &settings.policy {
         set("policy", json!(policy.on_agent_down.name()));
     }
-    let reserved = settings.reserved_ports();
+    let reserved = settings.reserved_ports(own);
     if !reserved.is_empty() {
         set("reservedPorts", json!(reserved));
     }
@@ -163,7 +174,7 @@ mod tests {
         for config in ["/etc/cni/net.d/05-humanz.conflist", "/etc/cni/net.d/05-humanz.conf"] {
             let texts = [("ETCD_HOST", "etcd"), ("CNI_CONFIG_LOCATION", config)];
             let texts = Texts::from(texts.map(|(name, text)| (name, text.to_owned())));
-            let text = text(&parse(&texts, values_only).unwrap(), &subnets, 1500);
+            let text = text(&parse(&texts, values_only).unwrap(), &subnets, 1500, &BTreeSet::new());
             assert!(is_managed(&text), "{text}");
             assert!(!is_managed(&text.replace(MANAGED_BY, "")), "without the key");
             assert!(!is_managed(&text.replace(AGENT, "me")), "somebody else's");
@@ -181,6 +192,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_port_of_an_etcd_at_an_address_of_this_host_is_in_it() {
+        let subnets = PerFamily { v4: "10.244.1.0/24".parse().ok(), v6: None };
+        let settings =
+            parse(&[("ETCD_HOST", "192.0.2.11".to_owned())].into(), values_only).unwrap();
+        let own = |address: &str| BTreeSet::from([address.parse().unwrap()]);
+        let has_it = |own| text(&settings, &subnets, 1500, &own).contains("2379");
+        assert!(has_it(own("192.0.2.11")) && !has_it(own("192.0.2.12")));
+    }
+
     /// The text that `init` writes with these settings, as a list and as a single plugin.
     fn written(texts: &Texts) -> [String; 2] {
         ["/05-humanz.conflist", "/05-humanz.conf"].map(|config| {
@@ -188,7 +209,7 @@ mod tests {
             texts.insert("CNI_CONFIG_LOCATION", config.to_owned());
             let settings = parse(&texts, values_only).unwrap();
             let subnets = PerFamily { v4: "10.4.0.0/24".parse().ok(), v6: None };
-            let mut plugin = plugin(&settings, &subnets, 1500);
+            let mut plugin = plugin(&settings, &subnets, 1500, &BTreeSet::new());
             mark_init(&mut plugin, &texts);
             document(&settings, plugin)
         })
@@ -221,7 +242,10 @@ mod tests {
     fn what_is_not_of_init_is_not_taken_for_it() {
         let subnets = PerFamily { v4: "10.244.1.0/24".parse().ok(), v6: None };
         let texts = Texts::from([("ETCD_HOST", "etcd".to_owned())]);
-        assert_eq!(of_init(&text(&parse(&texts, values_only).unwrap(), &subnets, 1500)), None);
+        assert_eq!(
+            of_init(&text(&parse(&texts, values_only).unwrap(), &subnets, 1500, &BTreeSet::new())),
+            None
+        );
         for other in [
             "",
             r#""humanzInit""#,

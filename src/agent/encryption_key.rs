@@ -69,6 +69,24 @@ impl HostKeys {
         })
     }
 
+    /// As made at `now` at the latest: a clock that was ahead when they were made would end their change for as long. What
+    /// changes is written.
+    fn made_by(
+        self,
+        now: u64,
+        write: impl FnOnce(&HostKeys) -> anyhow::Result<()>,
+    ) -> anyhow::Result<HostKeys> {
+        if self.made_secs <= now {
+            return Ok(self);
+        }
+        log::warn!(
+            "the WireGuard key of this host was made at a later time than now: it counts as made now"
+        );
+        let keys = HostKeys { made_secs: now, ..self };
+        write(&keys)?;
+        Ok(keys)
+    }
+
     pub fn age(&self) -> Duration {
         Duration::from_secs(now_secs().saturating_sub(self.made_secs))
     }
@@ -110,7 +128,7 @@ pub fn read_or_make(
     if let Some(keys) =
         read(state_dir, machine_id).with_context(|| format!("read {}", path.display()))?
     {
-        return Ok(keys);
+        return keys.made_by(now_secs(), |keys| write(state_dir, machine_id, keys));
     }
     let first = in_use.map_or_else(new_key, Ok)?;
     let keys = HostKeys { first, second: None, made_secs: now_secs() };
@@ -171,6 +189,18 @@ mod tests {
         fs::set_permissions(path(folder.path()), fs::Permissions::from_mode(0o644)).unwrap();
         assert_eq!(read_or_make(folder.path(), "m1", None).unwrap(), made);
         assert_eq!(mode(), 0o600, "it is taken from the others");
+    }
+
+    #[test]
+    fn a_key_that_a_clock_ahead_has_made_is_changed_some_day() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = read_or_make(folder.path(), "m1", None).unwrap();
+        let ahead = HostKeys { made_secs: now_secs() + 365 * 24 * 3600, ..made.clone() };
+        write(folder.path(), "m1", &ahead).unwrap();
+        for _ in 0..2 {
+            let kept = read_or_make(folder.path(), "m1", None).unwrap();
+            assert!(kept.first == made.first && kept.made_secs <= now_secs());
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `init`: one machine without an agent: the plugin and a configuration for its container runtimes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -110,7 +110,8 @@ fn configuration(
     subnets: &PerFamily<IpNetwork>,
     mtu_bytes: Option<u32>,
 ) -> String {
-    let mut plugin = cni_conf::plugin(settings, subnets, mtu_bytes.unwrap_or_default());
+    let mut plugin =
+        cni_conf::plugin(settings, subnets, mtu_bytes.unwrap_or_default(), &BTreeSet::new());
     plugin.retain(|key, _| !["createBridge", "network"].contains(&key.as_str()));
     plugin.retain(|key, _| key != "mtu" || mtu_bytes.is_some());
     plugin.insert("ipMasq".to_owned(), json!(true));

@@ -59,12 +59,37 @@ fn text(path: &Path) -> Result<String, String> {
         }
         Ok(text)
     };
-    read().map_err(|error| error.to_string())
+    let text = read().map_err(|error| error.to_string())?;
+    match text
+        .lines()
+        .map(str::trim)
+        .all(|line| matches!(line, "" | "---") || line.starts_with('#'))
+    {
+        // What is left of a file that was being written, or whose disk was full.
+        true => Err("it has no object; [] says that there are no policies".to_owned()),
+        false => Ok(text),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_file_says_nothing_and_an_empty_list_that_there_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policies.yaml");
+        let says_something = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            read(&path, &"h1".parse().unwrap(), false).snapshot.is_some()
+        };
+        for text in ["", "\n", "---\n# shop\n", "  # nothing\n---\n"] {
+            assert!(!says_something(text), "{text:?}");
+        }
+        for text in ["[]", "---\n[]\n", "apiVersion: v1\nkind: List\nitems: []\n"] {
+            assert!(says_something(text), "{text:?}");
+        }
+    }
 
     #[test]
     fn pods_of_other_hosts_take_no_room() {

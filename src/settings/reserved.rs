@@ -1,14 +1,15 @@
 //! Pure. The ports that humanz itself uses on a host: none of them leads to a pod.
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 
 use crate::net::{Protocol, ReservedPort};
 use crate::settings::{Settings, Source};
 
 impl Settings {
-    /// Those of this host.
-    pub fn reserved_ports(&self) -> Vec<ReservedPort> {
+    /// Those of this host, which has the addresses `own`.
+    pub fn reserved_ports(&self, own: &BTreeSet<IpAddr>) -> Vec<ReservedPort> {
         let port = |number, protocol, host_ip, purpose: &str| {
             let host_port = NonZeroU16::new(number)?;
             Some(ReservedPort { host_port, protocol, host_ip, purpose: purpose.to_owned() })
@@ -25,14 +26,14 @@ impl Settings {
             ports.map(|number| port(number, Protocol::Udp, None, "encryption (ENCRYPTION_PORT)"))
         });
         let encryption = encryption.flatten();
-        let etcd = self.etcd_here().filter_map(|address| {
+        let etcd = self.etcd_here(own).filter_map(|address| {
             port(address.port(), Protocol::Tcp, Some(address.ip()), "etcd (ETCD_HOST)")
         });
         tunnel.into_iter().chain(encryption).chain(metrics).chain(etcd).collect()
     }
 
     /// Where this host itself serves the etcd that it asks: a pod there would get its password.
-    fn etcd_here(&self) -> impl Iterator<Item = SocketAddr> {
+    fn etcd_here(&self, own: &BTreeSet<IpAddr>) -> impl Iterator<Item = SocketAddr> {
         let endpoints = match &self.source {
             Source::Etcd { server, .. } => server.endpoints.as_slice(),
             _ => &[],
@@ -41,10 +42,8 @@ impl Settings {
             let authority = endpoint.split("://").last()?;
             authority.replace("localhost:", "127.0.0.1:").parse().ok()
         };
-        let is_here = |address: &SocketAddr| {
-            let own = self.node_addresses.iter().any(|own| *own == address.ip());
-            own || address.ip().is_loopback()
-        };
+        let is_here =
+            move |address: &SocketAddr| own.contains(&address.ip()) || address.ip().is_loopback();
         endpoints.iter().filter_map(address).filter(is_here)
     }
 }

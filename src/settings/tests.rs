@@ -1,5 +1,7 @@
 //! Every setting, and every invalid one.
 
+use std::collections::BTreeSet;
+
 use crate::settings::*;
 
 fn with(environment: &[(&'static str, &str)]) -> Result<Settings, Vec<Problem>> {
@@ -237,22 +239,21 @@ fn encryption_is_off_unless_it_is_asked_for_and_then_strict() {
         Some(EncryptionSettings { port: 10401, strict: true, rotate: week })
     );
     assert!(!strict.has_tunnels(), "VXLAN is clear text");
-    let ports = strict.reserved_ports().into_iter().map(|port| port.purpose);
+    let ports = strict.reserved_ports(&BTreeSet::new()).into_iter().map(|port| port.purpose);
     assert_eq!(ports.collect::<Vec<_>>(), ["encryption (ENCRYPTION_PORT)"; 2]);
     let loose = of(&[("ENCRYPTION", "wireguard"), ("ENCRYPTION_STRICT", "false")]);
     assert!(loose.has_tunnels() && !loose.encryption.unwrap().strict);
     let file = ("ENCRYPTION_PSK_FILE", "/etc/humanz/psk");
     assert_eq!(of(&[("ENCRYPTION", "wireguard"), file]).psk_file, Some("/etc/humanz/psk".into()));
     assert_eq!((of(&[file]).psk_file, strict.psk_file), (None, None));
-    assert_eq!(loose.reserved_ports().len(), 3);
+    assert_eq!(loose.reserved_ports(&BTreeSet::new()).len(), 3);
 }
 
 #[test]
 fn the_port_of_an_etcd_on_this_host_is_reserved_and_that_of_others_is_not() {
     let reserved = |endpoints: &str| {
-        let node = ("NODE_IP", "192.0.2.11");
-        let settings = with(&[("ETCD_HOST", endpoints), node]).unwrap();
-        let ports = settings.reserved_ports().into_iter();
+        let own = ["192.0.2.11".parse().unwrap()].into();
+        let ports = with(&[("ETCD_HOST", endpoints)]).unwrap().reserved_ports(&own).into_iter();
         let ports = ports.filter(|port| port.purpose == "etcd (ETCD_HOST)");
         ports.map(|port| format!("{:?} {}", port.host_ip, port.host_port)).collect::<Vec<_>>()
     };

@@ -28,7 +28,8 @@ pub fn reconcile(run: &Reconcile<'_>, host_state: &HostState, applier: &mut Appl
         let denied = Problem::new(ProblemKind::ReadDenied, subject, what);
         return applier.failed(denied.with_fix("run this as root"));
     }
-    let text = cni_conf::text(run.settings, run.subnets, host_state.own.pod_mtu_bytes);
+    let (mtu, own) = (host_state.own.pod_mtu_bytes, &host_state.all_addresses);
+    let text = cni_conf::text(run.settings, run.subnets, mtu, own);
     if !files::holds(path, text.as_bytes()) {
         let object = Object::Configuration(path.clone());
         let line = if path.exists() { Line::changed(object) } else { Line::added(object) };

@@ -1,6 +1,7 @@
 //! Keeps the ports of the host that lead to pods: those that the plugin claimed, and no others.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -25,12 +26,16 @@ use crate::settings::Settings;
 /// How long plugins are waited for, which hold the claims for a millisecond.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// Repairs differences; gives the ports that lead elsewhere and stay. Looks without the lock first: plugins
-/// would wait for it.
-pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Vec<Problem> {
+/// Repairs differences on the host with the addresses `own`; gives the ports that lead elsewhere and stay. Looks without
+/// the lock first: plugins would wait for it.
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    own: &BTreeSet<IpAddr>,
+    applier: &mut Applier,
+) -> Vec<Problem> {
     let Some(claims) = claims(run.settings, applier) else { return Vec::new() };
     let held = claims.read().held().with_context(|| store_unusable(run.settings));
-    let reserved = run.settings.reserved_ports();
+    let reserved = run.settings.reserved_ports(own);
     let pending = held.and_then(|held| {
         let held = allowed(held, &reserved);
         Ok((pending(run.kernel, &claims, &held, &reserved)?, held))

@@ -128,7 +128,8 @@ impl ObservedHost<'_> {
         let (of_network, encryption) = self.network(cache, applier);
         problems.extend(of_network);
         if self.scope.firewall || bridge == BridgeOutcome::New {
-            let found = reconcile::host_ports::reconcile(self.run, applier);
+            let found =
+                reconcile::host_ports::reconcile(self.run, &self.host_state.all_addresses, applier);
             problems.push((ProblemSource::HostPorts, found));
         }
         let before = applier.changes().len();

@@ -15,6 +15,7 @@ use crate::inspect::Kernel;
 use crate::inspect::pods::{Life, StoreNetwork};
 use crate::ipam::StoreEntry;
 use crate::lease::Resolved;
+use crate::net::gather::Gather;
 use crate::net::{IfName, PerFamily};
 use crate::policy::served::ServedNetworks;
 use crate::settings::Settings;
@@ -72,7 +73,10 @@ pub fn close_ports(
     if let Some(link) = running {
         reconcile::host_ports::close(&kernel, settings, link, &mut applier);
     }
-    reconcile::host_ports::reconcile(&pass, &mut applier);
+    let own =
+        kernel.rtnl.addresses(None).map_err(|error| Exit::new(exit::FAILURE, error.to_string()))?;
+    let own = own.into_iter().map(|found| found.address.ip()).gather();
+    reconcile::host_ports::reconcile(&pass, &own, &mut applier);
     match applier.failures() {
         [] => Ok(()),
         _ => Err(Exit::new(exit::FAILURE, applier.failure_lines())),

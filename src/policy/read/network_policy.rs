@@ -70,20 +70,22 @@ impl NetworkPolicyReader {
         let understood = spec.only(&known);
         self.faults.extend(understood.err());
         let subject = self.subject(&spec);
+        let all = self.pods(LabelSelector::default());
         for direction in self.directions(&spec) {
-            self.direction(&spec, direction, &subject);
+            self.direction(&spec, direction, subject.as_ref().unwrap_or(&all));
+        }
+        if subject.is_none() {
+            self.rules.retain(|rule| rule.verdict == PolicyVerdict::Deny);
         }
         Parsed::new(&self.origin, self.rules, &self.faults)
     }
 
-    /// The pods of the policy; all of the namespace if that is not understood.
-    fn subject(&mut self, spec: &ObjectField<'_>) -> Selector {
+    /// The pods of the policy; `None` if that is not understood: it isolates all of the namespace then, and allows
+    /// nothing, or it would open pods that other policies isolate.
+    fn subject(&mut self, spec: &ObjectField<'_>) -> Option<Selector> {
         let labels = spec.get("podSelector").map(|field| label_selector(&field));
-        let labels = labels.unwrap_or(Ok(LabelSelector::default())).unwrap_or_else(|fault| {
-            self.faults.push(fault);
-            LabelSelector::default()
-        });
-        self.pods(labels)
+        let labels = labels.unwrap_or(Ok(LabelSelector::default()));
+        labels.map(|labels| self.pods(labels)).map_err(|fault| self.faults.push(fault)).ok()
     }
 
     fn pods(&self, labels: LabelSelector) -> Selector {
@@ -210,5 +212,23 @@ fn service(field: &ObjectField<'_>) -> Result<Service, Fault> {
         }
         (Some(port), Some(end)) => Ok(Service::Ports(protocol, port_range(&port, &end)?)),
         (None, Some(end)) => Err(end.fault("needs port")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_policy_whose_pods_are_not_understood_isolates_all_and_opens_none() {
+        let object = json!({"metadata": {"namespace": "shop", "name": "db"},
+            "spec": {"podSelector": {"matchLabels": {"app": 7}}, "ingress": [{}], "egress": [{}]}});
+        let parsed = read(&object);
+        let rules = parsed.rules.iter().map(|rule| (rule.verdict, rule.direction));
+        let deny = |direction| (PolicyVerdict::Deny, direction);
+        assert!(rules.eq(Direction::BOTH.map(deny)), "{:?}", parsed.rules);
+        assert_eq!(parsed.problems.len(), 1);
     }
 }

@@ -47,13 +47,13 @@ fn counts(rule: &Rule) -> bool {
 }
 
 fn beyond_limit(rules: &[Rule]) -> BTreeSet<Origin> {
-    let mut policies: BTreeMap<Origin, Use<'_>> = BTreeMap::new();
+    let mut policies: BTreeMap<Origin, PolicyUse<'_>> = BTreeMap::new();
     for rule in rules.iter().filter(|rule| counts(rule)) {
         let policy = policies.entry(rule.origin.object()).or_default();
         policy.lines += lines_of(rule);
         policy.selectors.extend(rule.peers.iter().flatten().filter_map(PolicyPeer::selector));
     }
-    let mut used: BTreeMap<Option<ObjectName>, Use<'_>> = BTreeMap::new();
+    let mut used: BTreeMap<Option<ObjectName>, PolicyUse<'_>> = BTreeMap::new();
     let mut closed = BTreeSet::new();
     for (origin, policy) in policies {
         let used = used.entry(origin.namespace.clone()).or_default();
@@ -67,18 +67,18 @@ fn beyond_limit(rules: &[Rule]) -> BTreeSet<Origin> {
 
 /// What policies take.
 #[derive(Default)]
-struct Use<'a> {
+struct PolicyUse<'a> {
     lines: usize,
     selectors: BTreeSet<&'a Selector>,
 }
 
-impl<'a> Use<'a> {
-    fn has_room_for(&self, policy: &Use<'a>) -> bool {
+impl<'a> PolicyUse<'a> {
+    fn has_room_for(&self, policy: &PolicyUse<'a>) -> bool {
         let more = policy.selectors.difference(&self.selectors).count();
         self.lines + policy.lines <= LINES_LIMIT && self.selectors.len() + more <= SELECTORS_LIMIT
     }
 
-    fn add(&mut self, mut policy: Use<'a>) {
+    fn add(&mut self, mut policy: PolicyUse<'a>) {
         self.lines += policy.lines;
         self.selectors.append(&mut policy.selectors);
     }
