@@ -9,6 +9,7 @@ use crate::agent::trigger::Scope;
 use crate::net::gather::Gather;
 use crate::net::{Family, IfName};
 use crate::netlink::events::{KernelEvent, LinkState};
+use crate::netlink::link::Link;
 use crate::netlink::route;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::frame::notice::FrameNotice;
@@ -66,6 +67,9 @@ impl EventFilter {
             KernelEvent::Link { .. } | KernelEvent::Address { .. } => Scope::LINKS,
             KernelEvent::NeighbourGone { index } if self.tunnels.contains(index) => Scope::ROUTES,
             KernelEvent::NeighbourGone { .. } => Scope::default(),
+            // It goes with its port, too.
+            KernelEvent::LocalMacGone { index } if self.is_plugged_in(*index) => Scope::ALL,
+            KernelEvent::LocalMacGone { .. } => Scope::default(),
             KernelEvent::Neighbour { index, sender } => {
                 let is_foreign = self.tunnels.contains(index) && !self.own.is_sender(*sender);
                 if is_foreign { Scope::ROUTES } else { Scope::default() }
@@ -122,6 +126,15 @@ impl EventFilter {
             }
         }
         Scope::default()
+    }
+
+    /// The link is a pod's and still a port, or the bridge.
+    fn is_plugged_in(&self, index: u32) -> bool {
+        let link = Rtnl::open().and_then(|rtnl| rtnl.link_by_index(index));
+        let is_own = |link: &Link| {
+            link.name == self.bridge || (link.master.is_some() && is_of_pod(&link.name))
+        };
+        link.is_ok_and(|link| link.is_some_and(|link| is_own(&link)))
     }
 
     /// Without an answer from the kernel the full reconcile, once a minute, sees what is missed here.

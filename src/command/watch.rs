@@ -150,6 +150,9 @@ fn text(event: &KernelEvent) -> String {
         KernelEvent::NeighbourGone { index } => {
             format!("a neighbour on interface {index} was removed")
         }
+        KernelEvent::LocalMacGone { index } => {
+            format!("the bridge of interface {index} has lost its MAC")
+        }
         KernelEvent::Neighbour { index, .. } | KernelEvent::Destination { index, .. } => {
             format!("a neighbour on interface {index} changed")
         }

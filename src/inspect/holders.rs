@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::net::Mac;
 use crate::net::gather::Gather;
+use crate::net::{IfName, Mac};
 use crate::netlink::NetlinkError;
+use crate::netlink::fdb::{BridgeEntry, EntryKind};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::ownership::is_of_pod;
 
@@ -70,15 +71,45 @@ pub fn all(
     Ok(held.gather())
 }
 
-/// The alias of the pod's port that `mac` is pinned to.
+/// Who has a MAC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MacHolder {
+    /// The pod whose port has this alias.
+    Pod(String),
+    /// This host: it is the MAC of that link.
+    Host(IfName),
+    /// Somebody behind this port of the bridge, to which it is pinned.
+    Pinned(IfName),
+    /// Somebody behind this port of the bridge, who has sent from there.
+    Seen(IfName),
+}
+
+/// Who has `mac` on the bridge, in whichever VLAN; what the port of the index `own` has does not count.
 ///
 /// # Errors
 /// [`NetlinkError`].
-pub fn pinned(rtnl: &Rtnl, bridge: u32, mac: Mac) -> Result<Option<String>, NetlinkError> {
-    match rtnl.port_of(bridge, mac)? {
-        Some((port, true)) => pod(rtnl, port),
-        _ => Ok(None),
+pub fn of_mac(
+    rtnl: &Rtnl,
+    bridge: u32,
+    mac: Mac,
+    own: Option<u32>,
+) -> Result<Option<MacHolder>, NetlinkError> {
+    let entries = rtnl.bridge_entries(bridge)?.into_iter().filter(|entry| entry.mac == mac);
+    let mut seen = None;
+    for BridgeEntry { link, kind, .. } in entries {
+        if own == Some(link) && kind != EntryKind::Local {
+            continue;
+        }
+        let Some(link) = rtnl.link_by_index(link)? else { continue };
+        let pod = link.alias.clone().filter(|_| is_of_pod(&link));
+        match (kind, pod) {
+            (EntryKind::Local, _) => return Ok(Some(MacHolder::Host(link.name))),
+            (EntryKind::Pinned, Some(pod)) => return Ok(Some(MacHolder::Pod(pod))),
+            (EntryKind::Pinned, None) => return Ok(Some(MacHolder::Pinned(link.name))),
+            (EntryKind::Learned, _) => seen = Some(MacHolder::Seen(link.name)),
+        }
     }
+    Ok(seen)
 }
 
 fn pod(rtnl: &Rtnl, port: u32) -> Result<Option<String>, NetlinkError> {

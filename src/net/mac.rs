@@ -60,10 +60,16 @@ impl Mac {
         Ipv6Addr::from_bits((0xfe80 << 112) | u128::from(interface))
     }
 
-    /// A locally administered MAC made of `parts`: `0a`, `kind`, four bytes of hash.
+    /// A locally administered MAC made of `parts`: `0a`, `kind` (0x56 to 0x5b, see [`Mac::is_derived`]), four
+    /// bytes of hash.
     pub fn derived(kind: u8, parts: &[&str]) -> Mac {
         let [a, b, c, d, ..] = hash::stable(parts).to_be_bytes();
         Mac([0x0a, kind, a, b, c, d])
+    }
+
+    /// humanz derives such MACs: of host ends, pods and bridges, now and later.
+    pub fn is_derived(self) -> bool {
+        matches!(self.0, [0x0a, 0x56..=0x5b, ..])
     }
 
     /// Can belong to an interface: not zero, not multicast.
@@ -157,6 +163,23 @@ mod tests {
     fn a_mac_names_its_link_local_address() {
         let mac: Mac = "0a:58:0a:f4:03:00".parse().unwrap();
         assert_eq!(mac.link_local().to_string(), "fe80::858:aff:fef4:300");
+    }
+
+    #[test]
+    fn whatever_is_derived_is_known_as_such() {
+        for derived in ["10.244.1.2", "fd00::2"].map(|text| Mac::of_address(text.parse().unwrap()))
+        {
+            assert!(derived.is_derived(), "{derived}");
+        }
+        for (text, is_derived) in [
+            ("0a:56:00:00:00:01", true),
+            ("0a:5b:ff:ff:ff:ff", true),
+            ("0a:55:00:00:00:01", false),
+            ("0a:5c:00:00:00:01", false),
+            ("02:56:00:00:00:01", false),
+        ] {
+            assert_eq!(text.parse::<Mac>().unwrap().is_derived(), is_derived, "{text}");
+        }
     }
 
     #[test]

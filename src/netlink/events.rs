@@ -7,7 +7,7 @@ use neli::consts::rtnl::Rtm;
 use nix::errno::Errno;
 
 use crate::net::IfName;
-use crate::netlink::fdb::{self, Destination};
+use crate::netlink::fdb::{self, Destination, EntryKind};
 use crate::netlink::link::Link;
 use crate::netlink::{AttributeList, Monitor, NetlinkError, NetlinkProtocol, Reply};
 use crate::netlink::{address, link, neighbour, route};
@@ -31,6 +31,8 @@ pub enum KernelEvent {
     },
     /// A neighbour went, or a place that a device sends to.
     NeighbourGone { index: u32 },
+    /// A bridge takes in frames for the MAC of this link no longer, which is a port or the bridge itself, or was.
+    LocalMacGone { index: u32 },
     /// A neighbour came or changed; `sender` as in [`Reply::sender`].
     Neighbour { index: u32, sender: u32 },
     /// A device sends frames for a MAC elsewhere than before.
@@ -161,7 +163,13 @@ pub fn of_route(reply: &Reply<'_>) -> Result<Option<KernelEvent>, NetlinkError> 
         );
     }
     if is(Rtm::Delneigh) {
-        return Ok(Some(KernelEvent::NeighbourGone { index: neighbour::link_of(reply)? }));
+        let index = neighbour::link_of(reply)?;
+        let of_bridge = fdb::parse_bridge(reply)?;
+        let is_local = of_bridge.is_some_and(|entry| entry.kind == EntryKind::Local);
+        return Ok(Some(match is_local {
+            true => KernelEvent::LocalMacGone { index },
+            false => KernelEvent::NeighbourGone { index },
+        }));
     }
     if is(Rtm::Newneigh) {
         let index = neighbour::link_of(reply)?;

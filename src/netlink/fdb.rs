@@ -62,6 +62,28 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Destination>, NetlinkError> {
     }))
 }
 
+/// Where a bridge sends frames for a MAC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BridgeEntry {
+    pub mac: Mac,
+    /// Index of the port, or of the bridge itself.
+    pub link: u32,
+    pub kind: EntryKind,
+    /// `None`: where the bridge keeps no VLANs apart.
+    pub vlan: Option<u16>,
+}
+
+/// Why a bridge sends them there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// It is the MAC of the link itself: the host takes them in.
+    Local,
+    /// Somebody pinned the MAC to the port (`neighbour::pin`).
+    Pinned,
+    /// The bridge has seen it there.
+    Learned,
+}
+
 /// Asks which port of a bridge `mac` is behind; `ENOENT` if the bridge does not know it.
 pub fn get(bridge: u32, mac: Mac) -> Message {
     let header = neighbour::header(RtAddrFamily::from(BRIDGE), 0, Nud::empty(), Ntf::empty());
@@ -70,30 +92,44 @@ pub fn get(bridge: u32, mac: Mac) -> Message {
     Message::new(what, Rtm::Getneigh, NlmF::empty(), &header, attributes)
 }
 
-/// Asks for the MAC addresses that a bridge has learned, by port.
-pub fn list_learned(bridge: u32) -> Message {
+/// Asks for all entries of a bridge.
+pub fn list_bridge(bridge: u32) -> Message {
     let header = neighbour::header(RtAddrFamily::from(BRIDGE), 0, Nud::empty(), Ntf::empty());
     let attributes = Attributes::new().u32(MASTER, bridge);
-    let what = "list what a bridge has learned";
-    Message::new(what, Rtm::Getneigh, NlmF::empty(), &header, attributes)
+    Message::new("list a bridge's MACs", Rtm::Getneigh, NlmF::empty(), &header, attributes)
 }
 
-/// The MAC in an answer to [`list_learned`], and the index of the port that it is behind; `None` for
-/// the MAC of the port itself.
-pub fn parse_learned(reply: &Reply<'_>) -> Result<Option<(Mac, u32)>, NetlinkError> {
+/// The entry of a bridge in an answer; `None` for one of a port's own table.
+pub fn parse_bridge(reply: &Reply<'_>) -> Result<Option<BridgeEntry>, NetlinkError> {
+    /// NDA_VLAN of linux/neighbour.h.
+    const VLAN: u16 = 5;
     let (header, attributes) = reply.parse::<Ndmsg>(HEADER)?;
-    let own = header.ndm_state().contains(Nud::PERMANENT);
-    let mac = attributes.array(Nda::Lladdr).map(Mac).filter(|_| !own);
-    Ok(mac.map(|mac| (mac, header.ndm_index().cast_unsigned())))
+    let is_of_bridge =
+        u8::from(*header.ndm_family()) == BRIDGE && !header.ndm_flags().contains(Ntf::SELF);
+    let kind = match header.ndm_state() {
+        state if state.contains(Nud::PERMANENT) => EntryKind::Local,
+        state if state.contains(Nud::NOARP) => EntryKind::Pinned,
+        _ => EntryKind::Learned,
+    };
+    let mac = attributes.array(Nda::Lladdr).map(Mac).filter(|_| is_of_bridge);
+    Ok(mac.map(|mac| BridgeEntry {
+        mac,
+        link: header.ndm_index().cast_unsigned(),
+        kind,
+        vlan: attributes.array(VLAN).map(u16::from_ne_bytes),
+    }))
 }
 
-/// The MAC in an answer to [`list_learned`] that somebody pinned to a port (`neighbour::pin`), and
-/// the index of that port.
-pub fn parse_pinned(reply: &Reply<'_>) -> Result<Option<(Mac, u32)>, NetlinkError> {
-    let (header, attributes) = reply.parse::<Ndmsg>(HEADER)?;
-    let pinned = header.ndm_state().contains(Nud::NOARP);
-    let mac = attributes.array(Nda::Lladdr).map(Mac).filter(|_| pinned);
-    Ok(mac.map(|mac| (mac, header.ndm_index().cast_unsigned())))
+/// Lets the host take in frames for `mac` again, which is that of this link: a port, or the bridge itself. In
+/// each of the link's VLANs, as the kernel does by itself when a port comes, and from whichever port has it.
+pub fn set_local(link: u32, mac: Mac, is_bridge: bool) -> Message {
+    /// NTF_MASTER of linux/neighbour.h: the table of the port's bridge.
+    const OF_BRIDGE: Ntf = Ntf::from_bits_retain(1 << 2);
+    let table = if is_bridge { Ntf::SELF } else { OF_BRIDGE };
+    let header = neighbour::header(RtAddrFamily::from(BRIDGE), link, Nud::PERMANENT, table);
+    let attributes = Attributes::new().put(Nda::Lladdr, mac.0);
+    let flags = NlmF::CREATE | NlmF::REPLACE;
+    Message::new(format!("set local MAC {mac}"), Rtm::Newneigh, flags, &header, attributes)
 }
 
 fn message(

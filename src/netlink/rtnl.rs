@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use crate::net::{Family, IfName, Mac, subnet};
 use crate::netlink::address::{self, Address};
 use crate::netlink::bridge_vlan::{self, PortVlans, VlanDevice};
-use crate::netlink::fdb::{self, Destination};
+use crate::netlink::fdb::{self, BridgeEntry, Destination, EntryKind};
 use crate::netlink::filter;
 use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::link_settings::{self, LinkSettings};
@@ -194,19 +194,34 @@ impl Rtnl {
     /// # Errors
     /// Any but that the bridge does not know it.
     pub fn port_of(&self, bridge: u32, mac: Mac) -> Result<Option<(u32, bool)>, NetlinkError> {
-        let parse = |reply: &Reply<'_>| {
-            let pinned = fdb::parse_pinned(reply)?.map(|(_, port)| (port, true));
-            Ok(pinned.or(fdb::parse_learned(reply)?.map(|(_, port)| (port, false))))
-        };
-        absent(self.socket.ask(&fdb::get(bridge, mac), parse))
+        let found = self.bridge_entry(bridge, mac)?.filter(|entry| entry.kind != EntryKind::Local);
+        Ok(found.map(|entry| (entry.link, entry.kind == EntryKind::Pinned)))
     }
 
-    /// The MACs that a bridge has seen, each with the index of the port that it is behind.
+    /// The entry of a bridge for `mac` outside of VLANs.
+    ///
+    /// # Errors
+    /// Any but that there is none.
+    pub fn bridge_entry(&self, bridge: u32, mac: Mac) -> Result<Option<BridgeEntry>, NetlinkError> {
+        absent(self.socket.ask(&fdb::get(bridge, mac), fdb::parse_bridge))
+    }
+
+    /// All entries of a bridge, also its own MACs.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn bridge_entries(&self, bridge: u32) -> Result<Vec<BridgeEntry>, NetlinkError> {
+        self.socket.dump(&fdb::list_bridge(bridge), fdb::parse_bridge)
+    }
+
+    /// The MACs that a bridge has seen or that are pinned, each with the index of the port that it is behind.
     ///
     /// # Errors
     /// [`NetlinkError`].
     pub fn learned(&self, bridge: u32) -> Result<Vec<(Mac, u32)>, NetlinkError> {
-        self.socket.dump(&fdb::list_learned(bridge), fdb::parse_learned)
+        let mut entries = self.bridge_entries(bridge)?;
+        entries.retain(|entry| entry.kind != EntryKind::Local);
+        Ok(entries.iter().map(|entry| (entry.mac, entry.link)).collect())
     }
 
     /// Lets no packet for 127.0.0.0/8 in by a port of the bridge of that number.
@@ -226,7 +241,9 @@ impl Rtnl {
     /// # Errors
     /// [`NetlinkError`].
     pub fn pinned(&self, bridge: u32) -> Result<Vec<(Mac, u32)>, NetlinkError> {
-        self.socket.dump(&fdb::list_learned(bridge), fdb::parse_pinned)
+        let mut entries = self.bridge_entries(bridge)?;
+        entries.retain(|entry| entry.kind == EntryKind::Pinned);
+        Ok(entries.iter().map(|entry| (entry.mac, entry.link)).collect())
     }
 
     /// All addresses, or those of one link.

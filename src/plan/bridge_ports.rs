@@ -1,7 +1,8 @@
 //! Pure. The pods' links to be reattached to the bridge, and how many ports it has.
 
-use crate::net::{IfName, Object, Problem, ProblemKind};
+use crate::net::{IfName, Mac, Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
+use crate::plan::local_macs::is_of_host;
 use crate::plan::pod::{BridgePort, is_of_network};
 
 /// A link that lost its bridge, because the bridge was deleted or the link detached.
@@ -15,6 +16,8 @@ pub struct Reattach {
     pub owner: String,
     /// From its alias.
     pub port: BridgePort,
+    /// The MAC that is pinned to it.
+    pub pin: Option<Mac>,
 }
 
 /// The links among `found` that belong to pods of `network` and are ports of no bridge, to be
@@ -23,12 +26,17 @@ pub fn changes(network: &str, bridge: &IfName, found: &[Link]) -> Vec<Reattach> 
     let lost = found
         .iter()
         .filter(|link| link.master.is_none() && is_of_network(link.alias.as_deref(), network));
-    let reattach = |link: &Link| Reattach {
-        link: link.name.clone(),
-        index: link.index,
-        bridge: bridge.clone(),
-        owner: link.alias.clone().unwrap_or_default(),
-        port: BridgePort::of_alias(link.alias.as_deref().unwrap_or_default()),
+    let reattach = |link: &Link| {
+        let port = BridgePort::of_alias(link.alias.as_deref().unwrap_or_default());
+        Reattach {
+            link: link.name.clone(),
+            index: link.index,
+            bridge: bridge.clone(),
+            owner: link.alias.clone().unwrap_or_default(),
+            // A release before gave a pod the MAC of another's port if it asked for that.
+            pin: port.mac.filter(|mac| !is_of_host(found, *mac)),
+            port,
+        }
     };
     lost.map(reattach).collect()
 }
@@ -106,7 +114,7 @@ mod tests {
             index: u32::try_from(index).unwrap(),
             name: format!("hz{index}").parse().unwrap(),
             kind: Some("veth".into()),
-            mac: None,
+            mac: Some(Mac([0x0a, 0x56, 0, 0, 0, u8::try_from(index).unwrap()])),
             mtu: 1500,
             up: true,
             oper_up: true,
@@ -137,7 +145,18 @@ mod tests {
         ]);
         let mac = Some("0a:58:0a:f4:01:02".parse().unwrap());
         assert_eq!(lost[0].port, BridgePort { hairpin: false, isolated: true, mac });
+        assert_eq!((lost[0].pin, lost[1].pin), (mac, None));
         assert_eq!(lost[1].port, BridgePort::default());
+    }
+
+    #[test]
+    fn the_mac_of_another_link_is_pinned_to_none() {
+        let lost = lost(&[
+            ("humanz humanz c1 eth0 port=mac=0a5600000001 a/thief", None),
+            ("humanz humanz c2 eth0 a/b", None),
+        ]);
+        assert!(lost[0].port.mac.is_some(), "the port stays locked");
+        assert_eq!(lost[0].pin, None);
     }
 
     #[test]

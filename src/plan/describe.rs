@@ -13,6 +13,7 @@ use crate::plan::encryption::{EncryptionChange, PeerChange};
 use crate::plan::firewall::{TableChange, TableDifference};
 use crate::plan::host_ports::{HostPortChange, PortElement, TABLE};
 use crate::plan::line::{Describe, Line};
+use crate::plan::local_macs::LostMac;
 use crate::plan::routes::{FoundRoute, NextHop, RouteChange};
 use crate::plan::tunnel::{ALIAS, EntryChange, TunnelChange};
 
@@ -55,6 +56,18 @@ impl Describe for SetPortUp {
         let SetPortUp { link, owner, .. } = self;
         let link = Object::Link("interface".to_owned(), link.clone());
         Line::changed(link).with(format!(": up ({owner})"))
+    }
+}
+
+impl Describe for LostMac {
+    fn line(&self) -> Line {
+        let LostMac { link, mac, taken_by, .. } = self;
+        let before = match taken_by {
+            Some(port) => format!("they went to {port}"),
+            None => "nobody got them".to_owned(),
+        };
+        let link = Object::Link("interface".to_owned(), link.clone());
+        Line::changed(link).with(format!(": takes in frames for its MAC {mac} again ({before})"))
     }
 }
 

@@ -11,6 +11,7 @@ pub mod firewall;
 pub mod guard;
 pub mod host_ports;
 pub mod line;
+pub mod local_macs;
 pub mod ownership;
 pub mod peer_routes;
 pub mod pod;

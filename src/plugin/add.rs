@@ -29,8 +29,8 @@ use crate::plugin::invocation::CallContext;
 use crate::plugin::network::{AttachFailure, PlacedAdd, PlacedInterface};
 use crate::plugin::undo_stack::UndoStack;
 use crate::plugin::{
-    bridge, claim, conntrack, del, further, guard, host_ports, masquerade, netns, policy, store,
-    sysctl_allowlist, sysctls, vlans,
+    bridge, claim, conntrack, del, further, guard, host_ports, masquerade, netns, policy,
+    requested_mac, store, sysctl_allowlist, sysctls, vlans,
 };
 
 /// Annotations and labels of a pod that are logged.
@@ -142,6 +142,7 @@ impl<'a> NewInterface<'a> {
             *withdrawn = true;
             return Err(CniError::try_again("the block of the address has just been given back"));
         }
+        self.verify_mac(addresses)?;
         line.networks.extend(interface.network.iter().map(|(network, _)| network.to_string()));
         let asked = add.conf.policy.map(|on_agent_down| policy::ask(add, &entry, on_agent_down));
         let asked = asked.transpose()?;
@@ -170,6 +171,14 @@ impl<'a> NewInterface<'a> {
         host_ports::open(store, host.rtnl, &add.conf, &entry)?;
         line.ips.extend(addresses.iter().map(IpAddr::to_string));
         Ok(plan.result(add))
+    }
+
+    /// Refuses the MAC that the pod requests if it is another's.
+    fn verify_mac(&self, addresses: &[IpAddr]) -> Result<(), CniError> {
+        let NewInterface { interface, host, .. } = *self;
+        let Some(mac) = interface.add.requested.mac else { return Ok(()) };
+        let own = requested_mac::own(addresses, host.identity.pod_mac());
+        requested_mac::verify(host.rtnl, &host.bridge, mac, &own)
     }
 
     fn reserve(&self, undo: &mut UndoStack<'a>) -> Result<StoreEntry, CniError> {

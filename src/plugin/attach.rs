@@ -8,7 +8,7 @@ use nix::errno::Errno;
 
 use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
-use crate::inspect::holders;
+use crate::inspect::holders::{self, MacHolder};
 use crate::net::{Family, IfName, Mac};
 use crate::netlink::link::{self, Link, LinkChange, LinkRef, Veth};
 use crate::netlink::link_settings::{self, LinkSettings};
@@ -28,7 +28,7 @@ use crate::plugin::claim::already_attached;
 use crate::plugin::failure::{self, OrInternal};
 use crate::plugin::undo_stack::{OwnLink, UndoStack};
 use crate::plugin::wait_oper_up::wait_oper_up;
-use crate::plugin::{default_routes, guard, vlans};
+use crate::plugin::{default_routes, guard, requested_mac, vlans};
 
 /// Where and how an interface is attached, beside what [`PodInterface`] says.
 pub struct AttachContext<'a> {
@@ -227,8 +227,8 @@ fn limits(
     own.map(|queue| qdisc::replace(link.index, queue)).into_iter().chain(inner)
 }
 
-/// Pins the pod's MAC to its port, unless another running pod has it: then two stores have just given out
-/// one address, or somebody asks for the MAC of another pod.
+/// Pins the pod's MAC to its port, unless another running pod has it, or the host: then two stores have just given
+/// out one address, or somebody asks for the MAC of another.
 fn pin(context: &AttachContext<'_>, wanted: &PodInterface, port: u32) -> Result<(), CniError> {
     let (rtnl, bridge, mac) = (context.rtnl, context.bridge.index, context.mac);
     let what = format!("pin {mac} to {}", wanted.host_ifname);
@@ -236,22 +236,17 @@ fn pin(context: &AttachContext<'_>, wanted: &PodInterface, port: u32) -> Result<
         Err(error) if error.errno() == Some(Errno::EEXIST) => {}
         outcome => return outcome.or_internal(what),
     }
-    // An agent may have pinned it here, which found the port with its guard and down.
-    if rtnl.port_of(bridge, mac).or_internal(&what)? == Some((port, true)) {
-        // In one of its VLANs the bridge may have seen it at another port.
-        let again = context.conf.vlans.is_any().then(|| neighbour::pin(port, mac));
-        return rtnl.apply(again.as_slice()).or_internal(what);
+    match holders::of_mac(rtnl, bridge, mac, Some(port)).or_internal(&what)? {
+        // The bridge has only seen it, or an agent has pinned it here, which found the port with its guard and down.
+        None | Some(MacHolder::Seen(_)) => {
+            rtnl.apply(&[neighbour::pin(port, mac)]).or_internal(what)
+        }
+        Some(holder) => {
+            let of_address = |address: &IpNetwork| Mac::of_address(address.ip()) == mac;
+            let is_derived = wanted.addresses.iter().any(of_address);
+            Err(requested_mac::taken(mac, &holder, is_derived))
+        }
     }
-    let Some(pod) = holders::pinned(rtnl, bridge, mac).or_internal(&what)? else {
-        // The bridge has only seen it.
-        return rtnl.apply(&[neighbour::pin(port, mac)]).or_internal(what);
-    };
-    let of_address = |address: &IpNetwork| Mac::of_address(address.ip()) == mac;
-    let code = match wanted.addresses.iter().any(of_address) {
-        true => code::TRY_AGAIN,
-        false => code::ADDRESS_REFUSED,
-    };
-    Err(CniError::new(code, format!("MAC {mac} is in use by {pod}")))
 }
 
 /// The messages that remove the host's neighbour entries of `addresses`.

@@ -8,6 +8,7 @@ use crate::cni::request::Check;
 use crate::cni::result::Interface;
 use crate::inspect::port_profiles;
 use crate::net::{IfName, Mac};
+use crate::netlink::fdb::EntryKind;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::plan::bandwidth::bucket;
@@ -68,7 +69,7 @@ fn vlan_differences(check: &Check, found: &FoundPod) -> Result<Vec<PodDifference
     vlans::differences(&rtnl, &check.conf, bridge, host)
 }
 
-/// Says if the guard of the port is not as ADD made it.
+/// Says if the guard of the port is not as ADD made it, or if what it sends to the host does not come there.
 fn guard_difference(
     check: &Check,
     wanted: &PodInterface,
@@ -81,7 +82,14 @@ fn guard_difference(
     let guard = |mac| Guard::of(&check.conf, device, mac, &addresses, host.mac);
     let Some(guard) = wanted.mac.and_then(guard) else { return Ok(None) };
     let guard = guard.with_profile(profile);
-    Ok((!guard::is_there(&guard, host.index)?).then(|| PodDifference::NoGuard(device.clone())))
+    if !guard::is_there(&guard, host.index)? {
+        return Ok(Some(PodDifference::NoGuard(device.clone())));
+    }
+    let Some((mac, bridge)) = guard.routed_by.zip(found.bridge.as_ref()) else { return Ok(None) };
+    let rtnl = Rtnl::open().or_internal("open rtnetlink socket")?;
+    let entry = rtnl.bridge_entry(bridge.index, mac).or_internal("look at the MAC of a port")?;
+    let is_local = entry.is_some_and(|entry| entry.kind == EntryKind::Local);
+    Ok((!is_local).then(|| PodDifference::LostMac(device.clone(), mac)))
 }
 
 /// The profile of the pod's port, as the agent keeps it.

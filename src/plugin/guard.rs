@@ -13,6 +13,8 @@ use crate::ipam::Store;
 use crate::net::IfName;
 use crate::net::gather::Gather;
 use crate::netlink::NetlinkError;
+use crate::netlink::fdb;
+use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::nft::frame::FoundFrameChain;
@@ -21,6 +23,7 @@ use crate::plan::guard::{
     COMMENT, Guard, GuardChange, PodPort, TABLE, all_sets, changes, leftovers, of_device, ports,
     shared_edits,
 };
+use crate::plan::local_macs::{LostMac, lost};
 use crate::plugin::failure::{self, OrInternal};
 
 /// Makes the guard of a port that is there, with this index; of the first pod also what all of them
@@ -151,7 +154,7 @@ pub fn restore(rtnl: &Rtnl, conf: &NetConf, store: &Store) -> Result<usize, CniE
     };
     let wanted: Vec<(Guard, u32)> =
         ports.iter().map(|port| (guard(port), port.link.index)).collect();
-    let mut made = 0;
+    let mut made = restore_macs(rtnl, &bridge)?;
     for change in changes(wanted.iter(), &BTreeMap::new(), found.frames.as_ref()) {
         let (device, edits) = match &change {
             GuardChange::Shared(edits) => (None, edits),
@@ -168,6 +171,21 @@ pub fn restore(rtnl: &Rtnl, conf: &NetConf, store: &Store) -> Result<usize, CniE
         made += 1;
     }
     Ok(made)
+}
+
+/// Lets the host take in again what the bridge sends elsewhere of the frames for its own MAC and those of pods' ports. Gives
+/// how many of those there were.
+fn restore_macs(rtnl: &Rtnl, bridge: &Link) -> Result<usize, CniError> {
+    let what = "look at the MACs of a bridge";
+    let links = rtnl.links(None).or_internal(what)?;
+    let lost = lost(bridge.index, &links, &rtnl.bridge_entries(bridge.index).or_internal(what)?);
+    let set = |lost: &LostMac| {
+        let set = fdb::set_local(lost.index, lost.mac, lost.is_bridge);
+        set.tolerating(Errno::ENODEV).tolerating(Errno::EOPNOTSUPP)
+    };
+    rtnl.apply(&lost.iter().map(set).collect::<Vec<_>>())
+        .or_internal("restore MACs of a bridge")?;
+    Ok(lost.len())
 }
 
 /// The guard is there as it should be, if `index` is that of its port. What it costs does not depend on

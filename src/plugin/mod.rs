@@ -40,6 +40,7 @@ mod pending;
 mod pod_state;
 mod policy;
 mod release;
+mod requested_mac;
 mod status;
 mod store;
 mod sysctl_allowlist;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 mod address;
+mod bridge_entries;
 mod events;
 mod files;
 mod link;

@@ -393,3 +393,36 @@ fn a_mac_of_a_running_pod_is_given_to_no_pod_of_another_vlan() {
     assert!(refused.error().contains("in use by"), "{}", refused.error());
     assert!(pings(&host, "", "10.1.2.2"));
 }
+
+/// The port has an entry of its MAC in each VLAN; a thief in another one has its own.
+#[test]
+fn the_mac_of_a_port_is_given_to_no_pod_of_another_vlan_and_comes_back_in_its_own() {
+    if !filters_vlans() {
+        return println!("this kernel has no VLANs");
+    }
+    let host = PluginHost::new();
+    let result = host.add(&in_100(), "c1");
+    host.add(&in_100(), "c2");
+    let (port, mac) = (port(&result), result["interfaces"][1]["mac"].as_str().unwrap());
+    host.netns("thief");
+    let thief = Call::new("ADD", &in_200(), "thief").with("CNI_ARGS", &format!("MAC={mac}"));
+    let refused = thief.run(&host);
+    assert_eq!(refused.code(), 101);
+    assert!(refused.error().contains("in use by this host"), "{}", refused.error());
+    let entries = || {
+        let shown = host.run("bridge fdb show br hz0").ok();
+        let of_port = |line: &&str| line.starts_with(&format!("{mac} dev {port} "));
+        shown.lines().filter(of_port).filter(|line| line.contains("permanent")).count()
+    };
+    let before = entries();
+    assert!(before > 1, "{before}");
+    host.run(&format!("bridge fdb del {mac} dev {port} master")).ok();
+    assert!(entries() < before && check(&host, &in_100(), &result).is_err());
+    let valid = json!([{ "containerID": "c1", "ifname": "eth0" }, { "containerID": "c2", "ifname": "eth0" }]);
+    let gc = Call::new("GC", &in_100(), "").with("CNI_CONTAINERID", "").with("CNI_NETNS", "");
+    let gc = gc.with("CNI_IFNAME", "").key("cni.dev/valid-attachments", valid);
+    gc.run(&host).ok();
+    assert_eq!(entries(), before);
+    check(&host, &in_100(), &result).unwrap();
+    assert!(pings(&host, "ip netns exec c1", "10.1.2.3"));
+}

@@ -14,12 +14,14 @@ use crate::net::gather::Gather;
 use crate::net::{Hint, IfName, Object, Problem};
 use crate::netlink::link::{self, LinkRef};
 use crate::netlink::rtnl::Rtnl;
-use crate::netlink::{Message, NetlinkError, neighbour};
+use crate::netlink::{Message, NetlinkError, fdb, neighbour};
 use crate::plan::bridge_ports::{Reattach, SetPortUp, changes, crowded, down};
 use crate::plan::guard::TABLE;
+use crate::plan::local_macs::lost;
 use crate::plan::pod::{BridgePort, LinkIdentity};
 
-/// Plugs pods in again that lost the bridge, and sets their links up that somebody set down; says if it can hardly take more.
+/// Plugs pods in again that lost the bridge, sets their links up that somebody set down, and gives the bridge the MACs
+/// back that are its own and theirs; says if it can hardly take more.
 pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Option<Problem> {
     let rtnl = &run.kernel.rtnl;
     let (network, bridge) = (&run.settings.cni.name, &run.settings.bridge);
@@ -47,7 +49,25 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Option<Problem> 
         let up = link::change(LinkRef::Index(port.index), &up).tolerating(Errno::ENODEV);
         applier.apply(&port, || rtnl.apply(&[up]));
     }
+    restore_macs(rtnl, own.index, applier);
     crowded(bridge, found.iter().filter(|link| link.master == Some(own.index)).count())
+}
+
+/// Lets the host take in again what the bridge sends elsewhere of the frames for its own MAC and those of pods'
+/// ports.
+fn restore_macs(rtnl: &Rtnl, bridge: u32, applier: &mut Applier) {
+    // In this order: a port that comes meanwhile is not looked for.
+    let found = rtnl.links(None).and_then(|links| Ok((links, rtnl.bridge_entries(bridge)?)));
+    let (links, entries) = match found {
+        Ok(found) => found,
+        Err(error) => return applier.inspect_failed(Object::named("MACs of the bridge"), error),
+    };
+    for lost in lost(bridge, &links, &entries) {
+        let set = fdb::set_local(lost.index, lost.mac, lost.is_bridge);
+        // The pod may be gone meanwhile, or its port off the bridge.
+        let set = set.tolerating(Errno::ENODEV).tolerating(Errno::EOPNOTSUPP);
+        applier.apply(&lost, || rtnl.apply(&[set]));
+    }
 }
 
 /// Leaves those to the plugin that it is just making: they have no guard yet, and somebody in the pod may have
@@ -88,7 +108,7 @@ fn apply(rtnl: &Rtnl, plug: &Reattach) -> anyhow::Result<()> {
     let down = (!is_usual).then(|| link::set_down(which));
     let master = change(link::LinkChange { master: Some(bridge.index), ..nothing.clone() });
     let port = change(link::LinkChange { port: Some(plug.port.port()), ..nothing.clone() });
-    let pin = plug.port.mac.map(|mac| neighbour::pin(plug.index, mac));
+    let pin = plug.pin.map(|mac| neighbour::pin(plug.index, mac));
     let up = change(link::LinkChange { up: true, ..nothing.clone() });
     let messages: Vec<Message> =
         down.into_iter().chain([master, port]).chain(pin).chain([up]).collect();

@@ -3,8 +3,10 @@
 use crate::checks::explain::hop::{AGENT, HERE, Hop, HopFix};
 use crate::checks::explain::path::{Path, PathEnd, PathHost, PodNetns, TracedPod};
 use crate::net::Family;
+use crate::netlink::fdb::{BridgeEntry, EntryKind};
 use crate::netlink::link::Link;
 use crate::plan::guard::DropReason;
+use crate::plan::local_macs::entry_of;
 
 /// The sender, up to the bridge.
 pub fn source(path: &Path) -> Vec<Hop> {
@@ -117,6 +119,12 @@ fn bridge(path: &Path) -> Vec<Hop> {
     if path.is_bridged() {
         return vec![Hop::fine("bridge", HERE, format!("{name} is up"))];
     }
+    let pods = [&path.from, &path.to].into_iter().filter_map(PathEnd::pod);
+    if pods.into_iter().any(|pod| !is_led(pod, host))
+        && let Some((seen, fix)) = lost_mac(bridge, "self", host)
+    {
+        return vec![Hop::lost("bridge", HERE, seen, fix)];
+    }
     let family = path.family();
     let of_bridge = host.addresses.iter().filter(|found| found.index == bridge.index);
     let mut gateways = of_bridge.filter(|found| is_gateway(family, found.address.ip()));
@@ -164,10 +172,36 @@ fn port(end: &PathEnd, pod: &TracedPod, host: &PathHost) -> Hop {
         let fix = format!("ip link set {port_name} master {bridge}");
         return Hop::lost(name, &at, seen, fix);
     }
-    behind(pod, port, host).map_or_else(
-        || Hop::fine(name, &at, format!("{port_name} is up, a port of {bridge}, MTU {}", port.mtu)),
-        |(seen, fix)| Hop::lost(name, &at, seen, fix),
-    )
+    if let Some((seen, fix)) = behind(pod, port, host) {
+        return Hop::lost(name, &at, seen, fix);
+    }
+    if is_led(pod, host)
+        && let Some((seen, fix)) = lost_mac(port, "master", host)
+    {
+        return Hop::lost(name, &at, seen, fix);
+    }
+    Hop::fine(name, &at, format!("{port_name} is up, a port of {bridge}, MTU {}", port.mtu))
+}
+
+/// The pod's guard leads what it sends to the host, by the MAC of its port.
+fn is_led(pod: &TracedPod, host: &PathHost) -> bool {
+    host.guards.routes && pod.guard.is_some()
+}
+
+/// Frames for the MAC of `link`, a port or the bridge itself, do not come to this host; and what to do. `table` is the
+/// word for the one that has its entry.
+fn lost_mac(link: &Link, table: &str, host: &PathHost) -> Option<(String, HopFix)> {
+    let mac = link.mac.filter(|_| !host.entries.is_empty())?;
+    let (name, bridge) = (&link.name, &host.bridge_name);
+    let to = match entry_of(&host.entries, mac) {
+        Some(BridgeEntry { kind: EntryKind::Local, .. }) => return None,
+        Some(entry) => format!("to {}", host.name(Some(entry.link))),
+        None => "to no one".to_owned(),
+    };
+    let seen =
+        format!("{bridge} sends frames for the MAC of {name}, {mac}, {to}, not to this host");
+    let fix = format!("bridge fdb replace {mac} dev {name} {table} permanent");
+    Some((seen, HopFix::then_agent(fix)))
 }
 
 /// The pod of an earlier plugin: which port leads to it is known while the bridge has heard of it.
@@ -219,10 +253,11 @@ fn guard(end: &PathEnd, pod: &TracedPod, host: &PathHost) -> Option<Hop> {
 fn behind(pod: &TracedPod, port: &Link, host: &PathHost) -> Option<(String, String)> {
     let mac = pod.inside.as_ref().ok()?.link.as_ref()?.mac?;
     let bridge = &host.bridge_name;
-    let known = host.learned.iter().find(|(learned, _)| *learned == mac);
+    let is_behind = |entry: &&BridgeEntry| entry.mac == mac && entry.kind != EntryKind::Local;
+    let known = host.entries.iter().find(is_behind);
     match known {
-        Some((_, behind)) if *behind != port.index => {
-            let other = host.name(Some(*behind));
+        Some(entry) if entry.link != port.index => {
+            let other = host.name(Some(entry.link));
             let seen = format!("{bridge} takes the pod's MAC {mac} for one behind {other}");
             Some((seen, format!("bridge fdb delete {mac} dev {other} master")))
         }

@@ -12,7 +12,7 @@ use crate::net::subnet::Pool;
 use crate::net::{Family, IfName, Mac, PerFamily};
 use crate::netlink::address::Address;
 use crate::netlink::connections::Connection;
-use crate::netlink::fdb::Destination;
+use crate::netlink::fdb::{BridgeEntry, Destination};
 use crate::netlink::link::Link;
 use crate::netlink::neighbour::{NeighbourState, NudState};
 use crate::netlink::route::RouteLookup;
@@ -137,8 +137,8 @@ pub struct PathHost {
     pub bridge_name: IfName,
     /// The bridge.
     pub bridge: Option<Link>,
-    /// MAC addresses that the bridge has learned, with the index of the port.
-    pub learned: Vec<(Mac, u32)>,
+    /// What the bridge knows of MACs: its own, those of its ports, and those behind them.
+    pub entries: Vec<BridgeEntry>,
     /// This host's pod subnets.
     pub subnets: PerFamily<IpNetwork>,
     /// Where the pods of all hosts have their addresses.

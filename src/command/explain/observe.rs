@@ -185,8 +185,8 @@ fn host(from: &PathEnd, to: &PathEnd, found: &Host) -> Result<PathHost, Exit> {
     let family = Family::of(to.address);
     let links = found.links()?.clone();
     let bridge = links.values().find(|link| link.name == bridge_name).cloned();
-    let learned = match &bridge {
-        Some(bridge) => kernel.rtnl.learned(bridge.index).unwrap_or_default(),
+    let entries = match &bridge {
+        Some(bridge) => kernel.rtnl.bridge_entries(bridge.index).unwrap_or_default(),
         None => Vec::new(),
     };
     let forwarding = match family {
@@ -202,7 +202,7 @@ fn host(from: &PathEnd, to: &PathEnd, found: &Host) -> Result<PathHost, Exit> {
         Family::V6 => BTreeMap::new(),
     };
     Ok(PathHost {
-        learned,
+        entries,
         reverse_path,
         subnets: found.subnets,
         pools: settings.pool_networks(),

@@ -59,6 +59,8 @@ pub enum PodDifference {
     NotPeers(IfName, IfName),
     /// A link's MAC: where, which, wanted, found.
     WrongMac(&'static str, IfName, Mac, Option<Mac>),
+    /// The bridge does not give the host the frames for the MAC of this port.
+    LostMac(IfName, Mac),
     /// A link's MTU in bytes: where, which, wanted, found.
     WrongMtu(&'static str, IfName, u32, u32),
     NoAddress(IfName, IpNetwork),
@@ -299,6 +301,12 @@ impl fmt::Display for PodDifference {
             PodDifference::WrongMac(place, link, wanted, found) => {
                 let found = found.map_or("none".to_owned(), |mac| mac.to_string());
                 write!(f, "interface {link} {place} has MAC {found}, not {wanted}")
+            }
+            PodDifference::LostMac(port, mac) => {
+                write!(
+                    f,
+                    "frames for the MAC of bridge port {port}, {mac}, do not come to the host"
+                )
             }
             PodDifference::WrongMtu(place, link, wanted, found) => {
                 write!(f, "interface {link} {place} has MTU {found}, not {wanted}")

@@ -139,6 +139,11 @@ mod tests {
     }
 
     #[test]
+    fn no_pod_may_ask_for_the_mac_of_a_host_end_that_is_to_come() {
+        assert!(POD.host_mac().is_derived() && POD.pod_mac().is_derived());
+    }
+
+    #[test]
     fn the_alias_has_the_owner() {
         assert_eq!(POD.alias(Some("default/web")), "humanz humanz c1 eth0 default/web");
         assert_eq!(POD.alias(None), "humanz humanz c1 eth0");

@@ -145,6 +145,8 @@ fn faults_of_a_pod_or_its_link_are_found() {
             "p b",
             "pod-port",
         ),
+        ("bridge fdb del $(cat /sys/class/net/$PORT/address) dev $PORT master", "p b", "pod-port"),
+        ("bridge fdb del $(cat /sys/class/net/$PORT/address) dev $PORT master", "b p", "pod-port"),
         (
             "ip -n p neigh replace $GW4 lladdr 02:00:00:00:00:99 dev eth0 nud permanent",
             "p $C4",
