@@ -1,28 +1,73 @@
-//! The lock that says that an agent serves this host.
+//! The locks that say that an agent serves this host: one in the state directory, one in the network namespace.
+
+mod network;
 
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::Context;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::agent::lock::network::{AGAIN, LockHolder, NAME, NetworkLock, TRIES, Taken};
 use crate::os::files;
 use crate::settings::exit::{self, Exit};
 
-/// A reader ([`is_held`]) has it for much less.
-const AGAIN: Duration = Duration::from_millis(20);
-const TRIES: usize = 5;
+/// Both locks. Gone with the process, however it ends.
+#[derive(Debug)]
+pub struct HostLock {
+    _file: Option<Flock<File>>,
+    _network: Option<NetworkLock>,
+}
 
-/// Keeps a second agent from serving this host. Gone with the process, however it ends.
+/// Keeps a second agent from serving this host.
 ///
 /// # Errors
 /// Another agent serves it, or `state_dir` cannot be written to.
-pub fn take(state_dir: &Path) -> Result<Flock<File>, Exit> {
+pub fn take(state_dir: &Path) -> Result<HostLock, Exit> {
+    Ok(HostLock { _file: Some(take_file(state_dir)?), _network: take_network()? })
+}
+
+/// The same, where `state_dir` is not made for it.
+///
+/// # Errors
+/// As those of [`take`].
+pub fn take_in_place(state_dir: &Path) -> Result<HostLock, Exit> {
+    let file = if state_dir.exists() { Some(take_file(state_dir)?) } else { None };
+    Ok(HostLock { _file: file, _network: take_network()? })
+}
+
+/// `None`: a process that is no agent has it.
+fn take_network() -> Result<Option<NetworkLock>, Exit> {
+    match network::take(NAME).with_context(|| format!("bind the socket @{NAME}"))? {
+        Taken::Now(lock) => Ok(Some(lock)),
+        Taken::ByAgent(holder) => Err(Exit::new(exit::FAILURE, elsewhere(&holder))),
+        Taken::ByStranger => {
+            log::warn!(
+                "a process that is no agent holds the socket @{NAME}: a second agent with another \
+                 STATE_DIR would not be noticed; find it (ss -xlp | grep @{NAME}) and end it"
+            );
+            Ok(None)
+        }
+    }
+}
+
+fn elsewhere(holder: &LockHolder) -> String {
+    format!(
+        "another humanz-agent, with a STATE_DIR of its own, serves this host ({holder}); a host has one \
+         agent: a unit, a pod of the DaemonSet, or one started by hand (ss -xlp | grep @{NAME})"
+    )
+}
+
+/// The agent that serves this network namespace, in words; any state directory may be its own.
+pub fn network_holder() -> Option<String> {
+    network::holder(NAME).map(|holder| holder.to_string())
+}
+
+fn take_file(state_dir: &Path) -> Result<Flock<File>, Exit> {
     let path = path(state_dir);
     let mut options = File::options();
     let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -70,9 +115,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         assert!(!is_held(path), "no agent ever was here");
-        let lock = take(path).unwrap();
+        let lock = take_file(path).unwrap();
         assert!(is_held(path));
-        assert!(take(path).unwrap_err().why.contains("another humanz-agent"));
+        assert!(take_file(path).unwrap_err().why.contains("another humanz-agent"));
         drop(lock);
         assert!(!is_held(path));
         let file = File::open(path.join("lock")).unwrap();
@@ -81,7 +126,7 @@ mod tests {
             thread::sleep(AGAIN / 2);
             drop(looking);
         });
-        take(path).unwrap();
+        take_file(path).unwrap();
         wait.join().unwrap();
     }
 }

@@ -128,7 +128,7 @@ fn refuse(settings: &Settings) -> Result<(), Exit> {
             "SUBNET_SOURCE is set: this host is one of several, whose agent does all this".into(),
         );
     }
-    if lock::is_held(&settings.state_dir) {
+    if lock::is_held(&settings.state_dir) || lock::network_holder().is_some() {
         return failure("an agent serves this host, and has done all this".into());
     }
     let path = &settings.cni.config;

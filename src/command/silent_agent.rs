@@ -30,6 +30,12 @@ pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
         };
         return problem(ProblemKind::AgentSilent, what, &fix);
     }
+    if let Some(holder) = lock::network_holder() {
+        let what =
+            format!("{why}, but an agent with a STATE_DIR of its own serves this host ({holder})");
+        let fix = "ask it with its settings (--env-file, or its STATE_DIR and SOCKET), or stop it: a host has one agent";
+        return problem(ProblemKind::AgentSilent, what, fix);
+    }
     if settings.is_etcd_unknown() {
         let what = format!(
             "{why}, none holds its lock, and ETCD_HOST is not set: what only etcd knows is unknown"

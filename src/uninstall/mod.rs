@@ -7,11 +7,10 @@ mod disk;
 mod kernel;
 mod release;
 
-use std::fs::{self, File};
-
-use nix::fcntl::Flock;
+use std::fs;
 
 use crate::agent::applier::Applier;
+use crate::agent::lock::HostLock;
 use crate::agent::{self, lock, logger, reconcile};
 use crate::inspect::Kernel;
 use crate::inspect::service_manager::service_manager;
@@ -72,7 +71,7 @@ fn remove(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
     let is_locked_anew = !options.dry_run && !lock.exists();
     let (in_the_way, _lock) = match options.dry_run {
         true => (in_the_way(settings, &kernel, options)?, None),
-        false => (Vec::new(), alone(settings, &kernel, options)?),
+        false => (Vec::new(), Some(alone(settings, &kernel, options)?)),
     };
     let mut applier = Applier::new(options.dry_run);
     applier.usual_fix = Some(AGAIN);
@@ -107,12 +106,8 @@ fn remove(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
 ///
 /// # Errors
 /// An agent runs, or pods are attached.
-fn alone(
-    settings: &Settings,
-    kernel: &Kernel,
-    options: &Uninstall,
-) -> Result<Option<Flock<File>>, Exit> {
-    let lock = if settings.state_dir.exists() { Some(hold(settings)?) } else { None };
+fn alone(settings: &Settings, kernel: &Kernel, options: &Uninstall) -> Result<HostLock, Exit> {
+    let lock = hold(settings)?;
     match with_pods(kernel, options)? {
         None => Ok(lock),
         Some(why) => Err(Exit::new(exit::FAILURE, format!("{why}; nothing was removed"))),
@@ -125,18 +120,22 @@ fn in_the_way(
     kernel: &Kernel,
     options: &Uninstall,
 ) -> Result<Vec<String>, Exit> {
-    let running = lock::is_held(&settings.state_dir)
-        .then(|| format!("another humanz-agent serves this host; {}", stop()));
+    let running =
+        is_served(settings).then(|| format!("another humanz-agent serves this host; {}", stop()));
     let pods = with_pods(kernel, options)?;
     Ok(running.into_iter().chain(pods).collect())
 }
 
 /// An agent that runs would put everything back.
-fn hold(settings: &Settings) -> Result<Flock<File>, Exit> {
-    lock::take(&settings.state_dir).map_err(|exit| match lock::is_held(&settings.state_dir) {
+fn hold(settings: &Settings) -> Result<HostLock, Exit> {
+    lock::take_in_place(&settings.state_dir).map_err(|exit| match is_served(settings) {
         true => Exit::new(exit.code, format!("{}; {}", exit.why, stop())),
         false => exit,
     })
+}
+
+fn is_served(settings: &Settings) -> bool {
+    lock::is_held(&settings.state_dir) || lock::network_holder().is_some()
 }
 
 /// Pods that still use what would be removed.

@@ -246,6 +246,56 @@ fn a_second_agent_is_refused_and_the_first_keeps_running() {
     Agent::run(&alone.host, "--once", STANDALONE).ok();
 }
 
+/// Each would change what the other one has put in place.
+#[test]
+fn an_agent_with_another_state_directory_is_refused_by_the_process_that_serves_the_host() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = crate::serve(host, &[]);
+    let other = [
+        STANDALONE,
+        &[("STATE_DIR", "/run/other"), ("SOCKET", "/run/other.sock"), ("NODE_NAME", "other")],
+    ]
+    .concat();
+    let before = crate::state(host);
+    let pid = host.run("pidof humanz-agent").stdout;
+    let holder = format!("process {} holds @humanz-agent", pid.trim());
+    refused(&Agent::run(host, "", &other), 1, &["with a STATE_DIR of its own", &holder]);
+    refused(&Agent::run(host, "--once", &other), 1, &[&holder]);
+    let uninstalled = Agent::run(host, "uninstall --force", &other);
+    refused(&uninstalled, 1, &[&holder, "stop it first"]);
+    let planned = Agent::run(host, "uninstall --dry-run", &other).ok();
+    assert!(planned.contains("\n! another humanz-agent serves this host"), "{planned}");
+    let status = Agent::run(host, "status", &other);
+    assert!(status.stdout.contains(&holder), "{status}");
+    crate::assert_unchanged(host, &before);
+    // As from a container, where the other process has no number.
+    let mut contained = command("unshare --pid --fork --mount-proc");
+    contained.arg(EXECUTABLE).envs(other.iter().copied());
+    let contained = host.run_command(&mut contained, "");
+    refused(&contained, 1, &["another container holds @humanz-agent"]);
+    // However it ends, the next one is not refused.
+    agent.kill();
+    let agent = crate::serve(host, &[]);
+    agent.stop();
+    Agent::run(host, "--once", &other).ok();
+}
+
+/// Any user of the host may bind the socket.
+#[test]
+fn a_socket_that_another_user_holds_keeps_no_agent_from_serving() {
+    let alone = alone();
+    let hold = "import socket, time; s = socket.socket(socket.AF_UNIX); \
+                s.bind(b'\\0humanz-agent'); s.listen(); time.sleep(1000)";
+    let mut stranger = command("setpriv --reuid=65534 --clear-groups python3 -c");
+    let _stranger = alone.host.spawn(stranger.arg(hold));
+    soon("the socket is bound", || {
+        alone.host.run("cat /proc/net/unix").stdout.contains("@humanz-agent")
+    });
+    let agent = crate::serve(&alone.host, &[]);
+    agent.wait_log(&["no agent holds the socket @humanz-agent"]);
+}
+
 /// The name under which a runtime finds the plugin is not the agent's.
 #[test]
 fn a_runtime_that_executes_the_agent_gets_an_error_with_install_instructions() {
