@@ -14,6 +14,15 @@ pub fn not_ready(shared: &SharedState, known: &AgentSnapshot) -> Option<String> 
     if let (None, Some(error)) = (&known.subnets, &known.etcd.trouble) {
         return Some(error.with_fix());
     }
+    let policies = known.policies.as_deref().filter(|_| known.subnets.is_some());
+    if let Some(view) = policies.filter(|view| view.unjudged) {
+        let problems = shared.problems.of(ProblemSource::Policies);
+        let why: String = problems.iter().map(|problem| format!("; {problem}")).collect();
+        return Some(format!(
+            "no pod can start: no policies could be read yet, and {} has no table of earlier ones{why}",
+            view.host
+        ));
+    }
     if !known.ready {
         return Some(match (&known.subnets, &known.etcd.down) {
             (Some(_), _) => failures(shared),

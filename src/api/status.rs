@@ -208,6 +208,8 @@ pub struct PolicyStatus {
     /// Of this host.
     pub pods: usize,
     pub quarantine: Vec<QuarantineStatus>,
+    /// No policies are known, and there is no table: every packet of running pods passes.
+    pub unjudged: bool,
     pub sources: Vec<PolicySourceStatus>,
 }
 
@@ -347,7 +349,7 @@ mod tests {
         "peers[] addresses alive encryption fault name paths probe reachable subnets via",
         "peers[].encryption handshake_seconds preshared public_key received_bytes sent_bytes",
         "peers[].probe lost mtu seconds",
-        "policies known objects on pods policies quarantine rules sources",
+        "policies known objects on pods policies quarantine rules sources unjudged",
         "policies.quarantine[] addresses pod since why",
         "policies.sources[] healthy policies problems read source",
         "problems[] fix kind severity since subject what",

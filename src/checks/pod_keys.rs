@@ -70,6 +70,7 @@ mod tests {
             pods: pods.into(),
             held: BTreeMap::new(),
             not_in_force: BTreeSet::new(),
+            unjudged: false,
         }
     }
 

@@ -43,22 +43,24 @@ pub fn last(
     let contents = pods::store(settings, network)?.contents().map_err(pods::refused)?;
     let pods = Pods::of(network, &contents.entries, &Pods::default());
     // Who may not read the table sees the store alone.
-    let not_in_force = not_in_force(nft, &pods).unwrap_or_default();
+    let not_in_force = not_in_force(nft, &pods).unwrap_or(Some(BTreeSet::new()));
+    let known = policies.snapshot().cloned();
     Ok(Some(View {
         host: identity::node_name(settings)?,
         subnets: subnets.into_iter().collect(),
         sources: policies.states(&providers).into_iter().map(dated).collect(),
-        known: policies.snapshot().cloned(),
+        unjudged: known.is_none() && not_in_force.is_none(),
+        known,
         pods,
         held: BTreeMap::new(),
-        not_in_force,
+        not_in_force: not_in_force.unwrap_or_default(),
     }))
 }
 
-/// The containers with an address that the table does not have; none where there is no table.
-fn not_in_force(nft: &Nft, pods: &Pods) -> Result<BTreeSet<String>, NetlinkError> {
+/// The containers with an address that the table does not have; `None`: there is no table.
+fn not_in_force(nft: &Nft, pods: &Pods) -> Result<Option<BTreeSet<String>>, NetlinkError> {
     if !nft.tables()?.iter().any(|name| name == POLICY_TABLE) {
-        return Ok(BTreeSet::new());
+        return Ok(None);
     }
     let mut found = BTreeSet::new();
     for pod in pods.iter() {
@@ -69,5 +71,5 @@ fn not_in_force(nft: &Nft, pods: &Pods) -> Result<BTreeSet<String>, NetlinkError
             }
         }
     }
-    Ok(found)
+    Ok(Some(found))
 }

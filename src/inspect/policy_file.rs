@@ -21,7 +21,14 @@ pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
         Ok(read) => read,
         Err(why) => {
             let subject = Object::File("policies", path.to_owned());
-            let what = format!("{}: {why}; the last valid policies hold", path.display());
+            let what = format!(
+                "{}: {why}; {}",
+                path.display(),
+                match last_resort {
+                    true => "no policies of this file hold",
+                    false => "the last valid policies hold",
+                }
+            );
             let problem = Problem::new(ProblemKind::Policy, subject, what);
             let file = word(path.display());
             let fix = format!("humanz-agent policy ls -f {file} lists what is wrong");
@@ -88,6 +95,20 @@ mod tests {
         }
         for text in ["[]", "---\n[]\n", "apiVersion: v1\nkind: List\nitems: []\n"] {
             assert!(says_something(text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_says_whether_earlier_policies_hold() {
+        let own = "h7".parse().unwrap();
+        for (last_resort, what) in
+            [(true, "no policies of this file hold"), (false, "the last valid policies hold")]
+        {
+            let found = read(Path::new("/nowhere"), &own, last_resort);
+            assert!(
+                found.snapshot.is_none() && found.problems[0].what.ends_with(what),
+                "{found:?}"
+            );
         }
     }
 

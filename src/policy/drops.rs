@@ -196,6 +196,7 @@ mod tests {
             pods: vec![pod("web", "10.1.2.3"), pod("db", "10.1.2.4")].into(),
             held: BTreeMap::new(),
             not_in_force: BTreeSet::new(),
+            unjudged: false,
         })
     }
 

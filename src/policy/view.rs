@@ -13,6 +13,7 @@ use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::ask::LocalPod;
+use crate::policy::compile::POLICY_TABLE;
 use crate::policy::endpoint::Endpoint;
 use crate::policy::held::HeldReason;
 use crate::policy::local::Pods;
@@ -34,9 +35,22 @@ pub struct View {
     /// By container: pods that other hosts must know first.
     #[serde(default)]
     pub held: BTreeMap<String, Held>,
-    /// Containers that the kernel's table lets nothing reach, as found where no agent answers.
+    /// Containers that the kernel's table lets nothing reach, as found where no agent answers, or no source has
+    /// said anything.
     #[serde(default)]
     pub not_in_force: BTreeSet<String>,
+    /// No source has said anything, and the kernel has no table.
+    #[serde(default)]
+    pub unjudged: bool,
+}
+
+/// What holds of pods before any source has said anything, but for those in quarantine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithoutPolicies {
+    /// There is no table.
+    NotJudged,
+    /// The table is that of before.
+    AsBefore,
 }
 
 /// Why a pod is held, and since when.
@@ -62,7 +76,7 @@ pub struct Quarantined {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QuarantineReason {
-    /// No source has said anything yet.
+    /// No source has said anything yet, and the table of before does not have it.
     NoPolicies,
     /// No source knows the pod.
     NotKnown,
@@ -87,6 +101,25 @@ impl View {
         pods
     }
 
+    /// `None`: some source has said something.
+    pub fn without_policies(&self) -> Option<WithoutPolicies> {
+        match self.known {
+            Some(_) => None,
+            None if self.unjudged => Some(WithoutPolicies::NotJudged),
+            None => Some(WithoutPolicies::AsBefore),
+        }
+    }
+
+    /// Pods that run and are not judged, as one problem.
+    pub fn not_judged(&self) -> Option<Problem> {
+        let what = format!("pods are {}; no pod can start", WithoutPolicies::NotJudged);
+        let fix = "correct what the other problems say of POLICY_FILE or the source of policies: its policies are \
+                   in force at once; POLICY=off lets pods start without any";
+        let subject = Object::Table(POLICY_TABLE.to_owned());
+        (self.unjudged && self.pods.iter().next().is_some())
+            .then(|| Problem::new(ProblemKind::Policy, subject, what).with_fix(fix))
+    }
+
     /// What is wrong with what pods ask for that only their runtimes describe.
     pub fn refused(&self) -> impl Iterator<Item = Problem> {
         let known = self.known.as_deref();
@@ -103,6 +136,9 @@ impl View {
         let quarantined = |pod: &Arc<LocalPod>| {
             let held = self.held.get(&pod.container_id);
             let reason = match (&self.known, held) {
+                (None, _) if self.unjudged || !self.not_in_force.contains(&pod.container_id) => {
+                    return None;
+                }
                 (None, _) => QuarantineReason::NoPolicies,
                 (_, Some(held)) => QuarantineReason::Held(held.reason),
                 _ if !pod.addresses.iter().all(|it| known.contains(it)) => {
@@ -196,6 +232,20 @@ impl Quarantined {
     }
 }
 
+impl fmt::Display for WithoutPolicies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WithoutPolicies::NotJudged => {
+                "not judged, every packet passes: no policies could be read yet, and the kernel has no table of \
+                 earlier ones"
+            }
+            WithoutPolicies::AsBefore => {
+                "judged as before by the kernel's table, and by which policies is not known: none could be read yet"
+            }
+        })
+    }
+}
+
 impl fmt::Display for QuarantineReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -242,6 +292,7 @@ mod tests {
             pods: vec![pod("c1", Some("shop/web"), "10.1.2.3"), pod("c2", None, "10.1.2.4")].into(),
             held: BTreeMap::new(),
             not_in_force: BTreeSet::new(),
+            unjudged: false,
         }
     }
 
@@ -263,12 +314,29 @@ mod tests {
             };
             vec![text("shop/web (10.1.2.3)"), text("c2 (10.1.2.4)")]
         };
-        assert_eq!(quarantined(None), both("no policies have been read yet"));
         let silent = PolicySnapshot::default();
         assert_eq!(quarantined(Some(silent)), both("no source of policies knows the pod"));
         let standalone = Some(Cluster::new(true));
         let described = PolicySnapshot { standalone, ..PolicySnapshot::default() };
         assert_eq!(quarantined(Some(described)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn before_policies_are_known_pods_are_as_the_table_has_them_and_not_judged_without_one() {
+        let mut view = view(None);
+        assert_eq!(view.quarantined(), []);
+        assert_eq!(view.without_policies(), Some(WithoutPolicies::AsBefore));
+        view.not_in_force.insert("c2".to_owned());
+        let found = problems(&view, SystemTime::UNIX_EPOCH);
+        assert!(found.len() == 1 && found[0].contains("pod c2 "), "{found:?}");
+        assert!(found[0].ends_with("no policies have been read yet"), "{found:?}");
+        assert_eq!(view.not_judged(), None);
+        view.unjudged = true;
+        assert_eq!(view.quarantined(), []);
+        assert_eq!(view.without_policies(), Some(WithoutPolicies::NotJudged));
+        assert!(view.not_judged().unwrap().what.contains("every packet passes"));
+        view.pods = Vec::new().into();
+        assert_eq!(view.not_judged(), None, "nothing passes where nothing runs");
     }
 
     #[test]

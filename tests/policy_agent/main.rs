@@ -31,6 +31,7 @@ mod pins;
 mod profiles;
 mod seen;
 mod settings;
+mod silent_sources;
 mod socket;
 mod start;
 mod tenant_ends;

@@ -23,7 +23,7 @@ use crate::os::files::FileError;
 use crate::os::{files, random};
 use crate::plan::Line;
 use crate::plan::policy_table::{FoundPolicy, plan};
-use crate::policy::ask::{self, Index};
+use crate::policy::ask::{self, Index, LocalPod};
 use crate::policy::compile::address::has_pod;
 use crate::policy::compile::{Compiler, POLICY_TABLE, PolicyTable};
 use crate::policy::described::DescribedPods;
@@ -50,12 +50,29 @@ pub struct CachedPolicy {
     /// The pods that were taken out of quarantine; `None`: what was in force at the start has not been
     /// looked at.
     released: Option<Arc<PodOwners>>,
+    /// The table was there when it was looked at last; `None`: it has not been.
+    is_there: Option<bool>,
 }
 
 impl CachedPolicy {
     /// The pods whose policies are in force.
     pub fn released(&self) -> Arc<PodOwners> {
         self.released.clone().unwrap_or_default()
+    }
+
+    /// The containers of `pods` whose policies are not in force.
+    pub fn not_released(&self, pods: &Pods) -> BTreeSet<String> {
+        let released = self.released();
+        let is_released = |pod: &LocalPod| {
+            pod.addresses.iter().all(|it| released.get(it) == Some(&pod.container_id))
+        };
+        let others = pods.iter().filter(|pod| !is_released(pod));
+        others.map(|pod| pod.container_id.clone()).gather()
+    }
+
+    /// The kernel has no table.
+    pub fn has_no_table(&self) -> bool {
+        self.is_there == Some(false)
     }
 
     /// Plugins open no pod with one of these addresses from now on.
@@ -105,7 +122,7 @@ pub fn reconcile(
         if look {
             cache.table.forget();
             remove(run.kernel, applier);
-            (cache.index, cache.released) = (None, None);
+            (cache.index, cache.released, cache.is_there) = (None, None, None);
             let _reported = write_index(&ask::index(&run.settings.cni.ipam_dir), None, applier);
         }
         return true;
@@ -171,6 +188,7 @@ fn keep(
     let Some(policies) = run.policies else { return Ok(true) };
     let no_pods = Pods::default();
     let is_there = table.observe(nft)?.is_some();
+    cache.is_there = Some(is_there);
     if policies.known.is_none() || (pods.is_none() && is_there) {
         // What was in force stays so until a source has said something, and the pods are known; where
         // nothing was, pods that run are not cut off before that, and none can start.

@@ -93,13 +93,11 @@ impl Agent {
         for asked in asked {
             let answer = match (is_in_force, is_known(&asked)) {
                 (true, true) => PolicyAnswer { in_force: true, judged: true, why: String::new() },
+                _ if policies.known.is_none() => quarantine("no policies have been read yet"),
                 (true, false) => match held.get(&asked.pod.container_id) {
                     Some(reason) => quarantine(&reason.to_string()),
                     None => quarantine("the source of policies does not know the pod yet"),
                 },
-                (false, _) if policies.known.is_none() => {
-                    quarantine("no policies have been read yet")
-                }
                 (false, _) => quarantine("the table of policies cannot be changed"),
             };
             asked.answer(&PolicyAnswer { judged, ..answer });

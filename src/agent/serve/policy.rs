@@ -178,14 +178,18 @@ impl Agent {
             let pods = self.state.cache.policy.pods.clone().unwrap_or_default();
             self.policy_input().describe(&pods, &mut self.state.cache.policy.described);
             let sources = self.state.policies.states(&settings.providers(&self.settings.source));
+            let held = self.held();
+            let known = self.state.policies.snapshot().cloned();
+            let (cache, is_silent) = (&self.state.cache.policy, known.is_none());
             let view = View {
-                held: self.held(),
+                held,
                 host: self.name.clone(),
                 subnets: self.pod_subnets(),
                 sources,
-                known: self.state.policies.snapshot().cloned(),
+                known,
+                not_in_force: if is_silent { cache.not_released(&pods) } else { BTreeSet::new() },
                 pods,
-                not_in_force: BTreeSet::new(),
+                unjudged: is_silent && cache.has_no_table(),
             };
             let known = self.state.cache.policy.described.known_addresses();
             let (quarantined, now) = (view.quarantined_but(&known), SystemTime::now());
@@ -193,6 +197,7 @@ impl Agent {
                 (!quarantined.is_empty()).then(|| Instant::now() + LOOK_AGAIN);
             let problems =
                 quarantined.iter().filter(|one| one.lasts(now)).map(Quarantined::problem);
+            let problems = problems.chain(view.not_judged());
             self.shared.problems.set(ProblemSource::QuarantinedPods, problems);
             let words = pod_keys(&view).into_iter().chain(view.refused());
             self.shared.problems.set(ProblemSource::PodWords, words);

@@ -77,7 +77,8 @@ impl Agent {
             self.state.networks.in_place =
                 self.state.networks.served.blocks.iter().copied().gather();
         }
-        if scope.policy {
+        let is_silent = self.state.policies.snapshot().is_none();
+        if scope.policy || scope.firewall && is_silent {
             self.state.policy_view = None;
         }
     }

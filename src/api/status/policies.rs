@@ -22,6 +22,7 @@ pub fn policies(snapshot: &AgentSnapshot, problems: &[Problem]) -> PolicyStatus 
         rules: view.known.iter().map(|known| known.rules.iter().len()).sum(),
         pods: view.pods.iter().count(),
         quarantine: quarantine(view, problems),
+        unjudged: view.unjudged,
         sources: view.sources.iter().map(source).collect(),
     }
 }

@@ -34,6 +34,8 @@ pub enum PolicyEnd {
     /// Only its own node reaches it; why.
     Quarantine(String),
     Decided(PolicyDecision),
+    /// No policies are known: what holds of the pod.
+    NoPolicies(String),
     /// Why that cannot be known here, and the host that knows it.
     Unknown(String, String),
 }
@@ -60,7 +62,9 @@ const EGRESS: &str = "policy-egress";
 
 /// The hops of both ends, which have these names.
 pub fn hops(policies: &PathPolicies, [from, to]: [&str; 2]) -> Vec<Hop> {
-    let missing = (!policies.in_force).then(|| {
+    let says_so = |end: &PolicyEnd| matches!(end, PolicyEnd::NoPolicies(_));
+    let is_said = says_so(&policies.egress) || says_so(&policies.ingress);
+    let missing = (!policies.in_force && !is_said).then(|| {
         let seen = "the table inet humanz-policy is not there: nothing is denied now";
         Hop::odd("policy", HERE, seen, AGENT)
     });
@@ -79,6 +83,10 @@ fn hop(policies: &PathPolicies, name: &'static str, end: &PolicyEnd, place: &str
         PolicyEnd::Quarantine(why) => {
             let seen = format!("in quarantine, only its own node reaches it: {why}");
             Hop::lost(name, place, seen, "humanz-agent status says what it waits for")
+        }
+        PolicyEnd::NoPolicies(what_holds) => {
+            let fix = "humanz-agent status says why no policies could be read";
+            Hop::odd(name, place, what_holds, fix)
         }
         PolicyEnd::Unknown(why, host) => {
             let fix = format!("run humanz-agent explain on {host}, which decides at this end");

@@ -148,7 +148,13 @@ impl Judge<'_> {
         }
         let members = self.view.known.as_deref();
         let Some(known) = members else {
-            return Ok(PolicyEnd::Quarantine("no policies have been read yet".to_owned()));
+            return Ok(match (host, self.view.without_policies()) {
+                (None, Some(holds)) => PolicyEnd::NoPolicies(holds.to_string()),
+                (host, _) => PolicyEnd::Unknown(
+                    "no policies could be read here yet".to_owned(),
+                    host.unwrap_or_else(|| self.view.host.to_string()),
+                ),
+            });
         };
         let knowledge = Knowledge {
             rules: &known.rules,

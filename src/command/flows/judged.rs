@@ -109,6 +109,9 @@ impl<'a> Judges<'a> {
         {
             return unknown("not known: a pod has gone since then".to_owned());
         }
+        if let Some(holds) = self.view.without_policies() {
+            return unknown(holds.to_string());
+        }
         let knowledge = Knowledge {
             rules: &self.known.rules,
             pods: &self.pods,

@@ -13,7 +13,7 @@ use crate::command::policy::test::{Test, addresses, destination, tuples};
 use crate::net::node_name::NodeName;
 use crate::policy::change::Replaced;
 use crate::policy::partial::{Knowledge, PartialDecision};
-use crate::policy::view::{QuarantineReason, Quarantined};
+use crate::policy::view::{QuarantineReason, Quarantined, WithoutPolicies};
 use crate::policy::{Decision, Direction, Reason, Rule, Tuple};
 use crate::settings::exit::Exit;
 
@@ -21,6 +21,7 @@ use crate::settings::exit::Exit;
 enum LiveEnd<'a> {
     Judged(PartialDecision<'a>),
     Quarantined(QuarantineReason),
+    WithoutPolicies(WithoutPolicies),
     /// It lies in this host's subnets, and no pod has it.
     NoSuchPod,
     /// It may be a pod of another host, of that one where it is known.
@@ -89,7 +90,16 @@ impl<'a> LiveJudge<'a> {
     fn addresses(&self, what: &str) -> Result<Vec<IpAddr>, Exit> {
         let known = self.knowledge.pods.iter().map(|pod| (pod.to_string(), &*pod.addresses));
         let held = self.quarantined.iter().map(|it| (it.pod.clone(), &*it.addresses));
-        addresses(what, known.chain(held), "of this host (of a pod elsewhere give the address)")
+        // Where no policies are known they have names by the runtime alone.
+        let view = &self.host.view;
+        let running = view.pods.iter().filter(|_| view.known.is_none()).map(|pod| {
+            (pod.pod.clone().unwrap_or_else(|| pod.container_id.clone()), &*pod.addresses)
+        });
+        addresses(
+            what,
+            known.chain(held).chain(running),
+            "of this host (of a pod elsewhere give the address)",
+        )
     }
 
     fn ends(&self, tuple: &Tuple) -> [LiveEnd<'a>; 2] {
@@ -103,17 +113,20 @@ impl<'a> LiveJudge<'a> {
     fn end(&self, tuple: &Tuple, way: Direction, own: IpAddr) -> LiveEnd<'a> {
         let held = self.quarantined.iter().find(|it| it.addresses.contains(&own));
         let is_known = self.knowledge.pods.iter().any(|pod| pod.addresses.contains(&own));
-        let exempt = match held {
-            Some(_) => self.knowledge.exempt(tuple, way),
-            None => None,
+        let is_pod = self.host.view.pods.iter().any(|pod| pod.addresses.contains(&own));
+        let without = self.host.view.without_policies().filter(|_| is_pod);
+        let exempt = match (held, without) {
+            (None, None) => None,
+            _ => self.knowledge.exempt(tuple, way),
         };
         let is_in = |subnet: &IpNetwork| subnet.contains(own);
-        match (exempt, held) {
-            (Some(reason), _) => {
+        match (exempt, held, without) {
+            (Some(reason), ..) => {
                 let decision = Decision { allowed: true, reason, audit: None };
                 LiveEnd::Judged(PartialDecision::Known(decision))
             }
-            (None, Some(held)) => LiveEnd::Quarantined(held.reason),
+            (None, Some(held), _) => LiveEnd::Quarantined(held.reason),
+            (None, None, Some(holds)) => LiveEnd::WithoutPolicies(holds),
             _ if is_known => LiveEnd::Judged(self.knowledge.end(tuple, way)),
             _ if self.host.own.contains(&own) => LiveEnd::NoPod,
             _ if self.host.view.subnets.iter().any(is_in) => LiveEnd::NoSuchPod,
@@ -145,7 +158,8 @@ impl LiveEnd<'_> {
             LiveEnd::Judged(PartialDecision::Known(decision)) => Some(decision.allowed),
             LiveEnd::Judged(PartialDecision::DependsOn(_)) | LiveEnd::Elsewhere(_) => None,
             LiveEnd::Quarantined(_) | LiveEnd::NoSuchPod => Some(false),
-            LiveEnd::NoPod => Some(true),
+            LiveEnd::WithoutPolicies(WithoutPolicies::AsBefore) => None,
+            LiveEnd::NoPod | LiveEnd::WithoutPolicies(WithoutPolicies::NotJudged) => Some(true),
         }
     }
 
@@ -164,6 +178,7 @@ impl fmt::Display for LiveEnd<'_> {
             LiveEnd::Quarantined(reason) => {
                 write!(f, "denied: the pod is in quarantine: {reason}")?
             }
+            LiveEnd::WithoutPolicies(holds) => holds.fmt(f)?,
             LiveEnd::NoSuchPod => f.write_str("denied: no pod of this host has that address")?,
             LiveEnd::Elsewhere(Some(host)) => write!(f, "not known here: ask on host {host}")?,
             LiveEnd::Elsewhere(None) => {

@@ -209,6 +209,12 @@ fn policies(status: &Status) -> String {
         return "off".to_owned();
     }
     let mut lines = match policies.known {
+        _ if policies.unjudged => {
+            vec![
+                "on, but pods are not judged, every packet passes: none have been read yet"
+                    .to_owned(),
+            ]
+        }
         false => vec!["on; none have been read yet".to_owned()],
         true => vec![format!(
             "on: {} with {}, {} on this host{}",
@@ -415,6 +421,12 @@ mod tests {
             &[
                 "policies  on; none have been read yet",
                 "          0 policies from file, nothing read yet, not followed now",
+            ],
+        );
+        check(
+            json!({ "on": true, "unjudged": true }),
+            &[
+                "policies  on, but pods are not judged, every packet passes: none have been read yet",
             ],
         );
         let api = json!({ "source": "kubernetes", "healthy": true, "policies": 2, "problems": 1,

@@ -46,6 +46,7 @@ pub fn status(host: &Host) -> (Status, Vec<Line>) {
     problems.extend(scarce(&uses));
     let quarantined = snapshot.policies.iter().flat_map(|view| view.quarantined());
     problems.extend(quarantined.map(|one| one.problem()));
+    problems.extend(snapshot.policies.iter().filter_map(|view| view.not_judged()));
     sort(&mut problems);
     let name = identity::node_name(&host.settings).map(|name| name.to_string());
     let name = (name.as_deref().unwrap_or_default(), host.kernel.machine_id.as_str());

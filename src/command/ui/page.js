@@ -38,6 +38,7 @@ function ago(seconds) {
 
 function policies(p) {
   if (!p || !p.on) return p ? "off" : "–";
+  if (p.unjudged) return "pods are not judged, every packet passes: none have been read yet";
   if (!p.known) return "none have been read yet";
   const parts = [p.policies + (p.policies === 1 ? " policy" : " policies"), p.rules + (p.rules === 1 ? " rule" : " rules"), p.pods + (p.pods === 1 ? " pod" : " pods"), ...(p.quarantine.length ? [p.quarantine.length + " in quarantine: " + list(p.quarantine.map((one) => one.pod + " (" + one.why + ")"))] : [])];
   const from = p.sources.map((one) => one.source + (one.healthy ? "" : " (not followed now)") + (one.read ? ", read " + one.read : ""));
