@@ -153,7 +153,8 @@ fn every_change_of_a_file_is_repaired_at_once() {
     let status = status_when(host, "the problems are reported", |status| {
         status["repairs"].as_array().unwrap().len() >= 11
     });
-    let repair = &status["repairs"][0];
+    // The look that follows the start may have found the first one.
+    let repair = &status["repairs"][1];
     assert!(repair["what"].as_str().unwrap().contains(CONFIGURATION), "{status:#}");
     assert_eq!(repair["why"], "the agent's files changed");
     agent.stop();

@@ -170,7 +170,7 @@ fn a_plain_file_in_place_of_the_ipam_directory_is_one_problem() {
     for policies in ["off", "on"] {
         let alone = Alone::new();
         let host = &alone.host;
-        host.shell("mkdir /etc/humanz && touch /etc/humanz/policy.yaml").ok();
+        host.shell("mkdir /etc/humanz && echo '[]' > /etc/humanz/policy.yaml").ok();
         let more = [("POLICY", policies), ("POLICY_FILE", "/etc/humanz/policy.yaml")];
         let settings = [STANDALONE, &more, &[("RESYNC_INTERVAL", "1s")]].concat();
         let agent = Agent::start(host, &settings);
