@@ -107,7 +107,9 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	install -D -m 0755 $(DIST)/humanz-agent $(DESTDIR)$(PREFIX)/sbin/humanz-agent
 	install -d $(DESTDIR)$(PREFIX)/libexec/netavark
 	ln -sfn ../../sbin/humanz-agent $(DESTDIR)$(PREFIX)/libexec/netavark/humanz
-	install -D -m 0644 packaging/humanz-agent.8 $(DESTDIR)$(PREFIX)/share/man/man8/humanz-agent.8
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man8 packaging/humanz-agent.8 \
+		packaging/humanz-agent-cluster.8 packaging/humanz-agent-host.8 packaging/humanz-agent-paths.8 \
+		packaging/humanz-agent-policy.8 packaging/humanz-agent-setup.8
 	install -D -m 0644 packaging/humanz.5 $(DESTDIR)$(PREFIX)/share/man/man5/humanz.5
 	install -D -m 0644 packaging/completion/bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/humanz-agent
 	install -D -m 0644 packaging/completion/zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_humanz-agent

@@ -9,6 +9,8 @@ mod chart;
 mod crds;
 #[path = "packaging/manifests.rs"]
 mod manifests;
+#[path = "packaging/manual.rs"]
+mod manual;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -33,24 +35,6 @@ fn the_example_of_agent_env_has_every_setting_with_its_default() {
     contains_only_settings(settings.iter().map(|(name, _)| *name).collect());
 }
 
-#[test]
-fn the_manual_page_has_every_setting_with_its_default() {
-    let page = read("packaging/humanz-agent.8");
-    let (_, environment) = page.split_once(".SH ENVIRONMENT").unwrap();
-    let (environment, _) = environment.split_once(".SH FILES").unwrap();
-    for variable in VARIABLES {
-        assert!(environment.contains(variable.name), "{} is missing", variable.name);
-        if !matches!(variable.default, "" | "auto") {
-            let line = environment.lines().find(|line| names(line, variable.name)).unwrap();
-            assert!(line.contains(&format!("({})", variable.default)), "{line}");
-        }
-    }
-    let tags =
-        environment.lines().filter(|line| line.starts_with(".BR ") || line.starts_with(".B "));
-    let words = tags.flat_map(|line| line.split([' ', '"', ',', '(', ')']));
-    contains_only_settings(words.filter(|word| is_variable(word)).collect());
-}
-
 /// Every test that a guide mentions exists.
 #[test]
 fn every_test_that_the_guides_mention_exists() {
@@ -72,7 +56,7 @@ fn every_test_that_the_guides_mention_exists() {
 }
 
 /// The documents for people, and where each lies.
-const DOCUMENTS: [&str; 13] = [
+const DOCUMENTS: [&str; 18] = [
     "README.md",
     ".github/CONTRIBUTING.md",
     ".github/SECURITY.md",
@@ -85,6 +69,11 @@ const DOCUMENTS: [&str; 13] = [
     "packaging/tenants.md",
     "packaging/trust.md",
     "packaging/humanz-agent.8",
+    "packaging/humanz-agent-cluster.8",
+    "packaging/humanz-agent-host.8",
+    "packaging/humanz-agent-paths.8",
+    "packaging/humanz-agent-policy.8",
+    "packaging/humanz-agent-setup.8",
     "packaging/humanz.5",
 ];
 
@@ -201,12 +190,12 @@ fn is_subcommand(document: &str, line: &str, typed: &[&str]) {
 
 /// The guides lie in one folder where they are installed, and lead to each other there.
 #[test]
-fn every_guide_is_installed() {
+fn every_guide_and_manual_page_is_installed() {
     let makefile = read("Makefile");
     for entry in std::fs::read_dir(root().join("packaging")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let path = format!("packaging/{name}");
-        if name.ends_with(".md") {
+        if [".md", ".5", ".8"].iter().any(|end| name.ends_with(end)) {
             assert!(makefile.contains(&path), "{path}");
             assert!(DOCUMENTS.contains(&path.as_str()), "{path} is not verified here");
         }
@@ -309,6 +298,11 @@ fn everything_is_installed_below_the_folder_asked_for() {
         "/usr/libexec/netavark/humanz",
         "/usr/share/man/man5/humanz.5",
         "/usr/share/man/man8/humanz-agent.8",
+        "/usr/share/man/man8/humanz-agent-cluster.8",
+        "/usr/share/man/man8/humanz-agent-host.8",
+        "/usr/share/man/man8/humanz-agent-paths.8",
+        "/usr/share/man/man8/humanz-agent-policy.8",
+        "/usr/share/man/man8/humanz-agent-setup.8",
         "/usr/share/doc/humanz/copyright",
         "/usr/share/humanz/alerts.yml",
         "/usr/share/humanz/dashboard.json",
@@ -457,11 +451,6 @@ fn is_variable(word: &str) -> bool {
     let of_variable = |c: char| c.is_ascii_uppercase() || c == '_' || c.is_ascii_digit();
     let letter = |c: char| c.is_ascii_uppercase();
     word.len() > 2 && word.starts_with(letter) && word.chars().all(of_variable)
-}
-
-/// Whether a macro line of the page is the heading of this variable.
-fn names(line: &str, variable: &str) -> bool {
-    line.starts_with(".B") && line.split([' ', '"', ',']).any(|word| word == variable)
 }
 
 fn root() -> PathBuf {

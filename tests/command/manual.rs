@@ -1,23 +1,30 @@
-//! The examples of packaging/humanz-agent.8, and those of each subcommand's help.
+//! The examples of packaging/humanz-agent.8 and of the pages of subcommands, and those of each subcommand's help.
 
 use argh::{ArgsInfo, CommandInfoWithArgs, FromArgs, SubCommandInfo};
 use humanz::command::{Arguments, arguments};
 
 use crate::support::cluster::Alone;
 use crate::support::disk::EXECUTABLE;
-use crate::support::guide::examples;
+use crate::support::guide::{examples, manual_page};
 use crate::support::node::command;
 use crate::support::wait::SOON;
 use crate::support::{Agent, Cluster, Place, Pod};
+
+/// The pages of subcommands.
+pub const PAGES: [&str; 5] = [
+    "humanz-agent-cluster.8",
+    "humanz-agent-host.8",
+    "humanz-agent-paths.8",
+    "humanz-agent-policy.8",
+    "humanz-agent-setup.8",
+];
 
 #[test]
 fn the_examples_of_the_manual_are_run() {
     let cluster = Cluster::new(2);
     let [h1, h2] = &cluster.hosts[..] else { panic!("two hosts") };
     let shown = examples("humanz-agent.8");
-    let [denied, typed, ..] = &shown[..] else { panic!("{shown:?}") };
-    // What `watch --drops` prints; the guide of policies, which is run, shows the same.
-    assert!(include_str!("../../packaging/policy.md").contains(denied.as_str()), "{denied}");
+    let [typed] = &shown[..] else { panic!("{shown:?}") };
     let lines: Vec<&str> = typed.lines().collect();
     let [check, preview, alone, explain] = lines[..] else { panic!("{lines:?}") };
     let here = |line: &str| line.replacen("humanz-agent", EXECUTABLE, 1);
@@ -44,22 +51,37 @@ fn the_examples_of_the_manual_are_run() {
     machine.host.until_ok(&format!("{EXECUTABLE} ready"), SOON);
 }
 
-/// Those by groups are examples of the help, and show each subcommand that has some.
+/// They are examples of the help, too.
 #[test]
-fn the_manual_has_examples_of_every_subcommand() {
-    let info = Arguments::get_args_info();
-    let known = below("humanz-agent", &info);
-    let shown = examples("humanz-agent.8");
-    let shown: Vec<&str> = shown[2..].iter().flat_map(|block| block.lines()).collect();
-    let others: Vec<&&str> =
-        shown.iter().filter(|line| !known.iter().any(|known| known == *line)).collect();
-    assert!(others.is_empty(), "no examples of the help: {others:?}");
-    for command in &info.commands {
-        let start = format!("humanz-agent {}", command.name);
-        let is_of = |line: &str| line == start || line.starts_with(&format!("{start} "));
-        let is_here = shown.iter().any(|line| is_of(line));
-        assert_eq!(is_here, known.iter().any(|line| is_of(line)), "{start}");
+fn every_subcommand_has_an_example_in_its_page() {
+    let known = below("humanz-agent", &Arguments::get_args_info());
+    for page in PAGES {
+        let shown = examples(page);
+        let shown: Vec<&str> = shown.last().expect("it has examples").lines().collect();
+        let others: Vec<&&str> =
+            shown.iter().filter(|line| !known.iter().any(|known| known == *line)).collect();
+        assert!(others.is_empty(), "{page}: no examples of the help: {others:?}");
+        for name in described(page) {
+            let start = format!("humanz-agent {name}");
+            let is_of = |line: &&str| *line == start || line.starts_with(&format!("{start} "));
+            assert!(shown.iter().any(is_of), "{page}: {start}");
+        }
     }
+}
+
+/// The guide of policies, which is run, shows the same.
+#[test]
+fn a_denied_packet_is_shown_as_it_is_printed() {
+    let shown = examples("humanz-agent-host.8");
+    let [denied, _] = &shown[..] else { panic!("{shown:?}") };
+    assert!(include_str!("../../packaging/policy.md").contains(denied.as_str()), "{denied}");
+}
+
+/// The subcommands that have a section in a page.
+fn described(page: &str) -> Vec<String> {
+    let text = manual_page(page);
+    let headings = text.lines().filter_map(|line| line.strip_prefix(".SS "));
+    headings.flat_map(|heading| heading.split(", ")).map(str::to_owned).collect()
 }
 
 #[test]

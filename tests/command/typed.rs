@@ -3,9 +3,11 @@
 use argh::{ArgsInfo, CommandInfoWithArgs};
 use humanz::command::Arguments;
 
+use crate::manual::PAGES;
 use crate::run;
 use crate::support::cluster::Alone;
 use crate::support::disk::EXECUTABLE;
+use crate::support::guide::manual_page;
 use crate::support::node::Place;
 
 #[test]
@@ -67,10 +69,13 @@ fn every_subcommand_has_json_output_with_listed_exceptions() {
 }
 
 #[test]
-fn the_synopsis_of_the_manual_is_complete() {
-    let manual = include_str!("../../packaging/humanz-agent.8");
-    let synopsis = manual.split(".SH ").find(|part| part.starts_with("SYNOPSIS")).unwrap();
-    let words = synopsis.replace("\\-", "-").replace(['"', '|', '[', ']'], " ");
+fn the_synopses_of_the_manual_are_complete() {
+    let synopses = PAGES.map(|page| {
+        let text = manual_page(page);
+        let found = text.split(".SH ").find_map(|part| part.strip_prefix("SYNOPSIS\n"));
+        found.unwrap_or_else(|| panic!("{page}")).to_owned()
+    });
+    let words = synopses.join(".br\n").replace("\\-", "-").replace(['"', '|', '[', ']'], " ");
     let entries = words.split(".br\n").map(|entry| entry.split_whitespace().collect());
     fn look(path: &[&str], info: &CommandInfoWithArgs, entries: &[Vec<&str>]) {
         for next in &info.commands {

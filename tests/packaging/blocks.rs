@@ -6,7 +6,7 @@ use crate::{DOCUMENTS, read, root};
 
 /// The tests that run the blocks of each document: file and name. Guides are read by `Guide`, which refuses blocks
 /// that are neither files nor sessions, and whose `finish` fails if one of them is left.
-const RUN_BY: [(&str, &[(&str, &str)]); 9] = [
+const RUN_BY: [(&str, &[(&str, &str)]); 14] = [
     ("README.md", &[("tests/cluster/guides.rs", "the_readme_does_what_it_shows")]),
     (
         ".github/CONTRIBUTING.md",
@@ -65,6 +65,26 @@ const RUN_BY: [(&str, &[(&str, &str)]); 9] = [
     (
         "packaging/humanz-agent.8",
         &[("tests/command/manual.rs", "the_examples_of_the_manual_are_run")],
+    ),
+    (
+        "packaging/humanz-agent-cluster.8",
+        &[("tests/command/manual.rs", "every_subcommand_has_an_example_in_its_page")],
+    ),
+    (
+        "packaging/humanz-agent-host.8",
+        &[("tests/command/manual.rs", "every_subcommand_has_an_example_in_its_page")],
+    ),
+    (
+        "packaging/humanz-agent-paths.8",
+        &[("tests/command/manual.rs", "every_subcommand_has_an_example_in_its_page")],
+    ),
+    (
+        "packaging/humanz-agent-policy.8",
+        &[("tests/command/manual.rs", "every_subcommand_has_an_example_in_its_page")],
+    ),
+    (
+        "packaging/humanz-agent-setup.8",
+        &[("tests/command/manual.rs", "every_subcommand_has_an_example_in_its_page")],
     ),
     (
         "packaging/humanz.5",

@@ -266,10 +266,18 @@ fn steps(name: &str, body: &[(&str, i32)], known: &Rc<GuideConstants>) -> Vec<St
 /// # Panics
 /// If there is no such page.
 pub fn examples(name: &str) -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let text = manual_page(name);
     let blocks = text.split("\n.EX\n").skip(1).filter_map(|rest| rest.split("\n.EE\n").next());
     blocks.map(|block| block.replace("\\-", "-")).collect()
+}
+
+/// The source of the manual page packaging/`name`.
+///
+/// # Panics
+/// If there is no such page.
+pub fn manual_page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
 /// Addresses and ports that the files and commands of a guide have: they are no others in what is printed.
