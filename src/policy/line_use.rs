@@ -29,6 +29,8 @@ pub struct LineUse {
 #[derive(Debug, Default)]
 struct NamespaceUse {
     pods: BTreeMap<PodKey, [ProgramKey; 2]>,
+    /// Those that had room at the last look: a pod that comes takes it from nobody.
+    placed: BTreeSet<PodKey>,
     /// Pods that share a program, and its lines.
     programs: BTreeMap<ProgramKey, (usize, usize)>,
     lines: usize,
@@ -59,6 +61,7 @@ impl LineUse {
     /// A pod less.
     pub fn remove(&mut self, key: &PodKey, pod: &Endpoint) {
         let Some(namespace) = self.namespaces.get_mut(pod.namespace.name()) else { return };
+        namespace.placed.remove(key);
         for program in namespace.pods.remove(key).into_iter().flatten() {
             let Some((users, lines)) = namespace.programs.get_mut(&program) else { continue };
             *users -= 1;
@@ -69,27 +72,34 @@ impl LineUse {
         }
     }
 
-    /// The pods that exceed what is left, in the order of their keys; those that share their programs with earlier ones
-    /// take nothing.
-    pub fn crowded(&self) -> BTreeSet<PodKey> {
-        let beyond = self.namespaces.values().filter(|it| it.lines > HOST_LINES);
-        beyond.flat_map(NamespaceUse::crowded).gather()
+    /// The pods that exceed what is left: those that had room at the last look come first, then the others in the order of
+    /// their keys; those that share their programs with earlier ones take nothing.
+    pub fn crowded(&mut self) -> BTreeSet<PodKey> {
+        self.namespaces.values_mut().flat_map(NamespaceUse::crowded).gather()
     }
 }
 
 impl NamespaceUse {
-    fn crowded(&self) -> impl Iterator<Item = PodKey> {
-        let (mut used, mut seen) = (0, BTreeSet::new());
-        self.pods.iter().filter_map(move |(key, programs)| {
+    fn crowded(&mut self) -> Vec<PodKey> {
+        if self.lines <= HOST_LINES {
+            self.placed.extend(self.pods.keys().cloned());
+            return Vec::new();
+        }
+        let (placed, others): (Vec<_>, Vec<_>) =
+            self.pods.iter().partition(|(key, _)| self.placed.contains(*key));
+        let (mut used, mut seen, mut crowded) = (0, BTreeSet::new(), Vec::new());
+        for (key, programs) in placed.into_iter().chain(others) {
             let new = programs.iter().filter(|program| !seen.contains(program));
             let lines: usize = new.map(|program| self.programs[program].1).sum();
             if used + lines > HOST_LINES {
-                return Some(key.clone());
+                crowded.push(key.clone());
+            } else {
+                used += lines;
+                seen.extend(programs);
             }
-            used += lines;
-            seen.extend(programs);
-            None
-        })
+        }
+        self.placed = self.pods.keys().filter(|key| !crowded.contains(key)).cloned().gather();
+        crowded
     }
 }
 
@@ -144,8 +154,11 @@ mod tests {
         lines.add(&key("e"), &pod(&["z"]));
         lines.add(&key("f"), &pod(&[]));
         assert_eq!(lines.crowded(), [key("c")].into());
+        lines.add(&key("0"), &pod(&["all", "z"]));
+        assert_eq!(lines.crowded(), [key("0"), key("c")].into(), "who has room keeps it");
+        lines.remove(&key("0"), &pod(&["all", "z"]));
         lines.remove(&key("a"), &pod(&["all", "x"]));
-        assert_eq!(lines.crowded(), [key("d")].into(), "by their order, whoever came first");
+        assert_eq!(lines.crowded(), [key("c")].into(), "d has the same program");
         lines.remove(&key("d"), &pod(&["all", "x"]));
         assert_eq!(lines.crowded(), BTreeSet::new());
         lines.remove(&key("d"), &pod(&["all", "x"]));

@@ -16,7 +16,7 @@ use crate::policy::selector::Selector;
 pub const CLUSTER_LIMIT: usize = 200_000;
 
 /// At least so many of them each host publishes of its own, and at most …
-const HOST_LEAST: usize = 500;
+const HOST_LEAST: usize = 1_000;
 
 /// … so many.
 const HOST_MOST: usize = 5_000;
@@ -81,7 +81,9 @@ impl Shares {
             }
         }
         let limited = self.0.values().flatten().filter(|selector| wanted.contains(selector));
-        let selectors = limited.filter(|selector| !afforded.contains(selector)).cloned().gather();
+        let selectors: BTreeSet<Selector> =
+            limited.filter(|selector| !afforded.contains(selector)).cloned().gather();
+        namespaces.retain(|namespace| self.0[namespace].iter().any(|it| selectors.contains(it)));
         Excess { selectors, namespaces, limit }
     }
 }
@@ -165,6 +167,8 @@ mod tests {
         let lost = |other: Value| excess(&[greedy.clone(), other], &[]);
         assert_eq!(lost(policy("b", "1", &["x7"])), ("x8 x9".into(), "a".into(), 2));
         assert_eq!(lost(policy("b", "1", &["x9"])), ("x8".into(), "a".into(), 3));
+        let both = [policy("a", "1", &["x8", "x7"]), policy("b", "1", &["x8"])];
+        assert_eq!(excess(&both, &[]), (String::new(), String::new(), 2), "nothing is lost");
         let deny = json!({"metadata": {"name": "p"}, "spec": {"tier": "Admin", "priority": 1,
             "subject": {"namespaces": {}}, "ingress": [{"action": "Deny", "from": [
                 {"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "x8"}}}}]}]}});
@@ -175,7 +179,7 @@ mod tests {
     fn a_host_publishes_less_the_more_there_are() {
         assert_eq!(
             [0, 1, 40, 100, 400, 10_000].map(host_limit),
-            [5_000, 5_000, 5_000, 2_000, 500, 500]
+            [5_000, 5_000, 5_000, 2_000, 1_000, 1_000]
         );
     }
 }
