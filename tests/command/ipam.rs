@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::cluster::Alone;
+use crate::support::cni::Network;
 use crate::support::disk::EXECUTABLE;
 use crate::support::node::command;
 use crate::support::{Agent, Place, Pod, eventually};
@@ -101,8 +102,11 @@ fn what_has_ended_under_a_held_lock_is_a_problem_until_the_agent_releases_it() {
     let agent = Agent::start(&alone.host, &[SETTINGS, &[("RESYNC_INTERVAL", "1s")]].concat());
     agent.wait_ready();
     let host = &alone.host;
-    let pod = Pod::add(host, "web");
-    let store = "/run/humanz/ipam/humanz";
+    // Of a further network, which no agent has: the agent looks at all of them.
+    let further = host.read("/etc/cni/net.d/05-humanz.conflist").unwrap();
+    let further = further.replace("\"name\": \"humanz\"", "\"name\": \"further\"");
+    let pod = Pod::try_add(host, "web", &Network::parse(&further)).unwrap();
+    let store = "/run/humanz/ipam/further";
     let holder = host.spawn(&mut command(&format!("flock -F {store}/lock sleep 600")));
     let held = format!("flock -n {store}/lock true");
     let is_held = || if host.run(&held).succeeded() { Err("it is free".into()) } else { Ok(()) };

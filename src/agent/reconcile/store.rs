@@ -11,16 +11,21 @@ use crate::ipam::StoreError;
 /// Looks whether the store can be read, and releases what ended while it was locked.
 pub fn check(run: &Reconcile<'_>, applier: &mut Applier) {
     let dir = &run.settings.cni.ipam_dir;
-    if let Err(error) = pods::folder(dir) {
-        applier.store_failed(dir, &error);
-    } else if !applier.is_dry() {
-        release_ended(run);
+    match pods::folder(dir) {
+        Err(error) => applier.store_failed(dir, &error),
+        Ok(_) if applier.is_dry() => {}
+        Ok(networks) => networks.into_iter().flatten().flatten().for_each(|network| {
+            let is_folder = network.file_type().is_ok_and(|kind| kind.is_dir());
+            if let Some(name) = network.file_name().to_str().filter(|_| is_folder) {
+                release_ended(run, name);
+            }
+        }),
     }
 }
 
 /// Every holder of the lock does that. Calls of the plugin may be long in coming.
-fn release_ended(run: &Reconcile<'_>) {
-    let Ok(store) = pods::store(run.settings, &run.settings.cni.name) else { return };
+fn release_ended(run: &Reconcile<'_>, network: &str) {
+    let Ok(store) = pods::store(run.settings, network) else { return };
     if store.ended().is_ok_and(|ended| ended.is_empty()) {
         return;
     }

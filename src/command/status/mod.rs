@@ -186,7 +186,8 @@ fn ended(network: &StoreNetwork, store: Object) -> Option<Problem> {
     let addresses = network.contents.ended.iter().flat_map(|entry| &entry.addresses);
     let addresses: Vec<String> = addresses.map(ToString::to_string).collect();
     let what = format!(
-        "pods have ended while another process held {lock}; their addresses are free once it lets go: {}",
+        "pods have ended while another process held {lock} or the lock of host ports; their addresses are free once \
+         it lets go, those with host ports with the next start or end of a pod in this network: {}",
         addresses.join(", ")
     );
     let problem = Problem::new(ProblemKind::LeakedAddresses, store, what);
