@@ -89,7 +89,8 @@ mod tests {
         BridgeEntry { mac: mac(of), link, kind, vlan: None }
     }
 
-    /// With these entries in place of the ones that the kernel makes: who has lost its MAC, and to whom.
+    /// With these entries in place of the ones that the kernel makes: the links that have lost their MAC, and the link that
+    /// has it.
     fn check(changed: &[BridgeEntry], expected: &[(&str, Option<&str>)]) {
         let is_changed = |of: u8| changed.iter().any(|entry| entry.mac == mac(of));
         let own = (1..=4).filter(|of| !is_changed(*of));
