@@ -1,7 +1,7 @@
 //! A TCP connection on which bytes never pause.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -24,8 +24,7 @@ pub struct Stream {
 impl Stream {
     pub fn start(from: &Pod, to: &Pod) -> Stream {
         let address: IpAddr = to.v4();
-        let listener =
-            to.spot().inside(|| TcpListener::bind(SocketAddr::new(address, PORT)).unwrap());
+        let listener = to.spot().listen((address, PORT));
         let mut sent = from.spot().inside(|| TcpStream::connect((address, PORT)).unwrap());
         let (mut taken, _) = listener.accept().unwrap();
         let stop = Arc::new(AtomicBool::new(false));

@@ -41,8 +41,8 @@ pub fn pings(from: &Pod, to: IpAddr) -> bool {
 
 /// A connection over TCP is taken, and answered.
 fn connects(from: &Pod, to: &Pod, port: u16) -> bool {
-    let listener = to.spot().inside(|| std::net::TcpListener::bind(("::", port)).unwrap());
     let address = std::net::SocketAddr::new(to.v4(), port);
+    let listener = to.spot().listen(address);
     let found = from
         .spot()
         .inside(|| std::net::TcpStream::connect_timeout(&address, Duration::from_millis(700)));

@@ -1,6 +1,6 @@
 //! `policy test` without the objects of a cluster: by what holds on the host that is asked.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -34,8 +34,8 @@ impl Asked<'_> {
 }
 
 fn connects(from: &Pod, to: &Pod) -> bool {
-    let listener = to.spot().inside(|| TcpListener::bind(("0.0.0.0", PORT)).unwrap());
     let target = SocketAddr::new(to.v4(), PORT);
+    let listener = to.spot().listen(target);
     let wait = Duration::from_millis(300) * crate::support::wait::patience();
     let found = from.spot().inside(|| TcpStream::connect_timeout(&target, wait));
     drop(listener);

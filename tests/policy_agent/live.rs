@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ struct Session {
 impl Session {
     fn open(from: &impl Place, who: &str, to: &Pod, port: u16, address: IpAddr) -> Session {
         let any: IpAddr = if address.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
-        let listener = to.spot().inside(|| TcpListener::bind((any, port)).unwrap());
+        let listener = to.spot().listen((any, port));
         let target = SocketAddr::new(address, port);
         let client = from.spot().inside(|| TcpStream::connect(target).unwrap());
         let (server, _) = listener.accept().unwrap();
@@ -77,7 +77,7 @@ fn the_connections_named_are_cut_by_the_change_and_no_others() {
     .ok();
     let rule = format!("ip daddr 10.96.0.1 tcp dport 80 dnat to {}:5450", db.v4());
     host.shell(&format!("nft add rule ip services pre {rule}")).ok();
-    let listener = db.spot().inside(|| TcpListener::bind(("0.0.0.0", 5450)).unwrap());
+    let listener = db.spot().listen(([0, 0, 0, 0], 5450));
     let client = mon.spot().inside(|| TcpStream::connect(("10.96.0.1", 80)).unwrap());
     let (server, _) = listener.accept().unwrap();
     server.set_read_timeout(Some(Duration::from_millis(300) * patience())).unwrap();
@@ -140,7 +140,7 @@ fn what_depends_on_pods_of_other_hosts_is_said_to_be_unknown_unless_files_have_t
          ip -n far route add default via 10.250.0.1",
     )
     .ok();
-    let listener = db.spot().inside(|| TcpListener::bind(("0.0.0.0", 5432)).unwrap());
+    let listener = db.spot().listen(([0, 0, 0, 0], 5432));
     let client = host.inside(|| {
         crate::support::namespace::enter_network("/run/netns/far");
         TcpStream::connect((db.v4(), 5432)).unwrap()

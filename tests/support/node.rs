@@ -1,6 +1,6 @@
 //! A test machine: namespaces and a disk, and the network namespaces in which programs run.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex, RwLock};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::disk::Disk;
 use super::namespace::{Namespace, enter_network};
 use super::process::{self, Ended, Process, Shared, lock};
-use super::wait::eventually;
+use super::wait::{SOON, eventually};
 
 /// The whole environment of programs.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -203,6 +203,15 @@ impl Spot<'_> {
                 enter_network(path);
             }
             task()
+        })
+    }
+
+    /// A listener at `address`. A child that another test has just forked holds the test's last one there open until
+    /// it executes its program, so that the address can be in use for a moment.
+    pub fn listen(&self, address: impl Into<SocketAddr>) -> TcpListener {
+        let address = address.into();
+        eventually(&format!("listening at {address}"), SOON, || {
+            self.inside(|| TcpListener::bind(address)).map_err(|error| error.to_string())
         })
     }
 }

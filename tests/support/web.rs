@@ -30,8 +30,7 @@ impl Web {
     /// Serves at one of the place's addresses until dropped.
     pub fn serve(place: &dyn Place, address: IpAddr) -> Self {
         let address = SocketAddr::new(address, PORT);
-        let listener = place.spot().inside(|| TcpListener::bind(address));
-        let listener = listener.unwrap_or_else(|e| panic!("{} {address}: {e}", place.label()));
+        let listener = place.spot().listen(address);
         listener.set_nonblocking(true).unwrap();
         let state = Arc::new(State::default());
         let thread = Some(std::thread::spawn({
