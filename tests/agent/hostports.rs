@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use crate::support::cni::{Attachment, Network};
 use crate::support::echo::{Echo, ask_tcp, ask_udp};
 use crate::support::local::{has_problem, problems, status_when};
-use crate::support::pod::make_netns;
-use crate::support::{Node, Place, Pod, soon};
+use crate::support::node::command;
+use crate::support::pod::{host_port, make_netns};
+use crate::support::{Node, Place, Pod, Process, soon};
 use crate::{alone, serve};
 
 const TABLE: &str = "inet humanz-hostports";
@@ -77,6 +78,40 @@ fn every_change_of_the_table_is_repaired() {
     let left = table(host);
     assert!(!left.contains("8080") && left.contains("9999"), "{left}");
     agent.stop();
+}
+
+/// On a quiet host no call of the plugin comes for a long time.
+#[test]
+fn ports_of_a_pod_that_ended_under_a_held_lock_are_closed_by_the_agent() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[("RESYNC_INTERVAL", "1s")]);
+    let alive = Pod::add(host, "alive");
+    let (store, of_ports) = ("/run/humanz/ipam/humanz", "/run/humanz/ipam/.hostports/lock");
+    let of_store = format!("{store}/lock");
+    let port_of_alive = format!("tcp-{}", host_port("alive"));
+    let before = table(host);
+    for locks in [&[of_ports][..], &[of_ports, &of_store]] {
+        let name = format!("web{}", locks.len());
+        let pod = pod(host, &name);
+        let holders: Vec<Process> = locks.iter().map(|lock| hold(host, lock)).collect();
+        pod.delete();
+        assert_eq!(host.list(&format!("{store}/ended")), [format!("{name}:eth0")]);
+        assert!(table(host).contains("8080"), "the port was closed without the lock");
+        holders.iter().for_each(Process::kill);
+        soon("the agent closes the ports", || table(host) == before);
+        soon("the agent frees the address", || host.list(&format!("{store}/ended")).is_empty());
+        assert_eq!(host.list(&format!("{store}/owners")), ["alive:eth0"]);
+        assert_eq!(host.list("/run/humanz/ipam/.hostports"), ["lock", &port_of_alive]);
+    }
+    alive.check().unwrap();
+    agent.stop();
+}
+
+fn hold(host: &Node, lock: &str) -> Process {
+    let holder = host.spawn(&mut command(&format!("flock -F {lock} sleep 600")));
+    soon("the lock is held", || !host.run(&format!("flock -n {lock} true")).succeeded());
+    holder
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Reconcile, store_unusable};
 use crate::agent::trigger::Scope;
 use crate::inspect::{Kernel, host_ports};
-use crate::ipam::{PortClaim, PortClaims};
+use crate::ipam::{LockedClaims, PortClaim, PortClaims, StoreEntry, StoreError};
 use crate::net::gather::Gather;
 use crate::net::{Family, IfName, Object, PortForward, Problem, ProblemKind, ReservedPort};
 use crate::netlink::NetlinkError;
@@ -18,8 +18,8 @@ use crate::nft::ElementChange;
 use crate::os::{identity, sysctl};
 use crate::plan::Line;
 use crate::plan::host_ports::{
-    HostPortChange, PortElement, TABLE, blocked, changes, element_changes, is_intact, removals,
-    ruleset,
+    HostPortChange, PortElement, TABLE, blocked, changes, element, element_changes, is_intact,
+    removals, ruleset,
 };
 use crate::settings::Settings;
 
@@ -75,6 +75,47 @@ pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
         return applier.apply(&table, || kernel.nft.delete(TABLE));
     }
     applier.apply_together(&changes, || kernel.nft.change_elements(TABLE, &steps(&changes)));
+}
+
+/// Closes the ports of attachments that have `ended` while another process held the lock of the claims, as far as nobody
+/// holds it now.
+pub fn close_ended(run: &Reconcile<'_>, ended: &[StoreEntry], applier: &mut Applier) {
+    if ended.iter().all(|entry| entry.ports.is_none()) {
+        return;
+    }
+    let Some(claims) = claims(run.settings, applier) else { return };
+    let closed = match claims.lock(Duration::ZERO) {
+        // `status` shows what waits.
+        Err(StoreError::LockTimeout { .. }) => return,
+        Err(error) => Err(error.into()),
+        Ok(locked) => close_all(run.kernel, &locked, claims.fingerprint(), ended, applier),
+    };
+    if let Err(error) = closed {
+        inspect_failed(&error, applier);
+    }
+}
+
+fn close_all(
+    Kernel { nft, .. }: &Kernel,
+    locked: &LockedClaims<'_>,
+    store: u64,
+    ended: &[StoreEntry],
+    applier: &mut Applier,
+) -> anyhow::Result<()> {
+    let mut own: Vec<PortElement> = Vec::new();
+    for entry in ended {
+        own.extend(locked.own(entry)?.iter().map(|claim| element(claim, store)));
+    }
+    let is_own = |found: &PortElement| {
+        own.iter().any(|own| own.forward.from == found.forward.from && own.mark == found.mark)
+    };
+    let found = host_ports::all(nft)?;
+    let closed: Vec<_> = found.into_iter().filter(is_own).map(HostPortChange::Remove).collect();
+    if !closed.is_empty() {
+        applier.attempt(&closed, || nft.change_elements(TABLE, &steps(&closed)))?;
+    }
+    // Only now: without a claim the address goes to the next pod.
+    ended.iter().try_for_each(|entry| Ok(locked.release(entry)?))
 }
 
 /// Removes the elements of our store that lead to the pod behind `link`, whether it runs or not.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::{Reconcile, host_ports};
 use crate::inspect::pods;
 use crate::ipam::StoreError;
 
@@ -17,18 +17,20 @@ pub fn check(run: &Reconcile<'_>, applier: &mut Applier) {
         Ok(networks) => networks.into_iter().flatten().flatten().for_each(|network| {
             let is_folder = network.file_type().is_ok_and(|kind| kind.is_dir());
             if let Some(name) = network.file_name().to_str().filter(|_| is_folder) {
-                release_ended(run, name);
+                release_ended(run, name, applier);
             }
         }),
     }
 }
 
 /// Every holder of the lock does that. Calls of the plugin may be long in coming.
-fn release_ended(run: &Reconcile<'_>, network: &str) {
+fn release_ended(run: &Reconcile<'_>, network: &str, applier: &mut Applier) {
     let Ok(store) = pods::store(run.settings, network) else { return };
-    if store.ended().is_ok_and(|ended| ended.is_empty()) {
+    let ended = store.ended().unwrap_or_default();
+    if ended.is_empty() {
         return;
     }
+    host_ports::close_ended(run, &ended, applier);
     match store.lock(Duration::ZERO) {
         // It is held still: the next look tries again, and `status` shows what waits.
         Ok(_) | Err(StoreError::LockTimeout { .. }) => {}

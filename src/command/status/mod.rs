@@ -187,7 +187,7 @@ fn ended(network: &StoreNetwork, store: Object) -> Option<Problem> {
     let addresses: Vec<String> = addresses.map(ToString::to_string).collect();
     let what = format!(
         "pods have ended while another process held {lock} or the lock of host ports; their addresses are free once \
-         it lets go, those with host ports with the next start or end of a pod in this network: {}",
+         it lets go: {}",
         addresses.join(", ")
     );
     let problem = Problem::new(ProblemKind::LeakedAddresses, store, what);
