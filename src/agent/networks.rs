@@ -85,6 +85,11 @@ impl HostNetworks {
         self.heard.own.is_empty() || self.served.in_sync || self.heard.trouble.is_some()
     }
 
+    /// Blocks that this host has and is not about to give back.
+    pub fn held(&self) -> BTreeSet<IpNetwork> {
+        self.heard.own.difference(&self.empty.released).copied().gather()
+    }
+
     /// Blocks in which pods may start.
     pub fn open(&self) -> BTreeSet<IpNetwork> {
         let is_open = |block: &&IpNetwork| {

@@ -130,6 +130,7 @@ fn state(
     state.refused = refused;
     (state.policies, state.published) = serve::kept_policies(settings, name, kernel);
     state.networks = serve::kept_networks(settings, name, &state.policies);
+    state.policies.hold(state.networks.held());
     state
 }
 

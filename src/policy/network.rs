@@ -3,6 +3,8 @@
 //! The default network is that of the settings: `default/default`, of the tenant `default`. Networks lie side by
 //! side, so that an address says which network its pod is in, whatever the pod says.
 
+mod gone;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
@@ -63,6 +65,9 @@ pub struct Networks {
     /// Of networks that are objects in etcd: the revision at which what is known here was written.
     #[serde(with = "by_name", default)]
     revisions: BTreeMap<Scoped, i64>,
+    /// Those that are there for the blocks that this host has of them alone.
+    #[serde(default)]
+    gone: BTreeSet<Scoped>,
 }
 
 /// A pool in which another network has addresses.
@@ -208,7 +213,14 @@ impl Networks {
     /// With those of `other` that are not known here.
     pub fn and(mut self, other: &Networks) -> Networks {
         for (name, network) in &other.by_name {
-            if !self.by_name.contains_key(name) && self.insert(name.clone(), network.clone()) {
+            let (is_gone, was_gone) = (other.is_gone(name), self.is_gone(name));
+            let is_new = !self.by_name.contains_key(name) || was_gone && !is_gone;
+            if is_new && self.insert(name.clone(), network.clone()) {
+                if is_gone {
+                    self.gone.insert(name.clone())
+                } else {
+                    self.gone.remove(name)
+                };
                 let revision = other.revision(name);
                 self.revisions.extend(revision.map(|revision| (name.clone(), revision)));
             }

@@ -28,6 +28,8 @@ pub struct Policies {
     wanted: BTreeSet<Provider>,
     /// The pools of the settings.
     pools: PerFamily<IpNetwork>,
+    /// This host's blocks of tenants' networks.
+    blocks: BTreeSet<IpNetwork>,
     snapshots: BTreeMap<Provider, Arc<PolicySnapshot>>,
     problems: BTreeMap<Provider, Vec<Problem>>,
     states: BTreeMap<Provider, SourceState>,
@@ -87,6 +89,23 @@ impl Policies {
         self.merge();
     }
 
+    /// This host has these blocks of tenants' networks; true if that changes what holds: networks that are gone hold as
+    /// long as there are some of them.
+    pub fn hold(&mut self, blocks: BTreeSet<IpNetwork>) -> bool {
+        if self.blocks == blocks {
+            return false;
+        }
+        let forget = |said: &mut Arc<PolicySnapshot>| {
+            said.networks.has_gone() && Arc::make_mut(said).networks.forget_gone(&blocks)
+        };
+        let forgotten = self.snapshots.values_mut().map(forget).filter(|is_new| *is_new).count();
+        self.blocks = blocks;
+        if forgotten > 0 {
+            self.merge();
+        }
+        forgotten > 0
+    }
+
     /// Takes over what a source says at this time; true if that changes what holds.
     pub fn take(&mut self, update: SourceUpdate, at: SystemTime) -> bool {
         self.note(&update, at);
@@ -94,6 +113,7 @@ impl Policies {
         let Some(mut snapshot) = update.snapshot else { return false };
         if let Some(before) = self.snapshots.get(&update.provider) {
             snapshot.keep_unread(before);
+            snapshot.networks.keep_served(&before.networks, &self.blocks);
             snapshot.share(before);
             if **before == snapshot {
                 return false;
@@ -261,7 +281,9 @@ impl Policies {
         let missing: Vec<Problem> = merged.filter(|missing| !said.contains(missing)).collect();
         let refused = self.merged.iter().flat_map(|known| known.refused());
         let said = said.into_iter().chain(missing);
-        said.chain(self.held_up()).chain(self.inside_settings()).chain(refused.take(REFUSED_LIMIT))
+        let gone = self.merged.iter().flat_map(|known| known.networks.gone_problems());
+        let of_networks = self.inside_settings().chain(gone);
+        said.chain(self.held_up()).chain(of_networks).chain(refused.take(REFUSED_LIMIT))
     }
 
     /// Networks that share addresses with that of the settings. Of other overlaps their source speaks.

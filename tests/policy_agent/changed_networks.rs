@@ -5,9 +5,10 @@ use serde_json::json;
 
 use crate::etcd::{FROM_ETCD, apply};
 use crate::support::wait::SOON;
-use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, soon};
+use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, local, soon};
 use crate::tenants::{
-    SOON_GIVEN_BACK, add, blocks, is_in, namespace, network, reaches, try_add, two_tenants,
+    SOON_GIVEN_BACK, add, blocks, is_apart, is_in, namespace, network, reaches, try_add,
+    two_tenants,
 };
 
 /// Blocks that a host has for any pods, below this range.
@@ -108,5 +109,63 @@ fn networks_are_applied_again_after_a_loss_of_data_while_pods_run() {
     soon("both hosts", || reaches(&late, &b) && reaches(&a, &b));
     assert!(!reaches(&red, &b) && !reaches(&red, &late));
     assert_eq!(blocks(&cluster), before);
+    agents.iter().for_each(Agent::stop);
+}
+
+/// Somebody deletes the key of a network, or etcd loses all of them and gets them back one by one.
+#[test]
+fn a_network_whose_object_is_lost_under_its_pods_keeps_them_apart_from_others() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &two_tenants());
+    let mut agents = cluster.start_agents(FROM_ETCD);
+    let [a, b, red] = [add(h1, "blue/a"), add(h2, "blue/b"), add(h1, "red/r")];
+    let before = blocks(&cluster);
+    let lost = |host: &Node| {
+        let said = local::status_when(host, "the network to be missed", |status| {
+            local::problem(status, "policy", "Network blue/front").is_some()
+        });
+        let problem = local::problem(&said, "policy", "Network blue/front").cloned().unwrap();
+        let fix = problem["fix"].as_str().unwrap().split_once("humanz-agent ").unwrap().1;
+        assert_eq!(fix, "net create blue/front --cidr 10.32.0.0/16 --cidr fd00:32::/64");
+        fix.to_owned()
+    };
+    let is_as_it_was = || {
+        soon("pods of one network", || reaches(&a, &b) && reaches(&b, &a));
+        assert!(
+            is_apart(&red, &a) && is_apart(&a, &red) && is_apart(&red, &b) && is_apart(&b, &red)
+        );
+    };
+    let make_again = |fix: &str| {
+        Agent::run(h1, fix, FROM_ETCD).ok();
+        soon("the network to be there again", || {
+            let status = local::status(h2);
+            local::problem(&status, "policy", "Network blue/front").is_none()
+        });
+    };
+
+    cluster.etcd.delete("/humanz/v1-policies/Network/blue/front");
+    make_again(&[h1, h2].map(lost)[0]);
+    is_as_it_was();
+
+    cluster.etcd.restart_empty();
+    eventually("hosts to put their blocks back", 3 * SOON, || {
+        let now = blocks(&cluster);
+        if now == before { Ok(()) } else { Err(format!("{now:?}, not {before:?}")) }
+    });
+    let red_again = "net create red/front --cidr 10.33.0.0/16 --cidr fd00:33::/64 --nat no";
+    Agent::run(h1, red_again, FROM_ETCD).ok();
+    lost(h1);
+    is_as_it_was();
+    agents[0].stop();
+    agents[0] = Agent::start(h1, FROM_ETCD);
+    agents[0].wait_ready();
+    let fix = lost(h1);
+    is_as_it_was();
+    make_again(&fix);
+    apply(h1, &two_tenants());
+    let late = add(h1, "blue/late");
+    assert!(is_in(late.v4(), "10.32.0.0/16"), "{}", late.result);
+    is_as_it_was();
     agents.iter().for_each(Agent::stop);
 }

@@ -37,6 +37,9 @@ impl WaitingPlugins {
         let mut wanted: Vec<WantedBlocks> = Vec::new();
         for BlockRequest { question, .. } in &self.0 {
             let Some(network) = networks.get(&question.network) else { continue };
+            if networks.is_gone(&question.network) {
+                continue;
+            }
             let pinned = pinned(plans, question);
             let is_open =
                 |pool: &&NetworkPool| !pinned.iter().any(|it| pool.network().contains(it.address));
@@ -62,7 +65,7 @@ impl WaitingPlugins {
         plans: Option<&NetworkPlans>,
         own: &BTreeSet<IpNetwork>,
     ) -> BTreeMap<IpNetwork, BlockNetwork> {
-        let has = |it: &&PinnedAddress| own.contains(&it.block());
+        let has = |it: &&PinnedAddress| own.contains(&it.block()) || networks.is_gone(&it.network);
         let first = |request: &BlockRequest| {
             let all = pinned(plans, &request.question);
             let first = all.into_iter().find(|it| !has(it))?;

@@ -56,13 +56,15 @@ impl Agent {
         let networks = &mut self.state.networks;
         let is_new = networks.heard.others != update.others;
         networks.hear(update);
+        let changed = self.state.policies.hold(self.state.networks.held());
+        let scope = if changed { self.note_policies(true) } else { Scope::default() };
         if is_new && let Some(peers) = &self.state.peers {
             let mut peers = Peers::clone(peers);
             peers.set_blocks(&self.state.networks.heard.others);
             self.state.peers = Some(Arc::new(peers));
-            return Scope::ROUTES.and(Scope::FIREWALL);
+            return scope.and(Scope::ROUTES).and(Scope::FIREWALL);
         }
-        Scope::default()
+        scope
     }
 
     /// Compares what this host serves with the networks that there are and its blocks of them.

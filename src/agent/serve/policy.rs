@@ -93,7 +93,9 @@ impl Agent {
         if self.settings.policy.is_none() {
             return Scope::default();
         }
-        let changed = self.state.policies.take(update, SystemTime::now());
+        // A network that this host has blocks of does not go, and one whose last block was given back does.
+        let forgotten = self.state.policies.hold(self.state.networks.held());
+        let changed = self.state.policies.take(update, SystemTime::now()) || forgotten;
         self.note_policies(changed)
     }
 
