@@ -279,3 +279,39 @@ fn mac(host: &Node) -> Mac {
     let text = host.read("/sys/class/net/humanz-vx4/address").unwrap();
     text.trim().parse::<humanz::net::Mac>().unwrap().0
 }
+
+/// A container of another network, whose packets leave with the address of its host.
+#[test]
+fn what_is_behind_a_host_on_another_bridge_sends_nothing_through_tunnels() {
+    let mut scene = Scene::new();
+    let [near, far] = scene.hosts();
+    let network = json!({"cniVersion": "1.0.0", "name": "other", "plugins": [{
+        "type": "humanz", "bridge": "hz9", "subnet": "172.20.0.0/24", "ipMasq": true, "dataDir": "/run/other",
+    }]});
+    let guest = Pod::try_add(near, "guest", &Network::parse(&network.to_string())).unwrap();
+    for address in far.addresses().into_iter().filter(IpAddr::is_ipv4) {
+        guest.until_ok(&format!("ping -n -c 1 -W 1 {address}"), SOON);
+    }
+    let forged = |sender: IpAddr| {
+        let mark = [b't', b'u', b'n', b'n', b'e', b'l', 0xc6, 0];
+        Attack {
+            name: format!("as {sender}"),
+            from: &guest,
+            to: far.addresses()[0],
+            frame: scene.inner((sender, scene.far.v4()), &mark),
+            mark,
+        }
+    };
+    let attacks = [scene.near.v4(), near.addresses()[0]].map(forged);
+    assert_eq!(scene.arriving(&attacks), Vec::<String>::new());
+    // What the guest sends to other ports of hosts is nobody's business.
+    assert!(near.run(&format!("nft list table inet {TABLE}")).stdout.contains("hosts4"));
+    all_reach(&[&scene.near as &dyn Place], &addresses(&[&scene.far as &dyn Place]));
+    scene.agents.iter().for_each(Agent::kill);
+    assert_eq!(scene.arriving(&attacks), Vec::<String>::new(), "without agents");
+    near.run(&format!("nft delete table inet {TABLE}")).ok();
+    assert_eq!(scene.arriving(&attacks).len(), attacks.len(), "without rules");
+    drop(attacks);
+    drop(guest);
+    scene.agents.clear();
+}

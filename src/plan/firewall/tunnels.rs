@@ -2,8 +2,9 @@
 //!
 //! Everybody knows identifier, port and MAC of a tunnel, so none of them proves anything. A packet is
 //! taken in if another host sent it (its outer source) from its own pods (the inner source) to pods of
-//! this host (the inner destination). The outer source cannot be a pod: hosts keep what their pods
-//! send to the tunnel of any host.
+//! this host (the inner destination). The outer source cannot be a pod or whatever else is behind a host and
+//! gets its address when it is forwarded (containers of another bridge, machines that it masquerades): hosts let
+//! nothing through to the tunnel of any host but what a host has sent.
 //!
 //! A table of its own: it changes with every host, and what is written anew with the settings is small.
 
@@ -28,6 +29,7 @@ const MOST_SLOTS: usize = 4096;
 
 /// Comments of the rules that drop, by which `explain` and the metrics know them.
 pub const FROM_POD: &str = "a pod sends to a tunnel";
+pub const FORWARDED: &str = "somebody who is no host sends to a tunnel";
 pub const FOREIGN: &str = "no other host sends this from its pods to pods of this host";
 
 /// What the table must know.
@@ -67,16 +69,18 @@ pub fn ruleset(filter: &TunnelFilter) -> Ruleset {
     let sets = sets.chain(of_blocks);
     let nodes = pairs.iter().filter(|pair| pair.outer == pair.inner);
     let sets = sets.chain(nodes.map(|pair| filter.nodes(pair.inner)));
-    let sets = sets.chain(Family::BOTH.map(|family| filter.ends(family))).collect();
+    let sets = sets.chain(Family::BOTH.map(|family| filter.ends(family)));
+    let sets = sets.chain(Family::BOTH.map(|family| filter.hosts(family))).collect();
     let comment = "written by humanz: which packets of tunnels are taken in".to_owned();
     let chain = |name: &str, hook, rules| {
         let base = Some(base("filter", hook, PRIORITY_RAW));
         Chain { name: name.to_owned(), base, rules }
     };
+    let sent = Family::BOTH.iter().flat_map(|family| filter.sent(*family)).collect();
     let chains = vec![
         chain("received", Hook::INPUT, vec![filter.received()]),
         Chain { name: CHECKED.to_owned(), base: None, rules: filter.checked(&pairs) },
-        chain("sent", Hook::FORWARD, Family::BOTH.map(|family| filter.sent(family)).into()),
+        chain("sent", Hook::FORWARD, sent),
     ];
     Ruleset { table: TUNNELS_TABLE.to_owned(), comment, sets, flowtable: None, chains }
 }
@@ -263,19 +267,39 @@ impl TunnelFilter {
         Set { name: ends_set(family).to_owned(), shape, elements: ends.map(element).collect() }
     }
 
-    fn sent(&self, family: Family) -> NftRule {
-        let end = vec![Field::Destination(family), Field::DestinationPort];
-        NftRule {
-            comment: FROM_POD.to_owned(),
+    /// The node addresses of the other hosts: what one of them sends another one may come by this one.
+    fn hosts(&self, family: Family) -> Set {
+        let addresses = self.peers.iter().filter_map(|peer| peer.addresses.get(family));
+        let element = |address: &IpAddr| Element::key([Value::address(*address)]);
+        let shape = Shape::set([Type::address(family)]);
+        Set {
+            name: hosts_set(family).to_owned(),
+            shape,
+            elements: addresses.map(element).collect(),
+        }
+    }
+
+    fn sent(&self, family: Family) -> [NftRule; 2] {
+        let rule = |comment: &str, from| NftRule {
+            comment: comment.to_owned(),
             // Addresses and ports are what other hosts published: no other packet than one of a tunnel is
             // dropped because of them.
             matches: vec![
                 Match::Vxlan(self.vni),
-                Match::InputInterface(self.bridge.clone()),
-                Match::AllIn(end, ends_set(family).to_owned()),
+                from,
+                Match::AllIn(
+                    vec![Field::Destination(family), Field::DestinationPort],
+                    ends_set(family).to_owned(),
+                ),
             ],
             action: Action::Verdict(Verdict::Drop),
-        }
+        };
+        let no_host = Match::NotIn(Field::Source(family), hosts_set(family).to_owned());
+        [
+            rule(FROM_POD, Match::InputInterface(self.bridge.clone())),
+            // The address of a container is still its own here: hosts translate it later.
+            rule(FORWARDED, no_host),
+        ]
     }
 }
 
@@ -290,6 +314,14 @@ pub fn nodes_set(family: Family) -> &'static str {
     match family {
         Family::V4 => "nodes_4in4",
         Family::V6 => "nodes_6in6",
+    }
+}
+
+/// The set of node addresses of the other hosts.
+fn hosts_set(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "hosts4",
+        Family::V6 => "hosts6",
     }
 }
 
@@ -356,6 +388,7 @@ mod tests {
         let ends = ["192.0.2.1 . 10400", "192.0.2.2 . 53"].map(str::to_owned);
         assert_eq!(elements("tunnels4"), Some(ends.into()));
         assert_eq!(elements("tunnels6"), Some(vec!["2001:db8::2 . 53".to_owned()]));
+        assert_eq!(elements("hosts4"), Some(vec!["192.0.2.2".to_owned()]));
     }
 
     #[test]
@@ -371,9 +404,9 @@ mod tests {
                  {inner} saddr/{prefix} @{set} counter accept"
             )
         };
-        let sent = |family: &str, number: u8| {
+        let sent = |from: &str, family: &str, number: u8| {
             format!(
-                "sent: meta l4proto udp @th,64,32 0x8000000 @th,96,24 0x68 iifname \"humanz0\" {family} daddr . th dport \
+                "sent: meta l4proto udp @th,64,32 0x8000000 @th,96,24 0x68 {from} {family} daddr . th dport \
                  @tunnels{number} counter drop"
             )
         };
@@ -387,8 +420,10 @@ mod tests {
                 accepted("ip6", "fd00:0:0:1::/64", 64, "hosts_6in4"),
                 accepted("ip", "10.244.1.0/24", 32, "nodes_4in4"),
                 "checked: counter drop".to_owned(),
-                sent("ip", 4),
-                sent("ip6", 6),
+                sent("iifname \"humanz0\"", "ip", 4),
+                sent("ip saddr != @hosts4", "ip", 4),
+                sent("iifname \"humanz0\"", "ip6", 6),
+                sent("ip6 saddr != @hosts6", "ip6", 6),
             ]
         );
     }
