@@ -22,6 +22,7 @@ use crate::plan::Line;
 use crate::plan::peer_routes::PeerRoutes;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
+use crate::sources::tenant_pools;
 
 /// The changes, as `+`, `-` and `~` lines, in the order they would be made; then the
 /// problems that only an operator can solve, as `!` lines.
@@ -160,11 +161,14 @@ fn claim(
     let attributes = attributes(settings, host.state()?.own);
     let identity = identity::of_host(&name, &host.kernel.machine_id)?;
     let saved = state_file::read(&settings.state_file()).ok().flatten();
+    let network = settings.network(roots);
+    let network = etcd::beside_tenants(server, &found, network, tenant_pools)
+        .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("read etcd: {error}")))?;
     let remembered = saved.filter(|saved| saved.is_of(&identity)).map(|saved| saved.lease.subnets);
     let claimant = Claimant {
         identity,
         attributes,
-        network: settings.network(roots),
+        network,
         keep: Default::default(),
         remembered: remembered.unwrap_or_default(),
         vacated: Default::default(),

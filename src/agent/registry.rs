@@ -22,6 +22,7 @@ use crate::lease::{HostAttributes, Identity, Lease, Resolved};
 use crate::net::PerFamily;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source as Wanted};
+use crate::sources::tenant_pools;
 
 /// How long a starting agent waits for etcd before it serves the last known good state.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -112,7 +113,8 @@ impl Registry {
             Wanted::Etcd { server, roots } => {
                 let (etcd, network) = (server.clone(), settings.network(roots));
                 let (identity, saved) = (identity.clone(), saved.clone());
-                let start = EtcdStart { etcd, network, identity, attributes, saved };
+                let read_networks = tenant_pools;
+                let start = EtcdStart { etcd, network, identity, attributes, saved, read_networks };
                 etcd_connection(start, shared, publish)
             }
             Wanted::Kubernetes(api) => {

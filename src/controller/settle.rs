@@ -16,7 +16,7 @@ use crate::controller::step::{NetworkStep, refused, step};
 use crate::controller::writes;
 use crate::etcd::Etcd;
 use crate::kube::Api;
-use crate::sources::{Change, StoredName, StoredPolicies, read_stored};
+use crate::sources::{Change, StoredHosts, StoredName, StoredPolicies, read_stored};
 
 /// How often others may change something meanwhile.
 const TRIES: u32 = 10;
@@ -78,6 +78,15 @@ impl Settling<'_> {
         Ok(ReadPolicies { stored, range, revision })
     }
 
+    /// What hosts have, if `change` is of networks and these credentials may know.
+    async fn stored_hosts(&self, change: &Change) -> Result<Option<StoredHosts>, String> {
+        if !change.has_networks() {
+            return Ok(None);
+        }
+        let found = self.etcd.read_if_permitted().await.map_err(etcd)?;
+        Ok(found.map(|found| StoredHosts::of(&found, &self.start.roots)))
+    }
+
     /// Makes `change` by the checks that an operator's has; false if etcd was changed meanwhile. Inside: why it cannot be.
     async fn change(
         &self,
@@ -86,11 +95,16 @@ impl Settling<'_> {
         network: &SeenObject,
     ) -> Result<Result<bool, Vec<String>>, String> {
         let change = Change { custom: Some(Arc::clone(&self.custom)), ..change };
+        let hosts = self.stored_hosts(&change).await?;
         let pools = &self.start.pools;
-        let mut planned = match change.plan(&read.stored, &read.range, read.revision, pools) {
+        let pools = hosts.as_ref().map_or(pools.clone(), |hosts| hosts.pools_beside(pools));
+        let mut planned = match change.plan(&read.stored, &read.range, read.revision, &pools) {
             Ok(planned) => planned,
             Err(faults) => return Ok(Err(faults)),
         };
+        if let Some(hosts) = &hosts {
+            planned.spare_hosts(hosts);
+        }
         if !planned.other_uses.is_empty() {
             let (blocks, revision) = self.etcd.held_blocks().await.map_err(etcd)?;
             let range = self.start.roots.blocks_range();

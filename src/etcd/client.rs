@@ -21,6 +21,7 @@ use crate::lease::blocks::FoundBlocks;
 use crate::lease::blocks::held::HeldBlock;
 use crate::lease::records::{HostPods, Key, NodeName, ReachabilityReport, Roots};
 use crate::lease::snapshot::{EtcdCluster, Raw, Snapshot};
+use crate::lease::tenant_pools::{NetworkReader, TenantPools};
 use crate::lease::transaction::{Condition, Transaction, Write};
 
 /// Keys requested at once.
@@ -115,6 +116,14 @@ impl Etcd {
         Ok(snapshot)
     }
 
+    /// The same; `None`: these credentials may not read it.
+    pub async fn read_if_permitted(&self) -> Result<Option<Snapshot>, EtcdError> {
+        match self.read().await {
+            Err(EtcdError::Denied(_)) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
     /// Nothing but the host keys, now.
     pub async fn read_hosts(&self) -> Result<Snapshot, EtcdError> {
         let mut snapshot = Snapshot::default();
@@ -174,6 +183,17 @@ impl Etcd {
         };
         let (revision, _) = self.read_range(&self.roots.blocks_range(), 0, take).await?;
         Ok((found, revision))
+    }
+
+    /// The pools of tenants' networks, as `read` finds them in their objects.
+    pub async fn tenant_pools(&self, read: NetworkReader) -> Result<TenantPools, EtcdError> {
+        let (mut found, below) = (Vec::new(), self.roots.policies_range().len());
+        let take = |raw: Raw<'_>| {
+            found.push((raw.key[below..].to_vec(), raw.value.to_vec()));
+            true
+        };
+        let (revision, _) = self.read_range(&self.roots.networks_range(), 0, take).await?;
+        Ok(TenantPools { pools: read(&found), revision, denied: None })
     }
 
     /// The blocks of all hosts with what they were taken for, and the revision of etcd.

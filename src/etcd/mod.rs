@@ -52,8 +52,9 @@ use tokio::sync::watch as latest;
 use crate::lease::blocks::FoundBlocks;
 use crate::lease::blocks::held::HeldBlock;
 use crate::lease::records::NodeName;
+use crate::lease::tenant_pools::NetworkReader;
 use crate::lease::transaction::Transaction;
-use crate::lease::{EtcdError, HostAttributes, Roots, Snapshot};
+use crate::lease::{EtcdError, HostAttributes, Network, Roots, Snapshot, growth};
 use crate::net::{PerFamily, Problem};
 use crate::os::event_loop::{self, EventLoop, Steered};
 
@@ -102,6 +103,17 @@ pub fn spawn(
 /// No member answers, or reading is not permitted.
 pub fn read(settings: &EtcdSettings, roots: &Roots) -> Result<Snapshot, String> {
     once(settings, roots, async |etcd| etcd.read().await)
+}
+
+/// The same; `None`: these credentials may not read it.
+///
+/// # Errors
+/// No member answers.
+pub fn read_if_permitted(
+    settings: &EtcdSettings,
+    roots: &Roots,
+) -> Result<Option<Snapshot>, String> {
+    once(settings, roots, async |etcd| etcd.read_if_permitted().await)
 }
 
 /// The keys of the blocks of `host`, and those by which it publishes members of groups, each with the revision of
@@ -157,6 +169,23 @@ pub fn held_blocks(
     roots: &Roots,
 ) -> Result<(Vec<HeldBlock>, i64), String> {
     once(settings, roots, async |etcd| etcd.held_blocks().await)
+}
+
+/// The network as `configured`, with the pools of tenants' networks if it is to grow.
+///
+/// # Errors
+/// No member answers, or reading is not permitted.
+pub fn beside_tenants(
+    settings: &EtcdSettings,
+    found: &Snapshot,
+    configured: Network,
+    read: NetworkReader,
+) -> Result<Network, String> {
+    if !growth::is_wanted(found, &configured) {
+        return Ok(configured);
+    }
+    let tenants = once(settings, &configured.roots, async |etcd| etcd.tenant_pools(read).await)?;
+    Ok(Network { tenants, ..configured })
 }
 
 /// Commits one transaction; false if a condition did not hold. `what` is for errors.

@@ -20,8 +20,10 @@ use crate::etcd::settings::{EtcdSetup, EtcdStart};
 use crate::etcd::update::Update;
 use crate::etcd::{files, liveness, pod_answers, survivors};
 use crate::lease::EtcdError;
+use crate::lease::growth;
 use crate::lease::session::{Command, Event, Found, Pause, SessionExit, SessionMachine, Settled};
-use crate::lease::{HostAttributes, LeaseError};
+use crate::lease::tenant_pools::{NetworkReader, TenantPools};
+use crate::lease::{HostAttributes, LeaseError, Network, Snapshot};
 use crate::net::{FailureReason, PerFamily};
 use crate::os::random;
 
@@ -69,7 +71,7 @@ pub async fn run(
 ) {
     let publish = RefCell::new(publish);
     let report = |update| (publish.borrow_mut())(update);
-    let EtcdStart { etcd, network, identity, attributes, saved } = start;
+    let EtcdStart { etcd, network, identity, attributes, saved, read_networks } = start;
     let etcd = Etcd::new(etcd, network.roots.clone());
     let (kept_alive, etcd_lease) = latest::channel(None);
     let since = SystemTime::now();
@@ -82,6 +84,7 @@ pub async fn run(
         trouble: None,
         connection: PublishedState::Disconnected(BTreeSet::new()),
         etcd_lease: etcd_lease.clone(),
+        read_networks,
         inputs,
         publish: report,
     };
@@ -121,6 +124,7 @@ struct Session<'a, P> {
     connection: PublishedState,
     /// The etcd lease that is kept alive.
     etcd_lease: latest::Receiver<Option<i64>>,
+    read_networks: NetworkReader,
     inputs: EtcdInputs,
     publish: P,
 }
@@ -201,22 +205,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
 
     async fn execute(&mut self, command: Command) -> Result<Event, EtcdError> {
         Ok(match command {
-            Command::Read => {
-                let configured = self.inputs.setup.borrow_and_update().network.clone();
-                let attributes = self.inputs.attributes.borrow_and_update().clone();
-                let vacated = *self.inputs.vacated.borrow_and_update();
-                let etcd_lease = *self.etcd_lease.borrow_and_update();
-                let (snapshot, new_store_id) = (self.etcd.read().await?, random::mark());
-                self.inputs.contact.heard();
-                Event::Found(Box::new(Found {
-                    snapshot,
-                    configured,
-                    attributes,
-                    vacated,
-                    etcd_lease,
-                    new_store_id,
-                }))
-            }
+            Command::Read => Event::Found(Box::new(self.read().await?)),
             Command::ReadHosts => Event::FoundHosts(Box::new(self.etcd.read_hosts().await?)),
             Command::Commit { what, transaction } => {
                 Event::Committed(self.etcd.commit(what, &transaction).await?)
@@ -248,6 +237,34 @@ impl<P: FnMut(Update)> Session<'_, P> {
             }
             Command::Follow(_) => Event::Elapsed,
         })
+    }
+
+    async fn read(&mut self) -> Result<Found, EtcdError> {
+        let mut configured = self.inputs.setup.borrow_and_update().network.clone();
+        let attributes = self.inputs.attributes.borrow_and_update().clone();
+        let vacated = *self.inputs.vacated.borrow_and_update();
+        let etcd_lease = *self.etcd_lease.borrow_and_update();
+        let (snapshot, new_store_id) = (self.etcd.read().await?, random::mark());
+        configured.tenants = self.read_tenants(&snapshot, &configured).await?;
+        self.inputs.contact.heard();
+        Ok(Found { snapshot, configured, attributes, vacated, etcd_lease, new_store_id })
+    }
+
+    /// The networks of tenants, if the pool of the settings is to grow: not over one of them.
+    async fn read_tenants(
+        &self,
+        found: &Snapshot,
+        configured: &Network,
+    ) -> Result<TenantPools, EtcdError> {
+        if !growth::is_wanted(found, configured) {
+            return Ok(TenantPools::default());
+        }
+        match self.etcd.tenant_pools(self.read_networks).await {
+            Err(EtcdError::Denied(why)) => {
+                Ok(TenantPools { denied: Some(why), ..TenantPools::default() })
+            }
+            found => found,
+        }
     }
 
     /// Waits for that long, or until the alive key of this host is no longer as at the revision `modified`.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::lease::tenant_pools::NetworkReader;
 use crate::lease::{HostAttributes, Identity, Network, Saved};
 
 /// How to reach etcd. The files are read at every new connection and when they change, so that
@@ -43,4 +44,6 @@ pub struct EtcdStart {
     /// The state saved by an earlier run: its subnets are claimed again, and put back with all else
     /// if etcd has lost its data since.
     pub saved: Option<Saved>,
+    /// What the objects of tenants' networks say.
+    pub read_networks: NetworkReader,
 }

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use crate::inspect::policy_file;
+use crate::lease::TenantPools;
 use crate::net::node_name::NodeName;
 use crate::os::files::{self, FileError};
 use crate::policy::held::{Published, Sharing};
@@ -61,6 +62,13 @@ pub fn outdate(state_dir: &Path) -> io::Result<()> {
 pub fn kept(state_dir: &Path, or_outdated: bool) -> BTreeMap<Provider, PolicySnapshot> {
     let kept = read(&state_dir.join(FILE));
     if kept.is_empty() && or_outdated { read(&state_dir.join(OUTDATED)) } else { kept }
+}
+
+/// The networks of tenants in what was kept.
+pub fn tenant_pools(state_dir: &Path) -> TenantPools {
+    let kept = kept(state_dir, true);
+    let pools = kept.values().flat_map(|said| said.networks.named_pools()).collect();
+    TenantPools { pools, ..TenantPools::default() }
 }
 
 /// When they were kept.

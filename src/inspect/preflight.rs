@@ -1,13 +1,14 @@
 //! Checks settings against this host: files, the bridge's name, its own addresses.
 
 use crate::etcd;
-use crate::inspect::preshared_secret;
+use crate::inspect::{identity, last_policies, preshared_secret, state_file};
 use crate::kube::{self, KubeSettings};
+use crate::lease::{LeaseError, Saved};
 use crate::net::Problem;
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::wireguard::Wireguard;
 use crate::plan::tunnel;
-use crate::settings::{HostSettings, Source, invalid};
+use crate::settings::{HostSettings, STATE_FILE, Source, invalid};
 
 /// Every setting that does not fit this host. What cannot be read is not reported: the start fails with
 /// the reason.
@@ -15,6 +16,7 @@ pub fn check(settings: &HostSettings) -> Vec<Problem> {
     let mut faults = check_for_dry_run(settings);
     let rtnl = Rtnl::open().ok();
     faults.extend(rtnl.and_then(|rtnl| pool_around_host(settings, &rtnl)));
+    faults.extend(pools_over_networks(settings));
     faults
 }
 
@@ -26,6 +28,34 @@ pub fn check_for_dry_run(settings: &HostSettings) -> Vec<Problem> {
     faults.extend(rtnl.and_then(|rtnl| foreign_bridge(settings, &rtnl)));
     faults.extend(no_wireguard(settings));
     faults
+}
+
+/// Pools that would grow over networks of tenants, as far as this host knows both from an earlier run of its agent:
+/// what etcd has now counts once that answers.
+fn pools_over_networks(settings: &HostSettings) -> Vec<Problem> {
+    let (folder, pools) = (&settings.state_dir, settings.pools);
+    let is_etcd = matches!(settings.source, Some(Source::Etcd { .. }));
+    let saved = state_file::read(&folder.join(STATE_FILE)).ok().flatten();
+    let is_own =
+        |saved: &Saved| identity::machine_id(folder).ok() == Some(saved.machine_id.clone());
+    let saved = saved.filter(|it| is_etcd && settings.has_policies && is_own(it));
+    let theirs = saved.and_then(|saved| Some(saved.snapshot.config.as_ref()?.value.pools()));
+    let Some(theirs) = theirs else { return Vec::new() };
+    let grown = pools.entries().filter_map(|(family, wide)| {
+        let narrow = theirs.get(family).filter(|narrow| wide.widens(narrow))?;
+        Some((narrow.network(), wide.network()))
+    });
+    let grown: Vec<_> = grown.collect();
+    if grown.is_empty() {
+        return Vec::new();
+    }
+    let tenants = last_policies::tenant_pools(folder);
+    let refused = grown.into_iter().filter_map(|(narrow, wide)| {
+        let error = LeaseError::CannotGrow { narrow, wide, why: tenants.refuses(wide)? };
+        let variable = if wide.is_ipv4() { "IP_SUBNET" } else { "IPV6_SUBNET" };
+        Some(invalid(variable, &wide.to_string(), &error).with_fix(error.fix()))
+    });
+    refused.collect()
 }
 
 /// Certificates, key, password, kubeconfig and secret that cannot be used.

@@ -3,7 +3,7 @@
 //! A pool may become one that contains it and is cut into subnets of the same size. The first agent
 //! that is configured with the wider pool writes it to the network settings; the others follow. Every
 //! subnet is claimed by its address, so hosts with the narrow pool and hosts with the wide one never
-//! get the same subnet.
+//! get the same subnet. It may not become one that has addresses of hosts, or of tenants' networks.
 
 use ipnetwork::IpNetwork;
 
@@ -12,6 +12,7 @@ use crate::lease::error::LeaseError;
 use crate::lease::identity::Network;
 use crate::lease::records::{Key, Roots};
 use crate::lease::snapshot::Snapshot;
+use crate::lease::tenant_pools::TenantPools;
 use crate::lease::transaction::Transaction;
 use crate::net::PerFamily;
 use crate::net::subnet::{self, Pool};
@@ -39,7 +40,35 @@ pub fn followed(
     followed
 }
 
-/// Widens the pools of the network to those of `ours`, if they are narrower.
+/// `ours`, with each pool that the network cannot have as narrow as the network has it. `tenants`: the
+/// networks that this host knows.
+pub fn held_back(
+    ours: &PerFamily<Pool>,
+    found: &Snapshot,
+    roots: &Roots,
+    tenants: &TenantPools,
+) -> PerFamily<Pool> {
+    let theirs = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
+    let mut held = *ours;
+    for (family, wide) in ours.entries() {
+        let narrow = theirs.get(family).filter(|narrow| wide.widens(narrow));
+        if let Some(narrow) = narrow.filter(|it| why_not(found, roots, tenants, it, wide).is_some())
+        {
+            held.set(family, Some(*narrow));
+        }
+    }
+    held
+}
+
+/// A pool of `ours` is wider than that of the network.
+pub fn is_wanted(found: &Snapshot, ours: &Network) -> bool {
+    let theirs = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
+    let mut ours = ours.pools.entries();
+    ours.any(|(family, wide)| theirs.get(family).is_some_and(|narrow| wide.widens(narrow)))
+}
+
+/// Widens the pools of the network to those of `ours`, if they are narrower, and if no network of a tenant
+/// has been made or changed since those of `ours` were read.
 ///
 /// # Errors
 /// [`LeaseError::CannotGrow`].
@@ -51,7 +80,7 @@ pub fn of(found: &Snapshot, ours: &Network) -> Result<Option<Transaction>, Lease
         let Some(narrow) = theirs.get(family).filter(|theirs| pool.widens(theirs)) else {
             continue;
         };
-        if let Some(why) = why_not(found, &ours.roots, narrow, pool) {
+        if let Some(why) = why_not(found, &ours.roots, &ours.tenants, narrow, pool) {
             let (narrow, wide) = (narrow.network(), pool.network());
             return Err(LeaseError::CannotGrow { narrow, wide, why });
         }
@@ -64,12 +93,24 @@ pub fn of(found: &Snapshot, ours: &Network) -> Result<Option<Transaction>, Lease
     settings.set_pools(&grown);
     let mut transaction = Transaction::default();
     let key = found.unchanged(&mut transaction, &ours.roots, &Key::Config);
+    if ours.tenants.revision > 0 {
+        transaction.range_unchanged(ours.roots.networks_range(), ours.tenants.revision);
+    }
     transaction.put(key, settings.to_json());
     Ok(Some(transaction))
 }
 
 /// Why the network cannot have `wide` instead of `narrow`.
-pub fn why_not(found: &Snapshot, roots: &Roots, narrow: &Pool, wide: &Pool) -> Option<String> {
+pub fn why_not(
+    found: &Snapshot,
+    roots: &Roots,
+    tenants: &TenantPools,
+    narrow: &Pool,
+    wide: &Pool,
+) -> Option<String> {
+    if let Some(why) = tenants.refuses(wide.network()) {
+        return Some(why);
+    }
     let mut addresses = found
         .nodes
         .iter()
@@ -106,6 +147,7 @@ mod tests {
     use super::*;
     use crate::lease::records::Backend;
     use crate::lease::snapshot::Raw;
+    use crate::lease::transaction::Condition;
 
     fn pool(text: &str, margin: u8) -> Pool {
         Pool::new(subnet::parse(text).unwrap(), margin).unwrap()
@@ -124,6 +166,7 @@ mod tests {
             },
             limits: PerFamily::default(),
             backend: Backend::Direct,
+            tenants: TenantPools::default(),
         }
     }
 
@@ -184,6 +227,43 @@ mod tests {
         let wide = network(("10.244.0.0/15", 9), None);
         let why = grown(&narrow, &wide, &[("/h/h2", "10.244.2.0/24"), ("/z/nodes/h2", NODE)]);
         assert!(why.unwrap_err().contains("10.245.9.9, the address of host h2"));
+    }
+
+    #[test]
+    fn a_pool_does_not_grow_over_a_network_of_a_tenant() {
+        let narrow = network(("10.244.0.0/16", 8), Some(("fd10::/48", 16)));
+        let mut wide = network(("10.244.0.0/15", 9), Some(("fd10::/48", 16)));
+        let known = |pool: &str| TenantPools {
+            pools: vec![(pool.parse().unwrap(), "blue/front".to_owned())],
+            revision: 7,
+            ..TenantPools::default()
+        };
+        let found = store(&narrow, &[]);
+        for (pool, overlaps) in [
+            ("10.245.0.0/16", true),
+            ("10.245.128.0/17", true),
+            ("10.240.0.0/12", true),
+            ("10.246.0.0/16", false),
+            ("fd10:0:1::/48", false),
+        ] {
+            wide.tenants = known(pool);
+            let held = held_back(&wide.pools, &found, &wide.roots, &wide.tenants);
+            if overlaps {
+                let why = grown(&narrow, &wide, &[]).unwrap_err();
+                assert!(why.contains(&format!("{pool} of network blue/front")), "{why}");
+                assert_eq!(held, narrow.pools, "{pool}");
+            } else {
+                assert_eq!(grown(&narrow, &wide, &[]), Ok(Some(wide.pools)), "{pool}");
+                assert_eq!(held, wide.pools, "{pool}");
+            }
+        }
+        let growth = of(&found, &wide).unwrap().unwrap();
+        let unchanged =
+            Condition::RangeUnchanged { prefix: "/z-policies/Network/".into(), since: 7 };
+        assert!(growth.conditions.contains(&unchanged), "a network that is made meanwhile");
+        wide.tenants = TenantPools { denied: Some("no permission".into()), ..Default::default() };
+        assert!(grown(&narrow, &wide, &[]).unwrap_err().contains("no permission"));
+        assert_eq!(grown(&narrow, &narrow, &[]), Ok(None));
     }
 
     #[test]

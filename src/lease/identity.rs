@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::lease::records::{
     Backend, ClusterConfig, Key, NodeName, NodeRecord, Roots, Tunnel, Vxlan, WireguardEnd,
 };
+use crate::lease::tenant_pools::TenantPools;
 use crate::net::PerFamily;
 use crate::net::subnet::Pool;
 
@@ -47,6 +48,8 @@ pub struct Network {
     pub limits: PerFamily<IpNetwork>,
     /// How every host can be reached; further peer_routes are in the record of each.
     pub backend: Backend,
+    /// Where its pools cannot grow; not read before one of them is to grow.
+    pub tenants: TenantPools,
 }
 
 /// The pod subnets that this host holds, one of each family in use.

@@ -47,6 +47,7 @@ mod tests {
             pools: PerFamily { v4: pool, v6: None },
             limits: PerFamily::default(),
             backend: Backend::Direct,
+            tenants: Default::default(),
         }
     }
 

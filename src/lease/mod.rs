@@ -25,6 +25,7 @@ pub mod roles;
 pub mod saved;
 pub mod session;
 pub mod snapshot;
+pub mod tenant_pools;
 pub mod transaction;
 pub mod tunnels;
 
@@ -36,4 +37,5 @@ pub use peers::{Peer, PeerFault, Peers, peers};
 pub use records::{NodeName, Roots};
 pub use saved::{Resolved, Saved};
 pub use snapshot::Snapshot;
+pub use tenant_pools::TenantPools;
 pub use tunnels::{TunnelFault, tunnels};

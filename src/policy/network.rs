@@ -182,13 +182,12 @@ impl Networks {
         self.by_name.iter()
     }
 
-    /// Those with addresses that are none of the settings'.
-    pub fn apart_from_settings(&self) -> impl Iterator<Item = (&Scoped, &TenantNetwork)> {
-        let is_apart = |network: &TenantNetwork| {
-            let mut pools = network.networks();
-            !pools.any(|pool| self.default.iter().any(|own| subnet::overlap(*own, pool)))
+    /// Every pool but those of the settings, with the name of its network.
+    pub fn named_pools(&self) -> Vec<(IpNetwork, String)> {
+        let of = |(name, network): (&Scoped, &TenantNetwork)| -> Vec<(IpNetwork, String)> {
+            network.networks().map(|pool| (pool, name.to_string())).collect()
         };
-        self.by_name.iter().filter(move |(_, network)| is_apart(network))
+        self.by_name.iter().flat_map(of).collect()
     }
 
     /// The pod has these addresses wherever it runs; false if there are too many such pods.

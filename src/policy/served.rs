@@ -29,11 +29,12 @@ impl ServedNetworks {
         ServedNetworks { in_sync: true, ..ServedNetworks::default() }
     }
 
-    /// A host with the blocks `own`, as far as they are parts of `networks`.
+    /// A host with the blocks `own`, as far as they are parts of `networks`. A network with addresses of another one, or
+    /// of the settings, is closed to new pods; those that run there keep gateway and routes.
     pub fn of(networks: &Networks, own: &BTreeSet<IpNetwork>, in_sync: bool) -> ServedNetworks {
         let mut served = ServedNetworks { in_sync, ..ServedNetworks::default() };
         served.pin_ranges = networks.pin_ranges().map(|(_, range)| range).collect();
-        for (_, network) in networks.apart_from_settings() {
+        for (_, network) in networks.iter() {
             let pools: Vec<IpNetwork> = network.networks().collect();
             let is_part = |block: &&IpNetwork| pools.iter().any(|pool| contains(*pool, **block));
             let blocks = own.iter().filter(is_part);

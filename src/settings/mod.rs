@@ -104,7 +104,7 @@ impl Settings {
 
     /// The file of the last known good state.
     pub fn state_file(&self) -> PathBuf {
-        self.state_dir.join("state.json")
+        self.state_dir.join(STATE_FILE)
     }
 
     /// The network of the hosts that share the keys below `roots`.
@@ -114,6 +114,7 @@ impl Settings {
             pools: self.pools,
             limits: self.limits,
             backend: Default::default(),
+            tenants: Default::default(),
         }
     }
 
@@ -227,7 +228,13 @@ pub struct HostSettings {
     pub encrypts: bool,
     pub psk_file: Option<PathBuf>,
     pub policy_api: Option<KubeSettings>,
+    /// There may be networks of tenants.
+    pub has_policies: bool,
+    pub state_dir: PathBuf,
 }
+
+/// The file of the last known good state, in the state directory.
+pub const STATE_FILE: &str = "state.json";
 
 /// `variable` is set to `value` (empty if it is not set): `why` that is invalid, and what would be valid.
 pub fn invalid(variable: &'static str, value: &str, why: impl fmt::Display) -> Problem {

@@ -121,6 +121,8 @@ impl Parser<'_> {
             encrypts,
             psk_file: None,
             policy_api: None,
+            has_policies: false,
+            state_dir: PathBuf::from(&*self.text("STATE_DIR")),
         };
         let mtu_bytes = self.value("MTU", |text| values::mtu(text, pools.v6.is_some()));
         let backend = self.value("BACKEND", |text| BACKENDS.read(text));
@@ -203,6 +205,7 @@ impl Parser<'_> {
         }
         let api = self.policy_api(choice, file.is_some())?;
         self.of_host.policy_api.clone_from(&api);
+        self.of_host.has_policies = true;
         let objects = self.policy_objects(choice, objects);
         self.past_policies(guard, flowtable);
         Some(Some(PolicySettings { api, objects, file, on_agent_down, mark, flows }))

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::lease::records::NodeName;
-use crate::lease::{Snapshot, growth};
+use crate::lease::{Snapshot, TenantPools, growth};
 use crate::net::subnet::Pool;
 use crate::net::{Family, PerFamily};
 use crate::settings::{Settings, Source, Texts};
@@ -67,14 +67,15 @@ pub struct SettingsView<'a> {
 }
 
 /// What becomes of the changes between `running` and `wanted`. `found`: what etcd holds, as far as
-/// that is known.
+/// that is known; `tenants`: the networks of tenants, as far as they are.
 pub fn plan(
     running: &SettingsView<'_>,
     wanted: &SettingsView<'_>,
     found: Option<&Snapshot>,
+    tenants: &TenantPools,
 ) -> ReloadPlan {
     let mut plan = ReloadPlan { texts: wanted.texts.clone(), ..ReloadPlan::default() };
-    let pools = pools(running, wanted, found);
+    let pools = pools(running, wanted, found, tenants);
     let why = |variable: &'static str| {
         let of_pool = pools.iter().find(|(variables, _)| variables.contains(&variable));
         of_pool.map(|(_, why)| why.clone()).or_else(|| fixed(variable, running, wanted))
@@ -142,6 +143,7 @@ fn pools(
     running: &SettingsView<'_>,
     wanted: &SettingsView<'_>,
     found: Option<&Snapshot>,
+    tenants: &TenantPools,
 ) -> Vec<([&'static str; 2], String)> {
     let mut refused = Vec::new();
     for (family, variables) in [
@@ -157,7 +159,7 @@ fn pools(
             ),
             (Some(from), Some(to)) => match (found, &running.settings.source) {
                 (Some(found), Source::Etcd { roots, .. }) => {
-                    growth::why_not(found, roots, from, to)
+                    growth::why_not(found, roots, tenants, from, to)
                 }
                 _ => None,
             },

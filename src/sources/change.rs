@@ -15,6 +15,7 @@ use crate::policy::{Networks, ObjectSource};
 use crate::sources::other_use::{OtherUse, other_uses};
 use crate::sources::references::dangling;
 use crate::sources::stored::{MARK, OBJECTS_LIMIT, StoredName, StoredPolicies, VALUE_LIMIT};
+use crate::sources::stored_hosts::StoredHosts;
 
 /// Writes in one transaction: nested ones, because etcd limits each to 128 (`--max-txn-ops`), and one inside
 /// another to what is left.
@@ -70,9 +71,20 @@ impl Planned {
         self.transaction.range_unchanged(range, revision);
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
+
+    /// Nothing is changed if the settings in etcd are not as `hosts` had them: their pool may have grown.
+    pub fn spare_hosts(&mut self, hosts: &StoredHosts) {
+        let (key, modified) = &hosts.settings;
+        self.transaction.unchanged(key, *modified);
+    }
 }
 
 impl Change {
+    /// It gives networks their addresses.
+    pub fn has_networks(&self) -> bool {
+        self.put.keys().any(|name| name.kind.name == "Network")
+    }
+
     /// Puts `objects`, each of which stands once among them.
     ///
     /// # Errors

@@ -12,7 +12,7 @@
 //! - `blocks`, `kept_blocks`: blocks of tenants' networks that hosts have, through etcd
 //! - `following`: starts and ends them
 //! - `item`, `custom_resource`, `cluster_state`, `find`, `doubtful`, `refused_pods`: what is kept of objects of the API, and what they say, pure
-//! - `stored`, `change`, `references`, `other_use`: keys and values of policies in etcd, pure
+//! - `stored`, `change`, `references`, `other_use`, `stored_hosts`: keys and values of policies in etcd, and what hosts have there, pure
 //! - `publication`, `shared`, `inputs`: keys and values of members, and what a host says and needs, pure
 
 mod blocks;
@@ -42,6 +42,7 @@ mod references;
 mod refused_pods;
 mod shared;
 mod stored;
+mod stored_hosts;
 
 pub use blocks::{Blocks, BlocksStart, BlocksUpdate, blocks};
 pub use change::{Change, Effect, Planned};
@@ -58,4 +59,5 @@ pub use policies::{PoliciesStart, policies, read_policies, read_stored};
 pub use ranges::WrittenValue;
 pub use references::{references, users};
 pub use shared::{GroupId, HostAddresses, Hosts};
-pub use stored::{KINDS, Kind, MARK, StoredName, StoredPolicies, VALUE_LIMIT};
+pub use stored::{KINDS, Kind, MARK, StoredName, StoredPolicies, VALUE_LIMIT, tenant_pools};
+pub use stored_hosts::StoredHosts;

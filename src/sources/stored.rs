@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
 use crate::net::gather::Gather;
@@ -357,6 +358,16 @@ impl StoredPolicies {
         };
         self.values.iter().filter_map(network).gather()
     }
+}
+
+/// The pools of the networks in `objects`, values by their paths below the range of policies, each with the name of
+/// its network.
+pub fn tenant_pools(objects: &[(Vec<u8>, Vec<u8>)]) -> Vec<(IpNetwork, String)> {
+    let mut stored = StoredPolicies::default();
+    for (path, bytes) in objects {
+        stored.set(path, Some(WrittenValue { bytes: bytes.clone(), revision: 0 }));
+    }
+    stored.read("", ObjectSource::Etcd).networks.named_pools()
 }
 
 fn shown(range: &str, path: &str) -> String {

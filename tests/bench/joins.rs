@@ -143,6 +143,7 @@ fn launch(etcd: &EtcdServer, number: usize, others: usize, joined: &Arc<Joined>)
             pools: PerFamily { v4: Some(pool), v6: None },
             limits: PerFamily { v4: subnet::parse("11.0.0.0/8").ok(), v6: None },
             backend: Backend::Direct,
+            tenants: Default::default(),
         },
         identity: Identity {
             name: format!("node-{number:04}.example.com").parse().unwrap(),
@@ -156,6 +157,7 @@ fn launch(etcd: &EtcdServer, number: usize, others: usize, joined: &Arc<Joined>)
             ..HostAttributes::default()
         },
         saved: None,
+        read_networks: humanz::sources::tenant_pools,
     };
     let joined = Arc::clone(joined);
     let mut complete = false;

@@ -147,6 +147,36 @@ fn a_pool_that_would_cover_a_host_is_refused_and_nothing_else_stops() {
     });
 }
 
+/// Whoever made it, and whatever the agent knows of it.
+#[test]
+fn a_pool_that_would_cover_a_network_of_a_tenant_is_refused_and_nothing_else_stops() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let first = Host::up(&etcd, "h1");
+        let object = r#"{"apiVersion": "humanz.io/v1", "kind": "Network",
+            "metadata": {"tenant": "blue", "name": "front"}, "spec": {"subnets": ["10.245.0.0/16"]}}"#;
+        let key = format!("{HUMANZ}-policies/Network/blue/front");
+        etcd.put(&key, object);
+        let mark = first.mark();
+        first.handle().session.set_up(configured(&etcd, &first, "10.244.0.0/15", 9));
+        first.reported(mark, "trouble", |update| {
+            matches!(update, Update::Trouble(Some(LeaseError::CannotGrow { why, .. }))
+                if why.contains("10.245.0.0/16 of network blue/front"))
+        });
+        assert!(config(&etcd).contains("10.244.0.0/16"));
+        let _second = Host::up(&etcd, "h2");
+        first.until("the second host", |snapshot| snapshot.hosts.contains_key("h2"));
+        let mut fresh = start(&etcd, "h3");
+        fresh.network.pools.v4 = Some(pool("10.244.0.0/15", 9));
+        let LeaseError::CannotGrow { why, .. } = Host::launch(fresh).fatal() else { panic!() };
+        assert!(why.contains("network blue/front"), "{why}");
+        etcd.delete(&key);
+        first.handle().session.set_up(configured(&etcd, &first, "10.244.0.0/14", 10));
+        first.until("the wide pool", |_| config(&etcd).contains("10.244.0.0/14"));
+        assert_eq!(first.leases(), ["10.244.1.0/24".to_owned()].into());
+    });
+}
+
 #[test]
 fn a_changed_etcd_address_moves_every_connection() {
     isolated(|| {

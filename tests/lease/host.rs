@@ -58,6 +58,7 @@ pub fn start(etcd: &EtcdServer, name: &str) -> EtcdStart {
             pools: v4_pools(),
             limits: PerFamily { v4: subnet::parse("10.240.0.0/12").ok(), v6: None },
             backend: Backend::Direct,
+            tenants: Default::default(),
         },
         identity: Identity {
             name: name.parse().unwrap(),
@@ -71,6 +72,7 @@ pub fn start(etcd: &EtcdServer, name: &str) -> EtcdStart {
             ..HostAttributes::default()
         },
         saved: None,
+        read_networks: humanz::sources::tenant_pools,
     }
 }
 

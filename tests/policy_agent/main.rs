@@ -12,6 +12,7 @@ mod drops;
 mod etcd;
 mod flows;
 mod foreign_errors;
+mod grown_pool;
 mod guide;
 mod held;
 mod here;

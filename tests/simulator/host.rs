@@ -187,5 +187,5 @@ pub fn network(margin: u8, wide: bool) -> Network {
     let pool = Pool::new(subnet::parse(pool).expect("a pool"), margin).expect("a pool");
     let pools = PerFamily { v4: Some(pool), v6: None };
     let limits = PerFamily { v4: subnet::parse("10.0.0.0/23").ok(), v6: None };
-    Network { roots: roots(), pools, limits, backend: Backend::Direct }
+    Network { roots: roots(), pools, limits, backend: Backend::Direct, tenants: Default::default() }
 }

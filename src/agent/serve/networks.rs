@@ -15,14 +15,14 @@ use crate::inspect::pods;
 use crate::lease::blocks::BlockNetwork;
 use crate::lease::blocks::known_store::KnownStore;
 use crate::lease::blocks::session::BlockInputs;
-use crate::lease::{LeaseError, Peers};
+use crate::lease::{LeaseError, Peers, TenantPools};
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::os::files::{self, FileError};
 use crate::policy::network_plan::{self, NetworkPlans};
 use crate::policy::served::ServedNetworks;
 use crate::policy::sources::Policies;
-use crate::policy::{Networks, Provider, Scoped, TenantNetwork};
+use crate::policy::{Provider, Scoped};
 use crate::settings::Settings;
 use crate::sources::BlocksUpdate;
 
@@ -36,14 +36,6 @@ pub fn kept_networks(settings: &Settings, host: &NodeName, policies: &Policies) 
     let (own, others) = (kept.own, Arc::new(others));
     let heard = BlocksUpdate { own, others, ..BlocksUpdate::default() };
     HostNetworks::kept(heard, served)
-}
-
-/// All pools, each with its network.
-fn pool_names(networks: &Networks) -> Vec<(IpNetwork, String)> {
-    let of = |(name, network): (&Scoped, &TenantNetwork)| -> Vec<(IpNetwork, String)> {
-        network.networks().map(|pool| (pool, name.to_string())).collect()
-    };
-    networks.iter().flat_map(of).collect()
 }
 
 impl Agent {
@@ -108,13 +100,20 @@ impl Agent {
         self.policies.set_blocks(BlockInputs {
             store: found.and_then(|found| KnownStore::of(found, &self.name)),
             pools: state.networks.served.pools.clone(),
-            names: pool_names(&known.networks),
+            names: known.networks.named_pools(),
             wanted,
             // Of the same moment as the revisions.
             pin_ranges: known.networks.pin_ranges().map(|(_, range)| range).collect(),
             pins,
             released: state.networks.empty.released.clone(),
         });
+    }
+
+    /// The networks of tenants that this host knows.
+    pub(super) fn tenant_pools(&self) -> TenantPools {
+        let known = self.state.policies.of_sources();
+        let pools = known.map(|known| known.networks.named_pools()).unwrap_or_default();
+        TenantPools { pools, ..TenantPools::default() }
     }
 
     /// Where pods of this host may have their addresses.

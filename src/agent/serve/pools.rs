@@ -2,12 +2,14 @@
 
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
+
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::trigger::Scope;
 use crate::inspect::host_state;
 use crate::lease::records::Key;
-use crate::lease::{Snapshot, growth};
-use crate::net::subnet::Pool;
+use crate::lease::{LeaseError, Snapshot, growth};
+use crate::net::subnet::{self, Pool};
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 use crate::settings::{Source, parse, values_only};
 
@@ -17,6 +19,7 @@ impl Agent {
     /// Takes over pools that grew in etcd, so that routes and firewall are right before the operator
     /// has changed the settings here.
     pub(super) fn follow_pools(&mut self, found: &Snapshot) {
+        self.hold_pools(found);
         let before = self.settings.pools;
         for (family, pool) in growth::followed(&before, &self.settings.limits, found).entries() {
             if before.get(family) != Some(pool) && self.address_inside(pool).is_none() {
@@ -27,6 +30,30 @@ impl Agent {
             }
         }
         self.report_pools_of(found);
+    }
+
+    /// Goes on with the pools of the network where these cannot grow to those of the settings.
+    pub(super) fn hold_pools(&mut self, found: &Snapshot) {
+        let Source::Etcd { roots, .. } = &self.settings.source else { return };
+        let mut held = growth::held_back(&self.settings.pools, found, roots, &self.tenant_pools());
+        let network = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
+        if let Some(LeaseError::CannotGrow { narrow, wide, .. }) = &self.state.etcd.trouble {
+            let family = subnet::family(*wide);
+            let is_refused = |pool: &Pool, of: &IpNetwork| pool.network() == *of;
+            let theirs = network.get(family).filter(|pool| is_refused(pool, narrow));
+            if let (Some(_), Some(theirs)) =
+                (held.get(family).filter(|pool| is_refused(pool, wide)), theirs)
+            {
+                held.set(family, Some(*theirs));
+            }
+        }
+        if held != self.settings.pools {
+            let pools: Vec<String> = held.iter().map(|pool| pool.network().to_string()).collect();
+            log::warn!("the pools of the network stay {}", pools.join(", "));
+            self.settings.pools = held;
+            self.want_policies();
+            self.state.scope = Scope::ALL;
+        }
     }
 
     /// Reports pools that differ between settings and network, with the settings to change.
@@ -54,7 +81,9 @@ impl Agent {
     ) -> Option<Problem> {
         let used = self.settings.pools.get(family)?;
         let wide = network.get(family).filter(|wide| wide.widens(used)).unwrap_or(used);
-        if configured.get(family) == Some(wide) {
+        let configured = configured.get(family);
+        // Where it cannot grow to that of the settings, the lease says so.
+        if configured == Some(wide) || configured.is_some_and(|own| own.widens(wide)) {
             return None;
         }
         let variable = match family {

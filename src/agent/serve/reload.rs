@@ -10,7 +10,7 @@ use crate::agent::trigger::Scope;
 use crate::agent::{cleanup, dry_run, logger, notify};
 use crate::inspect::identity;
 use crate::inspect::preflight;
-use crate::lease::growth;
+use crate::lease::{Network, growth};
 use crate::net::Problem;
 use crate::settings::loader::LoadedSettings;
 use crate::settings::reload::{self, ReloadPlan, SettingsView};
@@ -68,7 +68,7 @@ impl Agent {
         let running =
             SettingsView { texts: &self.texts, settings: &self.settings, name: &self.name };
         let wanted = SettingsView { texts: &loaded.texts, settings: &loaded.settings, name: &name };
-        Ok(reload::plan(&running, &wanted, found))
+        Ok(reload::plan(&running, &wanted, found, &self.tenant_pools()))
     }
 
     /// The settings of `plan`.
@@ -108,6 +108,9 @@ impl Agent {
         self.texts = texts;
         self.state.superseded.get_or_insert_with(|| self.settings.clone());
         self.settings = settings;
+        if let Some(found) = self.state.snapshot.clone() {
+            self.hold_pools(&found);
+        }
         self.state.policy_file_due = Some(Instant::now());
         self.want_policies();
         self.report_pools();
@@ -123,7 +126,8 @@ impl Agent {
         let mut applier = Applier::new(true);
         if let (Source::Etcd { roots, .. }, Some(found)) = (&settings.source, &self.state.snapshot)
         {
-            match dry_run::growth(found, &settings.network(roots)) {
+            let tenants = self.tenant_pools();
+            match dry_run::growth(found, &Network { tenants, ..settings.network(roots) }) {
                 Ok(growth) => growth.iter().for_each(|line| log::info!("reload: {line}")),
                 Err(error) => applier.failed(error.problem("pools")),
             }

@@ -7,6 +7,7 @@ use crate::lease::transaction::Transaction;
 use crate::os::identity;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
+use crate::sources::tenant_pools;
 
 /// Writes those of `settings`, if etcd has no record of any host: for a new network.
 ///
@@ -40,7 +41,8 @@ pub fn write(settings: &Settings, server: &EtcdSettings, roots: &Roots) -> Resul
         transaction.put(key, network.config(&id.replace('-', "")).to_json());
         Some(transaction)
     } else {
-        growth::of(&found, &network).map_err(|why| failed(why.with_fix()))?
+        let network = etcd::beside_tenants(server, &found, network, tenant_pools);
+        growth::of(&found, &network.map_err(unreachable)?).map_err(|why| failed(why.with_fix()))?
     };
     let Some(transaction) = transaction else { return Ok(()) };
     let done = etcd::commit(server, roots, "write the network settings", &transaction);

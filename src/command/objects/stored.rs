@@ -12,7 +12,8 @@ use crate::net::gather::Gather;
 use crate::policy::ObjectSource;
 use crate::settings::exit::{self, Exit};
 use crate::sources::{
-    Change, Effect, Kind, Planned, PoliciesStart, StoredName, StoredPolicies, read_policies,
+    Change, Effect, Kind, Planned, PoliciesStart, StoredHosts, StoredName, StoredPolicies,
+    read_policies,
 };
 
 /// How often others may change objects meanwhile.
@@ -73,7 +74,12 @@ pub fn make(
         if is_custom && ruling(call)? == ObjectSource::Kubernetes {
             return Err(of_api());
         }
+        let hosts = stored_hosts(&start, &change)?;
+        let pools = hosts.as_ref().map_or(pools.clone(), |hosts| hosts.pools_beside(&pools));
         let mut planned = change.plan(&stored, &range, revision, &pools).map_err(refused)?;
+        if let Some(hosts) = &hosts {
+            planned.spare_hosts(hosts);
+        }
         if !planned.other_uses.is_empty() {
             let found = etcd::held_blocks(&start.etcd, &start.roots).map_err(unreachable)?;
             let (blocks, revision) = found;
@@ -89,6 +95,15 @@ pub fn make(
         }
     }
     Err(Exit::new(exit::TEMPORARY, "policies keep changing: try again"))
+}
+
+/// What hosts have, if `change` is of networks and these credentials may know.
+fn stored_hosts(start: &PoliciesStart, change: &Change) -> Result<Option<StoredHosts>, Exit> {
+    if !change.has_networks() {
+        return Ok(None);
+    }
+    let found = etcd::read_if_permitted(&start.etcd, &start.roots).map_err(unreachable)?;
+    Ok(found.map(|found| StoredHosts::of(&found, &start.roots)))
 }
 
 /// Where groups and so on are.

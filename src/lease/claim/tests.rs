@@ -46,6 +46,7 @@ fn own() -> Claimant {
             pools: PerFamily { v4: Some(pool), v6: None },
             limits: PerFamily::default(),
             backend: Backend::Direct,
+            tenants: Default::default(),
         },
         keep: PerFamily::default(),
         remembered: PerFamily::default(),

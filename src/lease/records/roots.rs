@@ -115,9 +115,14 @@ impl Roots {
         format!("{}-policies/", self.humanz)
     }
 
+    /// The range of the objects of networks.
+    pub fn networks_range(&self) -> String {
+        format!("{}Network/", self.policies_range())
+    }
+
     /// The object of the network `tenant/name`.
     pub fn network(&self, name: &str) -> String {
-        format!("{}Network/{name}", self.policies_range())
+        format!("{}{name}", self.networks_range())
     }
 
     /// The range of the blocks that hosts have of tenants' networks; outside the watched ranges, too.

@@ -18,6 +18,7 @@ fn network() -> Network {
         pools: PerFamily { v4: pool, v6: None },
         limits: PerFamily::default(),
         backend: Backend::Direct,
+        tenants: Default::default(),
     }
 }
 

@@ -48,6 +48,7 @@ impl Scene {
             pools: PerFamily { v4: Some(pool), v6: None },
             limits: PerFamily::default(),
             backend: Backend::Direct,
+            tenants: Default::default(),
         };
         let mut scene = Scene {
             machine: Scene::machine(&configured, None),

@@ -22,6 +22,15 @@ fn planned(
     after: &[(&'static str, &str)],
     found: Option<&Snapshot>,
 ) -> ReloadPlan {
+    planned_beside(before, after, found, &TenantPools::default())
+}
+
+fn planned_beside(
+    before: &[(&'static str, &str)],
+    after: &[(&'static str, &str)],
+    found: Option<&Snapshot>,
+    tenants: &TenantPools,
+) -> ReloadPlan {
     let (from, to) = (texts(before), texts(&[before, after].concat()));
     let settings =
         [&from, &to].map(|texts| parse(texts, values_only).unwrap_or_else(|e| panic!("{e:?}")));
@@ -29,7 +38,7 @@ fn planned(
     let names = [name(&settings[0]), name(&settings[1])];
     let running = SettingsView { texts: &from, settings: &settings[0], name: &names[0] };
     let wanted = SettingsView { texts: &to, settings: &settings[1], name: &names[1] };
-    let plan = plan(&running, &wanted, found);
+    let plan = plan(&running, &wanted, found, tenants);
     parse(&plan.texts, values_only).expect("what holds then is right");
     let held = |change: &SettingChange, text: &String| plan.texts[change.variable] == *text;
     assert!(plan.changes.iter().all(|change| held(change, &change.to)));
@@ -127,6 +136,19 @@ fn a_pool_does_not_grow_around_a_host() {
     let found = store(&[("/z/nodes/h2", node)]);
     let wide = [("IP_SUBNET", "10.244.0.0/15"), ("IP_SUBNET_MARGIN", "9")];
     refused(&[], &wide, Some(&found), &["10.245.9.9", "h2"]);
+}
+
+#[test]
+fn a_pool_does_not_grow_over_a_network_of_a_tenant() {
+    let wide = [("IP_SUBNET", "10.244.0.0/15"), ("IP_SUBNET_MARGIN", "9")];
+    for (pool, is_refused) in [("10.245.0.0/16", true), ("10.246.0.0/16", false)] {
+        let pools = vec![(pool.parse().unwrap(), "blue/front".to_owned())];
+        let tenants = TenantPools { pools, ..TenantPools::default() };
+        let plan = planned_beside(&[], &wide, Some(&store(&[])), &tenants);
+        assert_eq!(plan.refusals.len(), if is_refused { 2 } else { 0 }, "{pool}");
+        let why = "10.245.0.0/16 of network blue/front";
+        assert!(plan.refusals.iter().all(|refusal| refusal.why.contains(why)));
+    }
 }
 
 #[test]

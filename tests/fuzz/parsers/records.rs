@@ -66,7 +66,13 @@ fn own() -> Claimant {
     Claimant {
         identity,
         attributes: HostAttributes { mtu: 1500, ..HostAttributes::default() },
-        network: Network { roots, pools, limits, backend: Backend::Direct },
+        network: Network {
+            roots,
+            pools,
+            limits,
+            backend: Backend::Direct,
+            tenants: Default::default(),
+        },
         keep: PerFamily::default(),
         remembered: PerFamily::default(),
         vacated: PerFamily::default(),
