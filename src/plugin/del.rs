@@ -42,9 +42,7 @@ pub fn detach(del: &Del, released: &mut Vec<IpAddr>) -> Result<(), CniError> {
     let store = failures.note(store::open(&del.conf));
     let mut release = store.as_ref().map(|store| Release::new(store, del));
     let entry = release.as_mut().and_then(|release| failures.note(release.entry()).flatten());
-    if let Some(release) = &mut release {
-        failures.note(release.close_ports());
-    }
+    let closed = release.as_mut().and_then(|release| failures.note(release.close_ports()));
     let ports = entry.as_ref().map(host_ports::requested);
     let reserved = match (entry, &release) {
         (Some(entry), _) => entry.addresses,
@@ -65,7 +63,9 @@ pub fn detach(del: &Del, released: &mut Vec<IpAddr>) -> Result<(), CniError> {
         // They are of other pods, and another DEL, or GC, removes them.
         log::warn!("guards of removed interfaces are left: {error}");
     }
-    conntrack::forget(&reserved, ports.as_deref());
+    let led_to = closed.iter().flatten().map(|forward| forward.to.ip());
+    let former: Vec<IpAddr> = reserved.iter().copied().chain(led_to).collect();
+    conntrack::forget(&former, ports.as_deref());
     let gateway = del.conf.vlans.gateway.as_ref().and_then(index);
     for device in bridge.into_iter().chain(gateway) {
         let forgotten = rtnl.apply(&forget_neighbours(device, &reserved));

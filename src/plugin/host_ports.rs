@@ -18,7 +18,7 @@ use crate::cni::request::Check;
 use crate::inspect::host_ports as inspect;
 use crate::ipam::{LockedClaims, PortClaim, PortClaims, Store, StoreEntry};
 use crate::net::gather::Gather;
-use crate::net::{Family, HostPort, IfName, PortMapping, ReservedPort, port};
+use crate::net::{Family, HostPort, IfName, PortForward, PortMapping, ReservedPort, port};
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
@@ -107,6 +107,28 @@ pub fn close_ended(store: &Store) {
     if let Err(error) = locked.and_then(|locked| close_locked(store, &locked, &ended)) {
         log::warn!("host ports of {} pods that have ended are open: {}", ended.len(), error.msg);
     }
+}
+
+/// Closes the ports whose packets take `link`, of whichever store, and gives them: for an attachment that this store
+/// does not know, because it was lost, or another one had it (an edited `dataDir`). Only that attachment has the name.
+///
+/// # Errors
+/// As for [`close`].
+pub fn close_unknown(store: &Store, link: &IfName) -> Result<Vec<PortForward>, CniError> {
+    let claims = store.ports();
+    let table = KernelTable::open(claims)?;
+    if table.leading_over(link)?.is_empty() {
+        return Ok(Vec::new());
+    }
+    // What was lost is not made anew for a lock.
+    let lock = || store::locked(|wait| claims.lock(wait));
+    let _locked = claims.exist().then(lock).transpose()?;
+    let closed = table.leading_over(link)?;
+    table.remove_ports(closed.iter().map(|forward| forward.from))?;
+    for forward in &closed {
+        log::info!("closed {forward}, which no attachment in {} has", store.dir().display());
+    }
+    Ok(closed)
 }
 
 fn close_locked(
@@ -387,14 +409,19 @@ impl KernelTable<'_> {
     /// Removes the elements of `claims`. The owner of another store that has taken the port of a dead pod
     /// keeps its own.
     fn remove(&self, claims: &[PortClaim]) -> Result<(), CniError> {
-        let mut steps = Vec::new();
+        let mut own = Vec::new();
         for claim in claims {
             let port = claim.forward.from;
             let found = inspect::one(&self.nft, &port).map_err(failed)?;
             if found.is_some_and(|found| found.mark == element(claim, self.store).mark) {
-                steps.push(PortChange::Remove(port));
+                own.push(port);
             }
         }
+        self.remove_ports(own)
+    }
+
+    fn remove_ports(&self, ports: impl IntoIterator<Item = HostPort>) -> Result<(), CniError> {
+        let steps: Vec<PortChange> = ports.into_iter().map(PortChange::Remove).collect();
         match self.change(&steps) {
             Err(error) if error.errno() == Some(Errno::ENOENT) => {}
             outcome => return outcome.map_err(failed),
@@ -407,6 +434,16 @@ impl KernelTable<'_> {
             }
         }
         Ok(())
+    }
+
+    fn leading_over(&self, link: &IfName) -> Result<Vec<PortForward>, CniError> {
+        let found = match inspect::all(&self.nft) {
+            // A kernel without nf_tables.
+            Err(error) if error.errno() == Some(Errno::EINVAL) => Vec::new(),
+            found => found.map_err(failed)?,
+        };
+        let is_its = |found: &PortElement| found.mark.as_ref().is_some_and(|m| m.link == *link);
+        Ok(found.into_iter().filter(is_its).map(|found| found.forward).collect())
     }
 }
 

@@ -8,6 +8,8 @@ use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Del;
 use crate::ipam::{LockedStore, SeenEntry, Store, StoreEntry, StoreError};
+use crate::net::PortForward;
+use crate::plan::pod::LinkIdentity;
 use crate::plugin::store::lock_if_any;
 use crate::plugin::{failure, host_ports, store};
 
@@ -52,19 +54,21 @@ impl<'a> Release<'a> {
         Ok(self.seen.as_ref().map(|seen| seen.entry().clone()))
     }
 
-    /// Closes its host ports. Those whose lock another process holds stay open, and its addresses reserved.
+    /// Closes its host ports. Those whose lock another process holds stay open, and its addresses reserved. Without an
+    /// entry, it gives those that the kernel had.
     ///
     /// # Errors
-    /// Code 5; code 999: the kernel refused.
-    pub fn close_ports(&mut self) -> Result<(), CniError> {
-        let Some(seen) = &self.seen else { return Ok(()) };
+    /// Code 5; code 999: the kernel refused; code 11: the lock is held, and there is no entry to leave a note of.
+    pub fn close_ports(&mut self) -> Result<Vec<PortForward>, CniError> {
+        let Some(seen) = &self.seen else {
+            let identity = LinkIdentity::of(&self.del.conf.name, &self.del.attachment);
+            return host_ports::close_unknown(self.store, &identity.host_ifname());
+        };
         match host_ports::close(self.store, &[seen.entry()]) {
-            Err(error) if error.code == code::TRY_AGAIN => {
-                self.ports_left = Some(error);
-                Ok(())
-            }
-            outcome => outcome,
+            Err(error) if error.code == code::TRY_AGAIN => self.ports_left = Some(error),
+            outcome => outcome?,
         }
+        Ok(Vec::new())
     }
 
     /// The addresses in `prevResult` that no other pod has by now: for stores of older plugins, which kept no

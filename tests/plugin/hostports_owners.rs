@@ -36,7 +36,7 @@ fn gc(valid: Value) -> Call {
 }
 
 /// A call for a network with a store of its own, and that network's name.
-fn elsewhere(verb: &str, name: &str, mappings: &Value) -> Call {
+pub fn elsewhere(verb: &str, name: &str, mappings: &Value) -> Call {
     call(verb, name, mappings).key("dataDir", json!("/run/elsewhere")).key("name", json!("other"))
 }
 

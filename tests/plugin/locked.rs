@@ -238,6 +238,31 @@ fn an_address_stays_reserved_while_its_host_port_cannot_be_closed() {
     host.assert_clean("after DEL");
 }
 
+/// There is nothing to leave a note of.
+#[test]
+fn ports_without_an_entry_whose_lock_is_held_are_a_reason_to_try_again() {
+    let host = PluginHost::new();
+    let folder = "/run/humanz/ipam/.hostports";
+    let lock = format!("{folder}/lock");
+    let mapping = json!({ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" });
+    let keys = json!({ "subnet": "10.1.2.0/30", "runtimeConfig": { "portMappings": [mapping] } });
+    let conf = conf("1.1.0", keys);
+    let result = host.add(&conf, "a");
+    host.run(&format!("rm -r {STORE}")).ok();
+    let holder = hold(&host, &lock);
+    let del = Call::new("DEL", &conf, "a").key("prevResult", result);
+    let answer = del.run(&host);
+    assert_eq!(answer.code(), 11, "{answer:?}");
+    assert_eq!(veths(&host), Vec::<String>::new());
+    let_go(&host, &holder, &lock);
+    del.run(&host).ok();
+    host.assert_clean("after DEL");
+    // Nothing is open: nothing waits for the lock.
+    let holder = hold(&host, &lock);
+    del_in_time(&host, &conf, "a");
+    let_go(&host, &holder, &lock);
+}
+
 #[test]
 fn without_room_for_a_note_the_answer_is_to_try_again() {
     let host = PluginHost::new();

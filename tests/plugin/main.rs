@@ -21,6 +21,7 @@ mod del;
 mod faults;
 mod gc;
 mod hostports;
+mod hostports_lost;
 mod hostports_owners;
 mod killed;
 mod locked;
