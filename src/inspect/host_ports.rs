@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use ipnetwork::IpNetwork;
+
 use crate::ipam::{PortClaims, StoreError};
 use crate::net::gather::Gather;
 use crate::net::{Family, HostPort, IfName};
@@ -126,6 +128,33 @@ pub fn orphans(
         }
     }
     Ok(orphans)
+}
+
+/// Those of `found` that lead to an address of `own_subnets` although no pod runs there, and no attachment that the
+/// store of `claims` knows: of a store that was lost, or that was another one's before (an edited `IPAM_DIR`). The link is
+/// there before its ports are open, so that none of a pod that is about to run is among them. What another plugin attached
+/// has no link of ours, and no address of these subnets either.
+///
+/// # Errors
+/// What could not be read.
+pub fn left_behind(
+    rtnl: &Rtnl,
+    claims: &PortClaims,
+    found: &[PortElement],
+    own_subnets: &[IpNetwork],
+) -> anyhow::Result<Vec<PortElement>> {
+    let mut left = Vec::new();
+    for element in found {
+        let address = element.forward.to.ip();
+        if let Some(mark) = &element.mark
+            && own_subnets.iter().any(|subnet| subnet.contains(address))
+            && !(mark.store == claims.fingerprint() && is_reserved(claims, element)?)
+            && !pod_runs(rtnl, mark)?
+        {
+            left.push(element.clone());
+        }
+    }
+    Ok(left)
 }
 
 /// The bridges of pods with host ports.

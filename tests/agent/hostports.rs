@@ -108,6 +108,52 @@ fn ports_of_a_pod_that_ended_under_a_held_lock_are_closed_by_the_agent() {
     agent.stop();
 }
 
+/// No DEL comes, and the agent's store has never heard of the attachment, or has forgotten it.
+#[test]
+fn ports_of_a_pod_that_does_not_run_and_that_the_store_does_not_know_are_closed_by_the_agent() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[("RESYNC_INTERVAL", "1s")]);
+    let attach = |name: &str, network: &Network, port: u16| {
+        make_netns(host, name);
+        let mut attachment = Attachment::new(name);
+        if network.name != "others" {
+            attachment.args.push_str(&format!(";IP=10.244.1.{}", port % 100 + 100));
+        }
+        let mapping = json!({ "hostPort": port, "containerPort": 80, "protocol": "tcp" });
+        attachment.runtime = json!({ "portMappings": [mapping] });
+        Pod::connect(host, network, attachment).unwrap();
+    };
+    let own = Network::of(host);
+    let mut former = own.clone();
+    former.plugins[0]["dataDir"] = json!("/run/former");
+    // As an administrator may have it: of pods with other addresses the agent knows nothing.
+    let mut others = former.clone();
+    others.name = "others".to_owned();
+    others.plugins[0].as_object_mut().unwrap().remove("subnet");
+    others.plugins[0]["ranges"] = json!([[{ "subnet": "10.9.9.0/24" }]]);
+    others.plugins[0]["bridge"] = json!("hz9");
+    others.plugins[0]["createBridge"] = json!(true);
+    for (name, network, port) in [
+        ("ends-there", &former, 8081),
+        ("runs-there", &former, 8082),
+        ("of-others", &others, 8083),
+        ("ends-here", &own, 8084),
+        ("runs-here", &own, 8085),
+    ] {
+        attach(name, network, port);
+    }
+    let is_open = |port: u16| table(host).contains(&format!("tcp . {port} "));
+    assert!((8081..=8085).all(is_open), "{}", table(host));
+    host.run("rm -r /run/humanz/ipam").ok();
+    host.run("ip netns del of-others").ok();
+    host.run("ip netns del ends-there").ok();
+    host.run("ip netns del ends-here").ok();
+    soon("ports of pods that ended are closed", || !is_open(8081) && !is_open(8084));
+    agent.stop();
+    assert!([8082, 8083, 8085].into_iter().all(is_open), "{}", table(host));
+}
+
 fn hold(host: &Node, lock: &str) -> Process {
     let holder = host.spawn(&mut command(&format!("flock -F {lock} sleep 600")));
     soon("the lock is held", || !host.run(&format!("flock -n {lock} true")).succeeded());

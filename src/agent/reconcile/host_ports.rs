@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::Context;
+use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Reconcile, store_unusable};
@@ -33,12 +34,12 @@ pub fn reconcile(
     own: &BTreeSet<IpAddr>,
     applier: &mut Applier,
 ) -> Vec<Problem> {
-    let Some(claims) = claims(run.settings, applier) else { return Vec::new() };
+    let Some(claims) = any_claims(run.settings, applier) else { return Vec::new() };
     let held = claims.read().held().with_context(|| store_unusable(run.settings));
     let reserved = run.settings.reserved_ports(own);
     let pending = held.and_then(|held| {
         let held = allowed(held, &reserved);
-        Ok((pending(run.kernel, &claims, &held, &reserved)?, held))
+        Ok((pending(run, &claims, &held, &reserved)?, held))
     });
     let (Pending { changes, blocked }, held) = match pending {
         Ok(pending) => pending,
@@ -53,11 +54,13 @@ pub fn reconcile(
         return problems;
     }
     if !changes.is_empty()
-        && let Err(error) = repair(run.kernel, &claims, &reserved, applier)
+        && let Err(error) = repair(run, &claims, &reserved, applier)
     {
         inspect_failed(&error, applier);
     }
-    keep_loopback(run, &held, applier);
+    if claims.exist() {
+        keep_loopback(run, &held, applier);
+    }
     problems
 }
 
@@ -138,11 +141,13 @@ pub fn close(kernel: &Kernel, settings: &Settings, link: &IfName, applier: &mut 
 
 /// The claims of this host's networks, if there ever were any.
 fn claims(settings: &Settings, applier: &mut Applier) -> Option<PortClaims> {
+    any_claims(settings, applier).filter(PortClaims::exist)
+}
+
+/// Also where there are none, or none any more.
+fn any_claims(settings: &Settings, applier: &mut Applier) -> Option<PortClaims> {
     match identity::boot_id() {
-        Ok(boot_id) => {
-            let claims = PortClaims::open(&settings.cni.ipam_dir, &boot_id);
-            claims.exist().then_some(claims)
-        }
+        Ok(boot_id) => Some(PortClaims::open(&settings.cni.ipam_dir, &boot_id)),
         Err(error) => {
             inspect_failed(&error.into(), applier);
             None
@@ -169,25 +174,35 @@ struct Pending {
 }
 
 fn pending(
-    Kernel { nft, rtnl, .. }: &Kernel,
+    run: &Reconcile<'_>,
     claims: &PortClaims,
     held: &[PortClaim],
     reserved: &[ReservedPort],
 ) -> anyhow::Result<Pending> {
+    let Kernel { nft, rtnl, .. } = run.kernel;
     let fingerprints = nft.fingerprints(TABLE)?;
     if held.is_empty() && fingerprints.is_none() {
         return Ok(Pending::default());
     }
-    let table = (!is_intact(fingerprints.as_ref())).then_some(HostPortChange::Table);
     let (found, bridges) = (host_ports::all(nft)?, host_ports::bridge_set(nft)?);
-    let ports = held.iter().map(|claim| claim.forward.from).gather();
-    let orphans = host_ports::orphans(rtnl, claims, &ports, &found)?;
     let store = claims.fingerprint();
-    let elements = changes(held, store, (&found, &bridges), &orphans);
-    let mut foreign = removals(reserved, &found);
-    foreign.retain(|removal| !elements.contains(removal));
-    let changes = table.into_iter().chain(elements).chain(foreign).collect();
-    Ok(Pending { changes, blocked: blocked(held, store, &found) })
+    let mut pending = Vec::new();
+    // Without claims the table is another store's.
+    if claims.exist() {
+        pending.extend((!is_intact(fingerprints.as_ref())).then_some(HostPortChange::Table));
+        let ports = held.iter().map(|claim| claim.forward.from).gather();
+        let orphans = host_ports::orphans(rtnl, claims, &ports, &found)?;
+        pending.extend(changes(held, store, (&found, &bridges), &orphans));
+    }
+    let subnets: Vec<IpNetwork> = run.pod_subnets().collect();
+    let left = host_ports::left_behind(rtnl, claims, &found, &subnets)?;
+    let left = left.into_iter().map(HostPortChange::Remove);
+    for removal in removals(reserved, &found).into_iter().chain(left) {
+        if !pending.contains(&removal) {
+            pending.push(removal);
+        }
+    }
+    Ok(Pending { changes: pending, blocked: blocked(held, store, &found) })
 }
 
 fn problem(port: &PortForward, other: &PortElement) -> Problem {
@@ -199,21 +214,26 @@ fn problem(port: &PortForward, other: &PortElement) -> Problem {
     Problem::new(ProblemKind::HostPort, Object::HostPort(*port), what).with_fix(fix)
 }
 
-/// Looks again with the lock, and makes the changes that are needed then.
+/// Looks again with the lock, if there is one, and makes the changes that are needed then.
 fn repair(
-    kernel: &Kernel,
+    run: &Reconcile<'_>,
     claims: &PortClaims,
     reserved: &[ReservedPort],
     applier: &mut Applier,
 ) -> anyhow::Result<()> {
-    let nft = &kernel.nft;
-    let locked = claims.lock(LOCK_WAIT)?;
-    locked.sweep()?;
-    let held = allowed(locked.held()?, reserved);
-    let mut changes = pending(kernel, claims, &held, reserved)?.changes;
+    let nft = &run.kernel.nft;
+    let locked = claims.exist().then(|| claims.lock(LOCK_WAIT)).transpose()?;
+    let held = match &locked {
+        None => Vec::new(),
+        Some(locked) => {
+            locked.sweep()?;
+            allowed(locked.held()?, reserved)
+        }
+    };
+    let mut changes = pending(run, claims, &held, reserved)?.changes;
     if changes.first() == Some(&HostPortChange::Table) {
         applier.apply(&HostPortChange::Table, || nft.ensure(&ruleset()));
-        changes = pending(kernel, claims, &held, reserved)?.changes;
+        changes = pending(run, claims, &held, reserved)?.changes;
     }
     if !changes.is_empty() {
         applier.apply_together(&changes, || nft.change_elements(TABLE, &steps(&changes)));
