@@ -184,7 +184,7 @@ impl<'a> NewInterface<'a> {
     fn reserve(&self, undo: &mut UndoStack<'a>) -> Result<StoreEntry, CniError> {
         let NewInterface { interface, host, store, since_1970 } = *self;
         let cleanup_stale = |former: &StoreEntry| {
-            host_ports::close(store, &[former])?;
+            host_ports::close_dead(store, former)?;
             let (conf, attachment) = (&interface.add.conf, &interface.add.attachment);
             for del in further::dels_of(conf, attachment, former) {
                 del::detach(&del, &mut Vec::new())?;

@@ -162,7 +162,7 @@ fn open_ports<'a>(
     since_1970: Duration,
     undo: &mut UndoStack<'a>,
 ) -> Result<(), CniError> {
-    let cleanup_stale = |former: &StoreEntry| host_ports::close(store, &[former]);
+    let cleanup_stale = |former: &StoreEntry| host_ports::close_dead(store, former);
     // The pod has its addresses already.
     let found = FoundHost::default();
     let entry = claim::reserve(store, owner, &[], since_1970, &found, cleanup_stale, undo)?;

@@ -92,7 +92,17 @@ pub fn close(store: &Store, entries: &[&StoreEntry]) -> Result<(), CniError> {
         return Ok(());
     }
     let locked = store::locked(|wait| store.ports().lock(wait))?;
-    close_locked(store, &locked, entries)
+    close_locked(store, &locked, entries, || ())
+}
+
+/// As [`close`], for one that ended without a DEL: its flows over UDP would reach who gets its address.
+///
+/// # Errors
+/// As for [`close`].
+pub fn close_dead(store: &Store, entry: &StoreEntry) -> Result<(), CniError> {
+    close(store, &[entry])?;
+    forget_flows(&[entry]);
+    Ok(())
 }
 
 /// Closes the ports of attachments that have ended while another process held the lock, as far as nobody holds it now.
@@ -103,8 +113,10 @@ pub fn close_ended(store: &Store) {
     if ended.is_empty() {
         return;
     }
+    // Their DEL forgot those that there were then. A port that is open began more.
+    let forget = || forget_flows(&ended);
     let locked = store.ports().lock(Duration::ZERO).map_err(CniError::from);
-    if let Err(error) = locked.and_then(|locked| close_locked(store, &locked, &ended)) {
+    if let Err(error) = locked.and_then(|locked| close_locked(store, &locked, &ended, forget)) {
         log::warn!("host ports of {} pods that have ended are open: {}", ended.len(), error.msg);
     }
 }
@@ -131,10 +143,18 @@ pub fn close_unknown(store: &Store, link: &IfName) -> Result<Vec<PortForward>, C
     Ok(closed)
 }
 
+fn forget_flows(entries: &[&StoreEntry]) {
+    let addresses: Vec<IpAddr> = entries.iter().flat_map(|entry| entry.addresses.clone()).collect();
+    let ports: Vec<HostPort> = entries.iter().flat_map(|entry| requested(entry)).collect();
+    conntrack::forget(&addresses, Some(&ports));
+}
+
+/// `closed` is called before the claims are released.
 fn close_locked(
     store: &Store,
     locked: &LockedClaims<'_>,
     entries: &[&StoreEntry],
+    closed: impl FnOnce(),
 ) -> Result<(), CniError> {
     let mut claims = Vec::new();
     for entry in entries {
@@ -144,6 +164,7 @@ fn close_locked(
     // happens while the caller goes on; the end of the process closes the socket.
     let table = ManuallyDrop::new(KernelTable::open(store.ports())?);
     table.remove(&claims)?;
+    closed();
     for entry in entries {
         // Not later with the addresses: whoever restores the table would open them again.
         locked.release(entry)?;

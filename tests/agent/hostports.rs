@@ -96,11 +96,14 @@ fn ports_of_a_pod_that_ended_under_a_held_lock_are_closed_by_the_agent() {
         let pod = pod(host, &name);
         let holders: Vec<Process> = locks.iter().map(|lock| hold(host, lock)).collect();
         pod.delete();
+        let asked = ask_udp(host, 5000, "192.0.2.11:8080".parse().unwrap());
+        assert!(asked.is_err() && flows(host).contains("sport=5000"), "{}", flows(host));
         assert_eq!(host.list(&format!("{store}/ended")), [format!("{name}:eth0")]);
         assert!(table(host).contains("8080"), "the port was closed without the lock");
         holders.iter().for_each(Process::kill);
         soon("the agent closes the ports", || table(host) == before);
         soon("the agent frees the address", || host.list(&format!("{store}/ended")).is_empty());
+        assert!(!flows(host).contains("sport=5000"), "{}", flows(host));
         assert_eq!(host.list(&format!("{store}/owners")), ["alive:eth0"]);
         assert_eq!(host.list("/run/humanz/ipam/.hostports"), ["lock", &port_of_alive]);
     }
@@ -152,6 +155,10 @@ fn ports_of_a_pod_that_does_not_run_and_that_the_store_does_not_know_are_closed_
     soon("ports of pods that ended are closed", || !is_open(8081) && !is_open(8084));
     agent.stop();
     assert!([8082, 8083, 8085].into_iter().all(is_open), "{}", table(host));
+}
+
+fn flows(host: &Node) -> String {
+    host.run("conntrack -L -p udp --orig-port-dst 8080").stdout
 }
 
 fn hold(host: &Node, lock: &str) -> Process {

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::cluster::Alone;
-use crate::support::cni::Network;
+use crate::support::cni::{Attachment, Network};
 use crate::support::disk::EXECUTABLE;
+use crate::support::echo::{Echo, ask_udp};
 use crate::support::node::command;
-use crate::support::{Agent, Place, Pod, eventually};
+use crate::support::pod::make_netns;
+use crate::support::{Agent, Place, Pod, eventually, soon};
 use crate::{object, refused, run, shape};
 
 const SETTINGS: &[(&str, &str)] =
@@ -182,6 +184,44 @@ fn only_stale_addresses_are_freed_and_only_with_yes() {
     // One whose interface went but whose namespace is there may be about to get one.
     rewrite(&alone, &stays, "s/\"containerID\":\"[^\"]*\"/\"containerID\":\"other\"/");
     assert!(run(host, "ipam gc --yes", SETTINGS).ok().contains("may be there"));
+}
+
+/// The next pod with the address would get what comes to the port.
+#[test]
+fn an_address_is_freed_only_after_its_host_ports_are_closed() {
+    let (alone, _agent) = served();
+    let host = &alone.host;
+    let lock = "/run/humanz/ipam/.hostports/lock";
+    let flows = || host.run("conntrack -L -p udp --orig-port-dst 8080").stdout;
+    for verb in ["gc --yes", "free"] {
+        make_netns(host, "web");
+        let mapping = json!({ "hostPort": 8080, "containerPort": 80, "protocol": "udp" });
+        let runtime = json!({ "portMappings": [mapping] });
+        let attachment = Attachment { runtime, ..Attachment::new("web") };
+        let pod = Pod::connect(host, &Network::of(host), attachment).unwrap();
+        let address = pod.v4().to_string();
+        let line = match verb {
+            "free" => format!("ipam free {address}"),
+            _ => format!("ipam {verb}"),
+        };
+        let echo = Echo::serve(&pod, 80);
+        ask_udp(host, 5000, "192.0.2.11:8080".parse().unwrap()).unwrap();
+        drop(echo);
+        host.run("ip netns del web").ok();
+        let is_gone = || run(host, "ipam ls", SETTINGS).ok().contains(" gone ");
+        soon("its interface is gone", is_gone);
+        assert!(flows().contains("sport=5000"), "{}", flows());
+        let holder = host.spawn(&mut command(&format!("flock -F {lock} sleep 600")));
+        soon("the lock is held", || !host.run(&format!("flock -n {lock} true")).succeeded());
+        refused(&run(host, &line, SETTINGS), 75, &[lock]);
+        assert!(is_gone() && run(host, "ipam ls", SETTINGS).ok().contains(&address), "{verb}");
+        holder.kill();
+        soon("the lock is free", || host.run(&format!("flock -n {lock} true")).succeeded());
+        run(host, &line, SETTINGS).ok();
+        let ports = host.run("nft list table inet humanz-hostports").stdout;
+        assert!(!ports.contains(&address), "{verb}: {ports}");
+        assert!(!flows().contains("sport=5000"), "{verb}: {}", flows());
+    }
 }
 
 /// In a container: as a DaemonSet without the host's /run/netns, and without its network.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::everything;
 use crate::killed::killed_at;
+use crate::support::echo::{Echo, ask_udp};
 use crate::support::facts::veths;
 use crate::support::node::command;
 use crate::support::plugin_host::{Call, PluginHost, STORE, conf};
@@ -236,6 +237,37 @@ fn an_address_stays_reserved_while_its_host_port_cannot_be_closed() {
     );
     Call::new("DEL", &small(), "b").run(&host).ok();
     host.assert_clean("after DEL");
+}
+
+/// They would lead to the next pod with the address.
+#[test]
+fn flows_over_udp_end_with_the_port_that_a_held_lock_kept_open() {
+    let host = PluginHost::new();
+    let lock = "/run/humanz/ipam/.hostports/lock";
+    let to = "192.0.2.11:8080".parse().unwrap();
+    let mapping = json!({ "hostPort": 8080, "containerPort": 80, "protocol": "udp" });
+    let keys = json!({ "subnet": "10.1.2.0/30", "runtimeConfig": { "portMappings": [mapping] } });
+    let of_pod = conf("1.1.0", keys);
+    let flows = || host.run("conntrack -L -p udp --orig-port-dst 8080").stdout;
+    host.add(&of_pod, "a");
+    let holder = hold(&host, lock);
+    del_in_time(&host, &of_pod, "a");
+    assert!(ask_udp(&*host, 5000, to).is_err());
+    assert!(flows().contains("sport=5000"), "{}", flows());
+    let_go(&host, &holder, lock);
+    host.add(&small(), "b");
+    assert!(!flows().contains("sport=5000"), "{}", flows());
+    // A container that comes again without a DEL between.
+    Call::new("DEL", &small(), "b").run(&host).ok();
+    host.add(&of_pod, "again");
+    let echo = Echo::serve(&host.container("again"), 80);
+    ask_udp(&*host, 5001, to).unwrap();
+    drop(echo);
+    host.run("ip netns del again").ok();
+    soon("its link is deleted too", || veths(&host).is_empty());
+    assert!(flows().contains("sport=5001"), "{}", flows());
+    host.add(&small(), "again");
+    assert!(!flows().contains("sport=5001"), "{}", flows());
 }
 
 /// There is nothing to leave a note of.

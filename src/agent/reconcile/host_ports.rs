@@ -11,11 +11,13 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Reconcile, store_unusable};
 use crate::agent::trigger::Scope;
 use crate::inspect::{Kernel, host_ports};
-use crate::ipam::{LockedClaims, PortClaim, PortClaims, StoreEntry, StoreError};
+use crate::ipam::{PortClaim, PortClaims, StoreEntry, StoreError};
 use crate::net::gather::Gather;
-use crate::net::{Family, IfName, Object, PortForward, Problem, ProblemKind, ReservedPort};
-use crate::netlink::NetlinkError;
-use crate::nft::ElementChange;
+use crate::net::{
+    Family, HostPort, IfName, Object, PortForward, Problem, ProblemKind, Protocol, ReservedPort,
+};
+use crate::netlink::{NetlinkError, conntrack};
+use crate::nft::{ElementChange, Nft};
 use crate::os::{identity, sysctl};
 use crate::plan::Line;
 use crate::plan::host_ports::{
@@ -83,42 +85,79 @@ pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
 /// Closes the ports of attachments that have `ended` while another process held the lock of the claims, as far as nobody
 /// holds it now.
 pub fn close_ended(run: &Reconcile<'_>, ended: &[StoreEntry], applier: &mut Applier) {
-    if ended.iter().all(|entry| entry.ports.is_none()) {
-        return;
-    }
-    let Some(claims) = claims(run.settings, applier) else { return };
-    let closed = match claims.lock(Duration::ZERO) {
+    match close_all(run.kernel, run.settings, ended, Duration::ZERO, applier) {
         // `status` shows what waits.
-        Err(StoreError::LockTimeout { .. }) => return,
-        Err(error) => Err(error.into()),
-        Ok(locked) => close_all(run.kernel, &locked, claims.fingerprint(), ended, applier),
-    };
-    if let Err(error) = closed {
-        inspect_failed(&error, applier);
+        Ok(()) | Err(StoreError::LockTimeout { .. }) => {}
+        Err(error) => inspect_failed(&error.into(), applier),
     }
 }
 
-fn close_all(
-    Kernel { nft, .. }: &Kernel,
-    locked: &LockedClaims<'_>,
-    store: u64,
+/// Closes the ports of `ended`, forgets their flows over UDP, and then releases the claims: without them the addresses go
+/// to the next pods. Waits for the lock of the claims at most `wait`. What the kernel refuses is a failure in `applier`,
+/// and then nothing is released.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn close_all(
+    kernel: &Kernel,
+    settings: &Settings,
     ended: &[StoreEntry],
+    wait: Duration,
     applier: &mut Applier,
-) -> anyhow::Result<()> {
+) -> Result<(), StoreError> {
+    if ended.iter().all(|entry| entry.ports.is_none()) {
+        return Ok(());
+    }
+    let Some(claims) = claims(settings, applier) else { return Ok(()) };
+    let locked = claims.lock(wait)?;
     let mut own: Vec<PortElement> = Vec::new();
     for entry in ended {
-        own.extend(locked.own(entry)?.iter().map(|claim| element(claim, store)));
+        own.extend(locked.own(entry)?.iter().map(|claim| element(claim, claims.fingerprint())));
     }
+    if let Err(error) = close_own(&kernel.nft, &own, applier) {
+        inspect_failed(&error.into(), applier);
+        return Ok(());
+    }
+    forget_flows(ended);
+    ended.iter().try_for_each(|entry| locked.release(entry))
+}
+
+fn close_own(nft: &Nft, own: &[PortElement], applier: &mut Applier) -> Result<(), NetlinkError> {
     let is_own = |found: &PortElement| {
         own.iter().any(|own| own.forward.from == found.forward.from && own.mark == found.mark)
     };
     let found = host_ports::all(nft)?;
     let closed: Vec<_> = found.into_iter().filter(is_own).map(HostPortChange::Remove).collect();
-    if !closed.is_empty() {
-        applier.attempt(&closed, || nft.change_elements(TABLE, &steps(&closed)))?;
+    match closed.is_empty() {
+        true => Ok(()),
+        false => applier.attempt(&closed, || nft.change_elements(TABLE, &steps(&closed))),
     }
-    // Only now: without a claim the address goes to the next pod.
-    ended.iter().try_for_each(|entry| Ok(locked.release(entry)?))
+}
+
+/// Forgets the flows over UDP of pods that have ended: they would reach who gets their addresses.
+pub fn forget_flows(ended: &[StoreEntry]) {
+    let addresses: Vec<IpAddr> = ended.iter().flat_map(|entry| entry.addresses.clone()).collect();
+    if !matches!(conntrack::has_flows(), Ok(false))
+        && let Err(error) = conntrack::flush_udp(&addresses)
+    {
+        log::warn!("{:#}", anyhow::Error::from(error));
+    }
+}
+
+/// Makes `changes`, and forgets the flows over UDP through ports that were closed: open ones began them.
+fn change(nft: &Nft, changes: &[HostPortChange], applier: &mut Applier) {
+    let closed = changes.iter().filter_map(|change| match change {
+        HostPortChange::Remove(found) | HostPortChange::Replace(found) => Some(found.forward.from),
+        _ => None,
+    });
+    let closed: Vec<HostPort> = closed.filter(|port| port.protocol == Protocol::Udp).collect();
+    applier.apply_together(changes, || {
+        nft.change_elements(TABLE, &steps(changes))?;
+        if let Err(error) = conntrack::flush_udp_ports(&closed) {
+            log::warn!("{:#}", anyhow::Error::from(error));
+        }
+        Ok::<(), NetlinkError>(())
+    });
 }
 
 /// Removes the elements of our store that lead to the pod behind `link`, whether it runs or not.
@@ -135,7 +174,7 @@ pub fn close(kernel: &Kernel, settings: &Settings, link: &IfName, applier: &mut 
     let closed = found.into_iter().filter(leads_there).map(HostPortChange::Remove);
     let closed: Vec<HostPortChange> = closed.collect();
     if !closed.is_empty() {
-        applier.apply_together(&closed, || kernel.nft.change_elements(TABLE, &steps(&closed)));
+        change(&kernel.nft, &closed, applier);
     }
 }
 
@@ -236,7 +275,7 @@ fn repair(
         changes = pending(run, claims, &held, reserved)?.changes;
     }
     if !changes.is_empty() {
-        applier.apply_together(&changes, || nft.change_elements(TABLE, &steps(&changes)));
+        change(nft, &changes, applier);
     }
     Ok(())
 }

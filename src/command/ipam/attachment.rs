@@ -12,8 +12,8 @@ use crate::agent::trigger::Scope;
 use crate::command::call::Call;
 use crate::command::json::object;
 use crate::inspect::Kernel;
-use crate::inspect::pods::{Life, StoreNetwork};
-use crate::ipam::StoreEntry;
+use crate::inspect::pods::{Life, StoreNetwork, refused};
+use crate::ipam::{StoreEntry, StoreError};
 use crate::lease::Resolved;
 use crate::net::gather::Gather;
 use crate::net::{IfName, PerFamily};
@@ -43,17 +43,33 @@ pub fn owner(entry: &StoreEntry) -> String {
     entry.pod.clone().unwrap_or_else(|| entry.owner_text())
 }
 
-/// Closes the ports of the host that lead to what is freed: the claims are gone, the kernel's part
-/// of them is done as the agent does it. `running`: the link of a pod that runs, which the agent would leave its
-/// ports as one whose store is lost.
+/// A store that is locked for too long is one to try again.
+pub fn busy(error: StoreError) -> Exit {
+    match error {
+        StoreError::LockTimeout { .. } => Exit { code: exit::TEMPORARY, ..refused(error) },
+        _ => refused(error),
+    }
+}
+
+/// Closes the ports of the host that lead to `ended`, and forgets their flows over UDP; to be called before their addresses
+/// are free. `running`: the link of a pod that runs, which the agent would leave its ports as one whose store is lost.
 pub fn close_ports(
     settings: &Settings,
-    freed: &[StoreEntry],
+    ended: &[StoreEntry],
     running: Option<&IfName>,
 ) -> Result<(), Exit> {
-    if freed.iter().all(|entry| entry.ports.is_none()) {
-        return Ok(());
+    if ended.iter().any(|entry| entry.ports.is_some()) {
+        close_open(settings, ended, running)?;
     }
+    reconcile::host_ports::forget_flows(ended);
+    Ok(())
+}
+
+fn close_open(
+    settings: &Settings,
+    ended: &[StoreEntry],
+    running: Option<&IfName>,
+) -> Result<(), Exit> {
     let kernel = Kernel::open(settings)?;
     let mut applier = Applier::new(false);
     let pass = Reconcile {
@@ -73,6 +89,8 @@ pub fn close_ports(
     if let Some(link) = running {
         reconcile::host_ports::close(&kernel, settings, link, &mut applier);
     }
+    let closed = reconcile::host_ports::close_all(&kernel, settings, ended, WAIT, &mut applier);
+    closed.map_err(busy)?;
     let own =
         kernel.rtnl.addresses(None).map_err(|error| Exit::new(exit::FAILURE, error.to_string()))?;
     let own = own.into_iter().map(|found| found.address.ip()).gather();

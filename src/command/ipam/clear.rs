@@ -4,8 +4,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
-use crate::command::ipam::attachment::{WAIT, close_ports, owner, settings};
-use crate::command::ipam::free::busy;
+use crate::command::ipam::attachment::{WAIT, busy, close_ports, owner, settings};
 use crate::command::json::object;
 use crate::inspect::pods::{Life, StoreNetwork, links, networks};
 use crate::ipam::StoreEntry;
@@ -43,12 +42,14 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
     let mut freed = Vec::new();
     let mut unseen = 0;
     for network in &networks {
-        // Asked again with the lock: an interface may come meanwhile, but not without its namespace.
         let gone = |entry: &StoreEntry| Life::of(entry, &network.name, &links) == Life::Gone;
-        let dead: Vec<StoreEntry> = match options.yes {
-            true => release(network, gone)?,
-            false => network.contents.entries.iter().filter(|entry| gone(entry)).cloned().collect(),
-        };
+        let entries = network.contents.entries.iter();
+        let mut dead: Vec<StoreEntry> = entries.filter(|entry| gone(entry)).cloned().collect();
+        if options.yes && !dead.is_empty() {
+            close_ports(&settings, &dead, None)?;
+            // Asked again with the lock: an interface may come meanwhile, but not without its namespace.
+            release(network, &mut dead, gone)?;
+        }
         let is_unseen =
             |entry: &&StoreEntry| Life::of(entry, &network.name, &links) == Life::Unseen;
         unseen += network.contents.entries.iter().filter(is_unseen).count();
@@ -59,9 +60,6 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
             objects.push(object(entry, name, Life::Gone));
         }
         freed.extend(dead);
-    }
-    if options.yes {
-        close_ports(&settings, &freed, None)?;
     }
     lines.push(match (freed.is_empty(), options.yes) {
         (true, _) => "every address is that of a pod that may be there".to_owned(),
@@ -78,15 +76,17 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
     call.answer(options.json, true, value, &lines.join("\n"))
 }
 
+/// Leaves in `dead` what was released.
 fn release(
     network: &StoreNetwork,
+    dead: &mut Vec<StoreEntry>,
     gone: impl Fn(&StoreEntry) -> bool,
-) -> Result<Vec<StoreEntry>, Exit> {
+) -> Result<(), Exit> {
     let locked = network.store.lock(WAIT).map_err(busy)?;
     let entries = locked.entries().map_err(anyhow::Error::from)?;
-    let dead: Vec<StoreEntry> = entries.into_iter().filter(gone).collect();
-    for entry in &dead {
+    dead.retain(|dead| entries.iter().any(|entry| entry.is_same(dead) && gone(entry)));
+    for entry in dead {
         locked.release(&entry.container_id, &entry.ifname).map_err(anyhow::Error::from)?;
     }
-    Ok(dead)
+    Ok(())
 }

@@ -6,9 +6,9 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
-use crate::command::ipam::attachment::{WAIT, close_ports, owner, settings};
-use crate::inspect::pods::{Life, entries, links, networks, refused};
-use crate::ipam::{StoreEntry, StoreError};
+use crate::command::ipam::attachment::{WAIT, busy, close_ports, owner, settings};
+use crate::inspect::pods::{Life, entries, links, networks};
+use crate::ipam::StoreEntry;
 use crate::plan::pod::LinkIdentity;
 use crate::settings::exit::{self, Exit};
 
@@ -59,12 +59,15 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
         let why = format!("{address} stays: {why}; nothing was freed (--force frees it anyway)");
         return Err(Exit::new(exit::FAILURE, why));
     }
+    let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
+    let link = LinkIdentity { network: &network.name, container_id, ifname }.host_ifname();
+    close_ports(&settings, std::slice::from_ref(entry), Some(&link))?;
     let locked = network.store.lock(WAIT).map_err(busy)?;
-    let now = locked.entry(&entry.container_id, &entry.ifname).map_err(anyhow::Error::from)?;
+    let now = locked.entry(container_id, ifname).map_err(anyhow::Error::from)?;
     let freed = if entry.is_unowned() {
         locked.release_unowned(&[address])
     } else if now.as_ref().is_some_and(|now| now.is_same(entry)) {
-        locked.release(&entry.container_id, &entry.ifname)
+        locked.release(container_id, ifname)
     } else {
         return Err(Exit::new(
             exit::TEMPORARY,
@@ -72,10 +75,6 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
         ));
     };
     let freed = freed.map_err(anyhow::Error::from)?;
-    drop(locked);
-    let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
-    let link = LinkIdentity { network: &network.name, container_id, ifname }.host_ifname();
-    close_ports(&settings, std::slice::from_ref(entry), Some(&link))?;
     let freed: Vec<String> = freed.iter().map(ToString::to_string).collect();
     let value = json!({ "freed": freed, "network": network.name, "pod": entry.pod });
     let text = format!("{} of {} is free", freed.join(" and "), owner(entry));
@@ -91,13 +90,5 @@ fn refusal(life: Life, entry: &StoreEntry) -> Option<String> {
         Life::Unknown => Some(format!("it belongs to {owner}, and whether that runs is unknown")),
         Life::Unseen => Some(format!("the network namespace of {owner} cannot be seen from here")),
         Life::Gone => None,
-    }
-}
-
-/// A store that is locked for too long is one to try again.
-pub fn busy(error: crate::ipam::StoreError) -> Exit {
-    match error {
-        StoreError::LockTimeout { .. } => Exit { code: exit::TEMPORARY, ..refused(error) },
-        _ => refused(error),
     }
 }

@@ -6,8 +6,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
-use crate::command::ipam::attachment::{WAIT, settings};
-use crate::command::ipam::free::busy;
+use crate::command::ipam::attachment::{WAIT, busy, settings};
 use crate::command::json::object;
 use crate::inspect::pods::{Life, store};
 use crate::ipam::import::Sources;
