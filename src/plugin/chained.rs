@@ -47,6 +47,7 @@ pub fn add(add: &Add, previous: &CniResult, call: &mut CallContext<'_>) -> Resul
     refuse_without_host_end(add, host_end.as_ref())?;
     host_ports::refuse_reserved(conf)?;
     let store = store::open(conf)?;
+    host_ports::close_ended(&store);
     let mut undo = UndoStack::default();
     tune_link(&pod.rtnl, link.index, &tune, &mut undo)?;
     limit(&host, host_end.as_ref(), requested.queues.host, &mut undo)?;

@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use crate::support::Place;
+use super::hostports::elements;
 use crate::support::cni::{Attachment, Network, PLUGINS};
 use crate::support::echo::{Echo, ask_tcp};
 use crate::support::facts::veths;
+use crate::support::node::command;
 use crate::support::plugin_host::{Call, PluginHost, STORE, conf};
+use crate::support::{Place, soon};
 
 /// A host that has the reference plugins too.
 fn host() -> PluginHost {
@@ -224,6 +226,38 @@ fn host_ports_forward_to_a_pod_attached_by_another_plugin() {
     let gc = gc.with("CNI_CONTAINERID", "").with("CNI_NETNS", "").with("CNI_IFNAME", "");
     gc.run(&host).ok();
     assert_eq!(network.check(&host, &second, &result).unwrap_err().code, 103);
+    assert_eq!(host.list(&format!("{STORE}/owners")), Vec::<String>::new());
+}
+
+/// The other plugin gives the next pod the address, whatever this store has reserved.
+#[test]
+fn an_add_closes_the_port_of_a_pod_that_ended_under_a_held_lock() {
+    let host = host();
+    let network = network(
+        "1.0.0",
+        json!([bridge(), { "type": "humanz", "capabilities": { "portMappings": true } }]),
+    );
+    let asking = |name: &str, port: u16, args: &str| Attachment {
+        runtime: json!({ "portMappings": [{ "hostPort": port, "containerPort": 80, "protocol": "tcp" }] }),
+        args: args.to_owned(),
+        ..Attachment::new(name)
+    };
+    let lock = "/run/humanz/ipam/.hostports/lock";
+    let first = asking("c1", 8080, "IgnoreUnknown=1");
+    host.netns("c1");
+    let result = network.add(&host, &first).unwrap();
+    let holder = host.spawn(&mut command(&format!("flock -F {lock} sleep 600")));
+    soon("the lock is held", || !host.run(&format!("flock -n {lock} true")).succeeded());
+    network.del(&host, &first, &result).unwrap();
+    holder.kill();
+    soon("the lock is free", || host.run(&format!("flock -n {lock} true")).succeeded());
+    assert_eq!(host.list(&format!("{STORE}/ended")), ["c1:eth0"]);
+    host.netns("c2");
+    let second = asking("c2", 9090, "IgnoreUnknown=1;IP=10.1.2.2");
+    let result = network.add(&host, &second).unwrap();
+    assert_eq!(result["ips"][0]["address"], "10.1.2.2/24");
+    assert_eq!(elements(&host), ["any4 tcp . 9090 : 10.1.2.2 . 80"]);
+    network.del(&host, &second, &result).unwrap();
     assert_eq!(host.list(&format!("{STORE}/owners")), Vec::<String>::new());
 }
 
