@@ -34,13 +34,17 @@ impl Store {
         Ok(true)
     }
 
-    /// The file of some address of the set is neither an entry of this boot nor one of host-local.
+    /// The file of some address of the set is neither an entry of this boot nor one of host-local, or its attachment has
+    /// ended: whoever takes the lock releases it first.
     fn has_removable(&self, set: &RangeSet) -> Result<bool, StoreError> {
+        let ended = self.ended()?;
+        let is_used = |entry: StoreEntry| {
+            entry.boot_id == self.boot_id && !ended.iter().any(|ended| ended.is_same(&entry))
+        };
         for address in set.after(None) {
             let bytes = read(&self.layout.address(address))?.unwrap_or_default();
-            let is_held = StoreEntry::parse(&bytes)
-                .map_or(reservation(&bytes).is_some(), |entry| entry.boot_id == self.boot_id);
-            if !is_held {
+            let entry = StoreEntry::parse(&bytes);
+            if !entry.map_or_else(|_| reservation(&bytes).is_some(), is_used) {
                 return Ok(true);
             }
         }

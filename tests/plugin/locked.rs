@@ -71,6 +71,9 @@ fn an_address_is_free_once_the_lock_is_and_not_before() {
     del_in_time(&host, &small(), "a");
     assert_eq!(host.list(&format!("{STORE}/owners")), ["a:eth0"]);
     let_go(&host, &holder, &lock);
+    let status = Call::new("STATUS", &small(), "").with("CNI_CONTAINERID", "");
+    status.with("CNI_NETNS", "").with("CNI_IFNAME", "").run(&host).ok();
+    assert_eq!(notes(&host), ["a:eth0"], "STATUS changes nothing");
     let second = Call::new("ADD", &small(), "b").run(&host).ok();
     assert_eq!(address(&second), address(&first));
     assert_eq!(host.list(&format!("{STORE}/owners")), ["b:eth0"]);
