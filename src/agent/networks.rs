@@ -148,6 +148,11 @@ impl HostNetworks {
         is_due
     }
 
+    /// A pod starts with `addresses`.
+    pub fn note_use(&mut self, addresses: &[IpAddr]) {
+        self.empty.note_use(&self.heard.own, addresses);
+    }
+
     /// The blocks that have been empty for `idle`, where pods have the addresses `taken`.
     pub fn idle(&mut self, taken: &[IpAddr], idle: Duration) -> Vec<IpNetwork> {
         let all = BlockUse {

@@ -25,6 +25,7 @@ impl Agent {
             return asked.into_iter().for_each(|asked| asked.answer(&why));
         };
         for asked in asked.iter().filter(|asked| asked.pod.network == self.settings.cni.name) {
+            self.state.networks.note_use(&asked.pod.addresses);
             pods.add(asked.pod.clone());
         }
         let policies = self.policy_input();

@@ -36,6 +36,8 @@ pub struct EmptyBlocks {
     pub released: BTreeSet<IpNetwork>,
     /// Blocks of pods with fixed addresses, in which those have been.
     pinned_used: BTreeSet<IpNetwork>,
+    /// Blocks in which a pod has started since the last look: it may have ended before this one.
+    used: BTreeSet<IpNetwork>,
     since: BTreeMap<IpNetwork, Instant>,
 }
 
@@ -46,13 +48,23 @@ impl EmptyBlocks {
         self.since.retain(|block, _| own.contains(block));
     }
 
-    /// The blocks that have been empty for `idle`; those that nobody can use at once.
+    /// A pod of this host starts with `addresses`.
+    pub fn note_use(&mut self, own: &BTreeSet<IpNetwork>, addresses: &[IpAddr]) {
+        let has_pod = |block: &&IpNetwork| addresses.iter().any(|it| block.contains(*it));
+        self.used.extend(own.iter().filter(has_pod));
+    }
+
+    /// The blocks that have been empty for `idle`; those that nobody can use at once. One in which a pod came and went
+    /// since the last look has been empty from this one on.
     pub fn idle(&mut self, all: &BlockUse, now: Instant, idle: Duration) -> Vec<IpNetwork> {
+        let used = std::mem::take(&mut self.used);
         let has_pod = |block: &IpNetwork| all.taken.iter().any(|it| block.contains(*it));
         let is_pin = |block: &IpNetwork| all.pin_ranges.iter().any(|it| contains(*it, *block));
-        self.since.retain(|block, _| all.own.contains(block) && !has_pod(block));
+        self.since
+            .retain(|block, _| all.own.contains(block) && !has_pod(block) && !used.contains(block));
         self.pinned_used.retain(|block| all.own.contains(block));
-        let is_used_pin = |block: &&IpNetwork| is_pin(block) && has_pod(block);
+        let is_used_pin =
+            |block: &&IpNetwork| is_pin(block) && (has_pod(block) || used.contains(*block));
         self.pinned_used.extend(all.own.iter().filter(is_used_pin));
         let empty = all.own.iter().filter(|it| !has_pod(it) && !self.released.contains(*it));
         let mut found = Vec::new();
@@ -82,5 +94,61 @@ impl EmptyBlocks {
             self.released.remove(&block);
             self.since.remove(&block);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(600);
+    const LOOK: Duration = Duration::from_secs(60);
+
+    fn net(text: &str) -> IpNetwork {
+        text.parse().unwrap()
+    }
+
+    /// When the block 10.32.0.64/26 is given back, in seconds after the first of looks that come every minute, if short
+    /// pods start at these times and end before the next look, and the address of a pod is seen at those.
+    fn given_back(short: &[u64], seen: &[u64]) -> Option<u64> {
+        let own: BTreeSet<IpNetwork> = [net("10.32.0.64/26")].into();
+        let served: Vec<IpNetwork> = own.iter().copied().collect();
+        let address: [IpAddr; 1] = ["10.32.0.70".parse().unwrap()];
+        let (mut blocks, begin) = (EmptyBlocks::default(), Instant::now());
+        (0..=60).map(|look| look * LOOK.as_secs()).find(|now| {
+            let last = now.saturating_sub(LOOK.as_secs());
+            for _ in short.iter().filter(|at| (last..*now).contains(at)) {
+                blocks.note_use(&own, &address);
+            }
+            let all = BlockUse {
+                own: &own,
+                lost: &BTreeSet::new(),
+                served: &served,
+                pin_ranges: &[],
+                taken: if seen.contains(now) { &address } else { &[] },
+                in_sync: true,
+                is_followed: true,
+            };
+            let idle = blocks.idle(&all, begin + Duration::from_secs(*now), IDLE);
+            assert!(idle.is_empty() || idle == served);
+            !idle.is_empty()
+        })
+    }
+
+    #[test]
+    fn a_block_is_given_back_ten_minutes_after_its_last_pod_was_seen() {
+        assert_eq!(given_back(&[], &[]), Some(600));
+        assert_eq!(given_back(&[], &[0, 60, 300]), Some(960));
+    }
+
+    #[test]
+    fn pods_that_come_and_go_between_two_looks_keep_their_block() {
+        assert_eq!(given_back(&[541], &[]), Some(1200));
+        let every_nine: Vec<u64> = (0..6).map(|nth| nth * 540 + 1).collect();
+        assert_eq!(given_back(&every_nine, &[]), Some(2760 + 600));
+        let elsewhere: [IpAddr; 1] = ["10.32.0.130".parse().unwrap()];
+        let mut blocks = EmptyBlocks::default();
+        blocks.note_use(&[net("10.32.0.64/26")].into(), &elsewhere);
+        assert!(blocks.used.is_empty());
     }
 }
