@@ -69,6 +69,13 @@ pub fn is_managed(text: &str) -> bool {
     [&document].into_iter().chain(plugins).any(|object| object[MANAGED_BY] == AGENT)
 }
 
+/// `text` is a configuration that an agent wrote, also one that left no mark yet: of the plugin that is called `plugin`.
+pub fn is_ours(text: &str, plugin: &str) -> bool {
+    let Ok(document) = serde_json::from_str::<Value>(text) else { return false };
+    let plugins = document["plugins"].as_array().into_iter().flatten();
+    is_managed(text) || [&document].into_iter().chain(plugins).any(|it| it["type"] == plugin)
+}
+
 /// Marks `plugin` as written by `init` with `texts`, of which the defaults and what is of etcd are left out.
 pub fn mark_init(plugin: &mut Map<String, Value>, texts: &Texts) {
     let is_default = |name: &str, text: &str| {

@@ -60,7 +60,7 @@ pub fn run(name: &str, arguments: &[OsString], mut streams: Streams<'_>, serve: 
 fn create(name: &str, streams: &mut Streams<'_>) -> Result<(), CniError> {
     let network = netavark::document(&read(streams.stdin)?)?;
     let asked = AskedNetwork::of(&network);
-    let found = find(name, &asked)?.ok_or_else(|| missing(&asked))?;
+    let found = find(name, &asked)?.ok_or_else(|| missing(&asked))?.alone()?;
     print(streams.stdout, &netavark::created(network, &found)?)
 }
 
@@ -74,7 +74,9 @@ fn container(
     let netns = arguments.get(1).and_then(|path| path.to_str()).unwrap_or_default();
     let mut call = ContainerCall::parse(&read(streams.stdin)?, verb, netns)?;
     let network = match find(name, &call.asked)? {
-        Some(found) => found,
+        // What was chained since a container started does not keep it from its end.
+        Some(found) if verb == Verb::Del => found,
+        Some(found) => found.alone()?,
         None if verb == Verb::Del => HostNetwork::gone(&call.asked),
         None => return Err(missing(&call.asked)),
     };
@@ -101,20 +103,23 @@ fn are_open(call: &ContainerCall, network: &HostNetwork) -> Result<bool, CniErro
     }))
 }
 
-/// The configuration that is asked for: the first one of humanz in the folder, unless the network says which.
+/// The configuration that is asked for: the first one of humanz in the folder, unless the network says which. One of
+/// humanz alone, if there is one.
 fn find(plugin: &str, asked: &AskedNetwork) -> Result<Option<HostNetwork>, CniError> {
     let files = match &asked.file {
         Some(file) => vec![file.clone()],
         None => configurations(Path::new(FOLDER)),
     };
+    let mut chained = None;
     for file in files {
         let Some(text) = text(&file)? else { continue };
-        let found = HostNetwork::read(&file, &text, plugin)?;
-        if let Some(found) = found.filter(|found| asked.is(found)) {
-            return Ok(Some(found));
+        let found = HostNetwork::read(&file, &text, plugin).filter(|found| asked.is(found));
+        match found {
+            Some(found) if found.is_alone() => return Ok(Some(found)),
+            found => chained = chained.or(found),
         }
     }
-    Ok(None)
+    Ok(chained)
 }
 
 /// In the order of the runtimes.

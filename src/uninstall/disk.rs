@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile;
 use crate::agent::reconcile::plugin::{COPY, netavark_links};
+use crate::agent::{cni_conf, reconcile};
 use crate::agent::{encryption_key, history, sysctl_record};
 use crate::inspect::{last_policies, last_settings, port_profiles};
 use crate::ipam::{Store, calls};
@@ -39,7 +39,13 @@ const STATE: [&str; 13] = [
 
 /// First, so that no new pod is attached.
 pub fn configuration(settings: &Settings, applier: &mut Applier) {
-    file("CNI configuration", &settings.cni.config, applier);
+    let path = &settings.cni.config;
+    let text = fs::read_to_string(path).unwrap_or_default();
+    if cni_conf::is_ours(&text, &settings.cni.plugin_type) {
+        file("CNI configuration", path, applier);
+    } else if path.exists() {
+        log::warn!("{} stays: it is not humanz's", path.display());
+    }
     reconcile::conf::remove_former(&settings.cni.config, applier);
 }
 

@@ -69,6 +69,27 @@ fn a_host_is_as_it_was_before_and_keeps_what_is_not_ours() {
     assert_eq!(uninstall(host, "--purge").ok(), "nothing was there to be removed\n");
 }
 
+/// Of another pod network, or by hand, under the name that humanz would take.
+#[test]
+fn a_configuration_of_somebody_else_stays_and_one_without_a_mark_goes() {
+    let alone = alone();
+    let host = &alone.host;
+    let path = "/etc/cni/net.d/05-humanz.conflist";
+    let of = |kind: &str| {
+        json!({"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": kind, "bridge": "cni0"}]})
+            .to_string()
+    };
+    host.run("mkdir -p /etc/cni/net.d").ok();
+    for (text, stays) in [(of("bridge"), true), ("{ half".to_owned(), true), (of("humanz"), false)]
+    {
+        host.write(path, &text);
+        let ended = uninstall(host, "--purge");
+        assert!(ended.succeeded(), "{ended}");
+        assert_eq!(host.read(path), stays.then_some(text), "{ended}");
+        assert_eq!(ended.stderr.contains("it is not humanz's"), stays, "{ended}");
+    }
+}
+
 #[test]
 fn an_uninstallation_is_printed_as_json() {
     let alone = alone();

@@ -103,6 +103,34 @@ fn a_network_is_made_and_a_container_comes_and_goes() {
     teardown(&machine, &fixed);
 }
 
+/// podman runs its containers' networks through humanz alone; the CNI runtimes of the same machine may have more.
+#[test]
+fn a_configuration_with_another_plugin_starts_no_container_and_holds_up_no_other_one_and_no_end() {
+    let machine = machine();
+    let started = container("c1", "eth0", Value::Null);
+    answer(&machine, &format!("setup {NETNS}"), &started);
+    let chained = json!({ "cniVersion": "1.0.0", "name": "net", "plugins": [
+        { "type": "humanz", "bridge": "hzt0", "subnet": "10.9.9.0/24" }, { "type": "tuning" },
+    ] });
+    machine.node.write(CONF, &chained.to_string());
+    let said = refused(&call(&machine, &format!("setup {NETNS}"), &started.to_string()));
+    assert!(said.contains("\"tuning\" is chained"), "{said}");
+    teardown(&machine, &started);
+    nothing_is_left(&machine);
+    let said = refused(&call(&machine, "create", &network().to_string()));
+    assert!(said.contains("\"tuning\" is chained"), "{said}");
+
+    let other = json!({ "cniVersion": "1.0.0", "name": "pods", "type": "humanz", "bridge": "hzt1",
+        "subnet": "10.9.8.0/24" });
+    machine.node.write("/etc/cni/net.d/20-pods.conf", &other.to_string());
+    let mut asked = network();
+    for options in [json!({ "network": "pods" }), json!(null)] {
+        asked["options"] = options;
+        let made = answer(&machine, "create", &asked);
+        assert_eq!(made["options"]["network"], "pods", "{made}");
+    }
+}
+
 #[test]
 fn what_is_gone_already_is_torn_down() {
     let machine = machine();

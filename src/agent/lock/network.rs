@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -18,6 +18,10 @@ use nix::unistd::Uid;
 /// A reader of either lock has it for much less.
 pub(super) const AGAIN: Duration = Duration::from_millis(20);
 pub(super) const TRIES: usize = 5;
+
+/// How long a queue may be full all the time, and the time between two looks: an agent takes a moment for each.
+const FULL: Duration = Duration::from_secs(1);
+const KNOCK: Duration = Duration::from_millis(1);
 
 /// What agents bind: an abstract name, of which each network namespace has its own. Source: unix(7).
 pub(super) const NAME: &str = "humanz-agent";
@@ -62,8 +66,17 @@ pub fn take(name: &str) -> io::Result<Taken> {
 pub fn holder(name: &str) -> Option<LockHolder> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
-    // What does not listen, or has a full queue, is no agent: that one empties it.
-    connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).ok()?).ok()?;
+    let address = UnixAddr::new_abstract(name.as_bytes()).ok()?;
+    let deadline = Instant::now() + FULL;
+    loop {
+        match connect(socket.as_raw_fd(), &address) {
+            Ok(()) => break,
+            // Anybody can fill the queue. An agent empties it, so that there is room again and again.
+            Err(Errno::EAGAIN) if Instant::now() < deadline => thread::sleep(KNOCK),
+            // What does not listen, or leaves its queue full, is no agent.
+            Err(_) => return None,
+        }
+    }
     // Those of the process that called listen(2).
     let peer = getsockopt(&socket, PeerCredentials).ok()?;
     let is_agent = peer.uid() == 0 || peer.uid() == Uid::effective().as_raw();
@@ -108,6 +121,7 @@ impl fmt::Display for LockHolder {
 #[cfg(test)]
 mod tests {
     use std::process;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -120,17 +134,44 @@ mod tests {
         let name = name("one");
         assert_eq!(holder(&name), None);
         let Ok(Taken::Now(lock)) = take(&name) else { panic!("not taken") };
+        let own = LockHolder { pid: process::id() as i32 };
         // More than wait in any queue.
         for _ in 0..5000 {
-            if holder(&name).is_none() {
-                thread::sleep(AGAIN);
-            }
+            assert_eq!(holder(&name), Some(own));
         }
-        let own = LockHolder { pid: process::id() as i32 };
-        assert_eq!(holder(&name), Some(own));
         assert!(matches!(take(&name), Ok(Taken::ByAgent(by)) if by == own));
         drop(lock);
         assert!(matches!(take(&name), Ok(Taken::Now(_))));
+    }
+
+    /// Any user of the host may ask without end.
+    #[test]
+    fn who_fills_the_queue_hides_no_agent() {
+        let name = name("flood");
+        let Ok(Taken::Now(lock)) = take(&name) else { panic!("not taken") };
+        let own = LockHolder { pid: process::id() as i32 };
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        holder_now(&name);
+                    }
+                });
+            }
+            let found: Vec<_> = (0..200).map(|_| holder(&name)).collect();
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(found, vec![Some(own); 200]);
+        });
+        drop(lock);
+    }
+
+    /// Asks once, and does not wait for room.
+    fn holder_now(name: &str) {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+        let address = UnixAddr::new_abstract(name.as_bytes()).unwrap();
+        let _may_be_full = connect(socket.as_raw_fd(), &address);
     }
 
     #[test]

@@ -49,20 +49,19 @@ impl AskedNetwork {
     }
 }
 
-/// A CNI configuration of this host, with humanz alone.
+/// A CNI configuration of this host that humanz is in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostNetwork {
     pub file: PathBuf,
     pub(super) conf: Map<String, Value>,
+    /// The type of another plugin in it.
+    chained: Option<Value>,
 }
 
 impl HostNetwork {
     /// The configuration in `text`; `None`: none of its plugins is humanz, of the type `plugin` or written by its agent.
-    ///
-    /// # Errors
-    /// Code 2: other plugins are in it too, which netavark does not call.
-    pub fn read(file: &Path, text: &str, plugin: &str) -> Result<Option<HostNetwork>, CniError> {
-        let Ok(Value::Object(document)) = serde_json::from_str(text) else { return Ok(None) };
+    pub fn read(file: &Path, text: &str, plugin: &str) -> Option<HostNetwork> {
+        let Ok(Value::Object(document)) = serde_json::from_str(text) else { return None };
         let of_list = document.get("plugins").and_then(Value::as_array);
         let plugins: Vec<&Map<String, Value>> = match of_list {
             Some(list) => list.iter().filter_map(Value::as_object).collect(),
@@ -72,21 +71,31 @@ impl HostNetwork {
             it.get("type").is_some_and(|kind| kind == plugin)
                 || it.get("managedBy").is_some_and(|who| who == "humanz-agent")
         };
-        let Some(ours) = plugins.iter().find(is_ours) else { return Ok(None) };
-        if let Some(other) = plugins.iter().find(|it| !is_ours(it)) {
-            let kind = other.get("type").cloned().unwrap_or_default();
-            return Err(CniError::new(
-                code::UNSUPPORTED_FIELD,
-                format!(
-                    "{}: plugin {kind} is chained with humanz, and netavark calls humanz alone",
-                    file.display()
-                ),
-            ));
-        }
+        let ours = plugins.iter().find(is_ours)?;
+        let other = plugins.iter().find(|it| !is_ours(it));
+        let chained = other.map(|other| other.get("type").cloned().unwrap_or_default());
         let mut conf = (*ours).clone();
         conf.insert("name".into(), document.get("name").cloned().unwrap_or_default());
         conf.insert("cniVersion".into(), json!(VERSION));
-        Ok(Some(HostNetwork { file: file.to_owned(), conf }))
+        Some(HostNetwork { file: file.to_owned(), conf, chained })
+    }
+
+    /// No other plugin is in it.
+    pub fn is_alone(&self) -> bool {
+        self.chained.is_none()
+    }
+
+    /// What containers start with.
+    ///
+    /// # Errors
+    /// Code 2: other plugins are in it too, which netavark does not call.
+    pub fn alone(self) -> Result<HostNetwork, CniError> {
+        let Some(kind) = &self.chained else { return Ok(self) };
+        let file = self.file.display();
+        let what = format!(
+            "{file}: plugin {kind} is chained with humanz, and netavark calls humanz alone"
+        );
+        Err(CniError::new(code::UNSUPPORTED_FIELD, what))
     }
 
     /// What DEL needs of a network whose configuration is gone.
@@ -94,7 +103,7 @@ impl HostNetwork {
         let name = asked.network.as_deref().unwrap_or("humanz");
         let conf = [("name", name), ("cniVersion", VERSION)];
         let conf = conf.map(|(key, value)| (key.to_owned(), json!(value)));
-        HostNetwork { file: PathBuf::new(), conf: conf.into_iter().collect() }
+        HostNetwork { file: PathBuf::new(), conf: conf.into_iter().collect(), chained: None }
     }
 
     pub fn name(&self) -> &str {

@@ -45,7 +45,7 @@ fn netavark(data: &[u8]) {
     let known = r#"{"name":"n","type":"humanz","subnet":"10.244.1.0/24"}"#;
     let text = String::from_utf8_lossy(data);
     for text in [known, text.as_ref()] {
-        let Ok(Some(network)) = HostNetwork::read("x".as_ref(), text, "humanz") else { continue };
+        let Some(network) = HostNetwork::read("x".as_ref(), text, "humanz") else { continue };
         for verb in [Verb::Add, Verb::Del] {
             let Ok(call) = ContainerCall::parse(data, verb, "/run/netns/a") else { continue };
             let Ok(Some(environment)) = Environment::parse(|name| call.variable(name)) else {
