@@ -69,6 +69,19 @@ pub fn send(path: &Path, question: &[u8], deadline: Duration) -> io::Result<Sent
     Ok(SentQuestion { stream, until })
 }
 
+/// Success if somebody reads what is sent to `path`: an empty line, at whose end an agent hangs up without an answer.
+///
+/// # Errors
+/// Nobody listens or reads within `deadline`, or it is a process that is not root.
+pub fn greet(path: &Path, deadline: Duration) -> io::Result<()> {
+    let mut stream = send(path, b"\n", deadline)?.stream;
+    stream.set_read_timeout(Some(deadline))?;
+    match stream.read(&mut [0]) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Err(ErrorKind::TimedOut.into()),
+        read => read.map(drop),
+    }
+}
+
 /// A line of at most `limit` bytes, without its end.
 ///
 /// # Errors
@@ -151,6 +164,26 @@ mod tests {
         let listener = listen(&path).unwrap();
         thread::spawn(move || answer_all(&listener, &[b'a'; 20_000]));
         assert!(ask(&path, b"x\n", 9, long).unwrap_err().to_string().contains("more than 9"));
+    }
+
+    #[test]
+    fn who_hangs_up_or_answers_is_there_and_who_does_not_read_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let (patience, long) = (Duration::from_millis(100), Duration::from_secs(20));
+        assert!(greet(&path, patience).is_err(), "nobody listens");
+        let listener = listen(&path).unwrap();
+        assert!(greet(&path, patience).is_err(), "nobody reads");
+        thread::spawn(move || {
+            for (number, mut stream) in listener.incoming().flatten().enumerate() {
+                let read = stream.read_exact(&mut [0; 1]);
+                let text: &[u8] = if number < 2 { b"" } else { b"yes\n" };
+                drop(read.and_then(|()| stream.write_all(text)));
+            }
+        });
+        for _ in 0..3 {
+            greet(&path, long).unwrap();
+        }
     }
 
     /// Also those who wait no longer. Who is answered before the question is sent cannot send it.

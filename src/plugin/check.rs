@@ -19,20 +19,24 @@ use crate::plan::pod::{
 };
 use crate::plan::profiles::PortProfile;
 use crate::plugin::failure::OrInternal;
+use crate::plugin::invocation::CallContext;
 use crate::plugin::pod_state::PodState;
 use crate::plugin::store::lock_if_any;
-use crate::plugin::{bridge, further, guard, host_ports, netns, store, vlans};
+use crate::plugin::{bridge, further, guard, host_ports, netns, policy, store, vlans};
 
 /// Compares the pod's attachment with the configuration and `prevResult`.
 ///
 /// # Errors
-/// Code 103: the first difference; the details list the others.
-pub fn check(check: &Check) -> Result<(), CniError> {
+/// Code 103: the first difference; the details list the others. Code 11: there is none, but the pod waits in quarantine for
+/// an agent that does not answer.
+pub fn check(check: &Check, call: &CallContext<'_>) -> Result<(), CniError> {
     let mut differences = Vec::new();
-    for check in further::checks(check)? {
-        differences.extend(differences_of(&check)?);
+    let checks = further::checks(check)?;
+    for check in &checks {
+        differences.extend(differences_of(check)?);
     }
-    outcome(&differences)
+    outcome(&differences)?;
+    checks.iter().try_for_each(|check| policy::refuse_waiting(check, call.since_1970))
 }
 
 /// Those of one interface.

@@ -72,7 +72,7 @@ pub fn run(name: &str, env: &dyn Fn(&str) -> Option<OsString>, streams: Streams<
         },
         Request::Del(del) => del::del(del, call),
         Request::Check(check) if chained::is_chained(check) => chained::check(check),
-        Request::Check(check) => check::check(check),
+        Request::Check(check) => check::check(check, call),
         Request::Gc(gc) => gc::gc(gc, call),
         Request::Status(conf) => status::status(conf),
         Request::Version => Ok(()),

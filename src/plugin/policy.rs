@@ -5,18 +5,20 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
 use crate::checks::service_manager::LOOK;
-use crate::cni::config::AgentDown;
+use crate::cni::config::{AgentDown, NetConf};
 use crate::cni::error::{CniError, code};
-use crate::cni::request::Add;
+use crate::cni::request::{Add, Check};
 use crate::inspect::local_socket::{self, SentQuestion};
 use crate::ipam::StoreEntry;
 use crate::netlink::NetlinkError;
 use crate::nft::{Element, ElementChange, Nft, Set};
 use crate::plugin::failure::OrInternal;
+use crate::plugin::release;
 use crate::policy::ask::{self, Index, PolicyAnswer};
 use crate::policy::compile::POLICY_TABLE;
 use crate::policy::compile::address::{epoch, opened, places, removed};
@@ -24,6 +26,10 @@ use crate::policy::local::question;
 
 /// How often the agent is asked that changes the pod's policies while the plugin acts on its answer.
 const TRIES: usize = 3;
+
+/// For so long after its ADD a pod is in quarantine as ADD has answered. CRI-O calls CHECK at the end of every ADD, and
+/// takes the pod away again if that fails.
+const JUST_ADDED: Duration = Duration::from_secs(10);
 
 /// What was asked about a new pod. The agent works on it while the plugin goes on.
 pub struct PodQuestion<'a> {
@@ -117,6 +123,48 @@ impl PodQuestion<'_> {
     }
 }
 
+/// For STATUS: a pod gets its policies, or starts without an answer of the agent.
+///
+/// # Errors
+/// Code 11: no agent answers, and no pod starts without: by the settings, or because the table is not there that would
+/// keep it in quarantine.
+pub fn allow_pods(conf: &NetConf) -> Result<(), CniError> {
+    let answers = || agent_answers(conf);
+    match conf.policy {
+        None | Some(AgentDown::Open) => Ok(()),
+        Some(AgentDown::Fail) => answers().map_err(|why| no_answer(&why)),
+        Some(AgentDown::Quarantine) if TableInForce::open()?.is_there => Ok(()),
+        Some(AgentDown::Quarantine) => answers().map_err(|why| no_table(&why)),
+    }
+}
+
+/// For CHECK of one interface: its pod does not wait in quarantine for an agent that does not answer.
+///
+/// # Errors
+/// Code 11: it does.
+pub fn refuse_waiting(check: &Check, since_1970: Duration) -> Result<(), CniError> {
+    let seen = check.conf.policy.map(|_| release::seen(&check.conf, &check.attachment));
+    let Some(seen) = seen.transpose()?.flatten() else { return Ok(()) };
+    let entry = seen.entry();
+    let age = since_1970.saturating_sub(Duration::from_secs(entry.time_secs));
+    if age < JUST_ADDED || !TableInForce::open()?.quarantines(&entry.addresses)? {
+        return Ok(());
+    }
+    let pod = entry.pod.as_deref().unwrap_or(&entry.container_id);
+    agent_answers(&check.conf).map_err(|why| {
+        again(format!(
+            "pod {pod} is in quarantine, and waits for the agent, which does not answer: {why}"
+        ))
+    })
+}
+
+/// # Errors
+/// Why nobody reads questions.
+fn agent_answers(conf: &NetConf) -> Result<(), String> {
+    let socket = ask::socket(&conf.data_dir);
+    local_socket::greet(&socket, ask::DEADLINE).map_err(|error| at(&socket, &error))
+}
+
 fn at(socket: &Path, error: &io::Error) -> String {
     format!("{}: {error}", socket.display())
 }
@@ -150,7 +198,7 @@ fn unanswered(
     why: &str,
 ) -> Result<Option<String>, CniError> {
     if on_agent_down == AgentDown::Fail {
-        return Err(again(format!("the agent does not answer: {why} (POLICY_ON_AGENT_DOWN=fail)")));
+        return Err(no_answer(why));
     }
     let table = TableInForce::open()?;
     let Some(became) = without_agent(add, entry, on_agent_down, &table, why)? else {
@@ -202,6 +250,10 @@ fn again(what: String) -> CniError {
     CniError::new(code::TRY_AGAIN, format!("policies: {what}; {fix}"))
 }
 
+fn no_answer(why: &str) -> CniError {
+    again(format!("the agent does not answer: {why} (POLICY_ON_AGENT_DOWN=fail)"))
+}
+
 fn not_removed() -> CniError {
     let what = "remove a former pod's policies: the agent that does not answer has the table";
     again(what.to_owned())
@@ -245,6 +297,18 @@ impl TableInForce {
     /// It has something of one of `addresses`.
     fn knows(&self, addresses: &[IpAddr]) -> bool {
         self.is_there && found(&self.nft, addresses).is_ok_and(|found| !found.is_empty())
+    }
+
+    /// It lets nothing through to one of `addresses`: what a new pod has before the agent has answered.
+    fn quarantines(&self, addresses: &[IpAddr]) -> Result<bool, CniError> {
+        for address in addresses.iter().filter(|_| self.is_there) {
+            let [(to_pods, element), ..] = &places(*address)[..] else { continue };
+            let found = self.nft.element(POLICY_TABLE, to_pods, &element.key);
+            if found.or_internal("look for a pod's policies")?.is_none() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Removes what there is of a former pod with one of `addresses`; false: there is something, and the agent

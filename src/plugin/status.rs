@@ -6,9 +6,10 @@ use crate::ipam::RangeSet;
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::bridge_ports;
 use crate::plugin::failure::OrInternal;
-use crate::plugin::{bridge, claim, network, store};
+use crate::plugin::{bridge, claim, network, policy, store};
 
-/// Reads bridge, networks, store and addresses; changes nothing.
+/// Reads bridge, networks, policies, store and addresses; changes nothing, and asks the agent only whether it is there, where
+/// no ADD is served without it.
 ///
 /// # Errors
 /// Code 50: an ADD would fail. Code 51: running pods are affected as well.
@@ -24,6 +25,7 @@ fn add_is_possible(conf: &NetConf) -> Result<(), CniError> {
     let rtnl = Rtnl::open().or_internal("open rtnetlink socket")?;
     bridge_takes_pods(&rtnl, conf, &sets)?;
     network::are_known(conf)?;
+    policy::allow_pods(conf)?;
     let store = store::open(conf)?;
     store.writable()?;
     store.check_open(&sets)?;

@@ -42,6 +42,7 @@ mod tenant_kills;
 mod tenant_ways;
 mod tenants;
 mod traffic;
+mod unserved;
 mod without_agent;
 mod without_rule;
 

@@ -13,7 +13,7 @@ use crate::support::{Agent, Node, Place, Pod, pod, soon};
 use crate::traffic::{Flood, Server};
 use crate::{STANDALONE, add, alone, attachment, only_from, serve, write_policies};
 
-const SOCKET: &str = "/run/humanz/ipam/.policy.sock";
+pub const SOCKET: &str = "/run/humanz/ipam/.policy.sock";
 
 /// Connects, sends `text` over and over, and gives what came back.
 const ASK: &str = r#"
@@ -28,7 +28,7 @@ const ASK: &str = r#"
 "#;
 
 /// Answers everybody that their pods are in force, as user `uid`.
-const ANSWER: &str = r#"
+pub const ANSWER: &str = r#"
     use Socket;
     my ($path, $uid, $text, $times) = @ARGV;
     unlink $path;
@@ -61,7 +61,7 @@ fn ask(host: &Node, uid: &str, text: &str, times: &str) -> String {
     host.run_command(&mut perl(ASK, &[SOCKET, uid, text, times]), "").stdout
 }
 
-fn spawn(host: &Node, script: &str, arguments: &[&str]) -> Process {
+pub fn spawn(host: &Node, script: &str, arguments: &[&str]) -> Process {
     let process = host.spawn(&mut perl(script, arguments));
     soon("the attacker", || process.log().contains("ready"));
     process
