@@ -203,9 +203,13 @@ impl OwnedBlocks {
         free.map(|slot| pool.subnet(slot))
     }
 
-    /// The faults, of many of them the first.
-    pub fn problems(&self) -> Vec<Problem> {
-        let problems = self.faults.iter().map(BlockFault::problem);
+    /// The faults but those of this host's `lost` blocks, of many of them the first.
+    pub fn problems(&self, own: &NodeName, lost: &BTreeSet<IpNetwork>) -> Vec<Problem> {
+        let is_other = |fault: &&BlockFault| {
+            let BlockFault::Overlap { host, block, .. } = fault else { return true };
+            host != own || !lost.contains(block)
+        };
+        let problems = self.faults.iter().filter(is_other).map(BlockFault::problem);
         capped(problems, PROBLEMS, ProblemKind::OtherHost, "further blocks of hosts", LISTED_FIRST)
     }
 }
@@ -234,6 +238,19 @@ impl BlockFault {
         };
         Problem::new(ProblemKind::OtherHost, subject, self.to_string()).with_fix(fix)
     }
+}
+
+/// A block in which pods of this host have addresses belongs to another host, `owner`.
+pub fn lost(block: IpNetwork, network: &str, owner: &NodeName) -> Problem {
+    let what = format!(
+        "block {block} of network {network}, in which pods of this host have addresses, belongs to host {owner} in \
+         etcd; this host keeps it for them, and no new pod starts in it"
+    );
+    let fix = format!(
+        "end those pods (humanz-agent pods lists them): in their place others get addresses of another block; or, if \
+         host {owner} no longer exists: humanz-agent nodes rm {owner}"
+    );
+    Problem::new(ProblemKind::Lease, Object::named(format!("block {block}")), what).with_fix(fix)
 }
 
 /// The network that a host takes a block of.

@@ -456,8 +456,24 @@ fn a_host_that_was_removed_starts_no_pod_in_a_block_that_another_one_has() {
     for pod in &pods {
         assert!(pod.v4() != former.v4() && pod.v4() != sixth.v4());
     }
+    // It says so, everywhere where problems are.
+    let lost = format!("block {}/29", block(former.v4()));
+    let what = local::problem_text(h2, "lease", &lost);
+    assert!(what.contains("network blue/small") && what.contains("belongs to host h1"), "{what}");
+    for (subcommand, words) in [("status", "nodes rm h1"), ("doctor", &what)] {
+        let shown = Agent::run(h2, subcommand, FROM_ETCD).stdout;
+        assert!(shown.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{shown}");
+    }
+    let counted = || {
+        local::get(h2, "/metrics")
+            .1
+            .contains("humanz_problems{kind=\"lease\",severity=\"error\"} 1")
+    };
+    assert!(counted());
     // Once its former pod is gone, so is the last of the block.
     former.delete();
+    local::status_when(h2, "no lost block", |status| !local::has_problem(status, "lease"));
+    assert!(!counted());
     soon("the gateway of the lost block to go", || {
         facts::addresses(h2, "humanz0").iter().all(|it| !it.starts_with("10.35."))
     });

@@ -8,12 +8,15 @@ use ipnetwork::IpNetwork;
 
 use crate::lease::blocks::known_owners::KnownOwners;
 use crate::lease::blocks::known_store::KnownStore;
-use crate::lease::blocks::{BlockNetwork, FoundBlocks, OwnedBlocks, give_back, take};
+use crate::lease::blocks::{
+    self, BlockNetwork, FoundBlocks, OwnedBlocks, PROBLEMS, give_back, take,
+};
 use crate::lease::records::{NodeName, Roots};
 use crate::lease::transaction::Transaction;
 use crate::net::gather::Gather;
+use crate::net::problem::{LISTED_FIRST, capped};
 use crate::net::subnet::{self, Pool};
-use crate::net::{Problem, hash};
+use crate::net::{Problem, ProblemKind, hash};
 
 /// What this host knows and wants.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,6 +34,14 @@ pub struct BlockInputs {
     pub pins: BTreeMap<IpNetwork, BlockNetwork>,
     /// Blocks in which no pod runs, and none will start.
     pub released: BTreeSet<IpNetwork>,
+}
+
+impl BlockInputs {
+    /// The name of the network of `block`; `-` where it is not known.
+    fn network(&self, block: IpNetwork) -> &str {
+        let of = |(pool, _): &&(IpNetwork, String)| subnet::contains(*pool, block);
+        self.names.iter().find(of).map_or("-", |(_, name)| name.as_str())
+    }
 }
 
 /// How many blocks of a pool this host wants to have.
@@ -200,15 +211,12 @@ impl BlockSession {
                 writes.push(BlockWrite { block: *block, takes: false, transaction });
             }
         }
-        let network = |block: IpNetwork| {
-            let of = |(pool, _): &&(IpNetwork, String)| subnet::contains(*pool, block);
-            inputs.names.iter().find(of).map_or("-", |(_, name)| name.as_str())
-        };
         for block in self.own.iter().filter(|block| !keys.contains_key(*block)) {
             let is_part = inputs.pools.iter().any(|pool| subnet::contains(*pool, *block));
             if is_part && owned.owner(*block).is_none() && !self.asked.contains(block) {
                 // Pods may run in it, whatever has become of the network.
-                let network = BlockNetwork { name: network(*block).to_owned(), revision: None };
+                let network =
+                    BlockNetwork { name: inputs.network(*block).to_owned(), revision: None };
                 writes.push(self.take(*block, &network, store));
             }
         }
@@ -234,10 +242,15 @@ impl BlockSession {
         let keys = self.found.of(&self.host).map(|(block, _)| block);
         let given_back = keys.filter(|block| inputs.released.contains(block));
         let own: BTreeSet<IpNetwork> = self.own.iter().copied().chain(given_back).gather();
-        let is_lost =
-            |block: &&IpNetwork| owned.owner(**block).is_some_and(|owner| owner != self.host);
-        let lost = own.iter().filter(is_lost).copied().gather();
-        BlockOwners { own, lost, others, problems: owned.problems() }
+        let owner = |block: &IpNetwork| owned.owner(*block).filter(|owner| *owner != self.host);
+        let lost = own.iter().filter(|block| owner(block).is_some()).copied().gather();
+        // What is given back is nobody's any more, and what has no pod is given back at once.
+        let kept = self.own.iter().filter_map(|block| Some((*block, owner(block)?)));
+        let lasting = kept.map(|(block, owner)| blocks::lost(block, inputs.network(block), &owner));
+        let further = "further blocks of this host";
+        let mut problems = capped(lasting, PROBLEMS, ProblemKind::Lease, further, LISTED_FIRST);
+        problems.extend(owned.problems(&self.host, &lost));
+        BlockOwners { own, lost, others, problems }
     }
 
     fn take(&self, block: IpNetwork, network: &BlockNetwork, store: &KnownStore) -> BlockWrite {

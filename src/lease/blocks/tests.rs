@@ -84,7 +84,7 @@ fn hostile_keys_are_few_and_short_and_go_when_they_are_deleted() {
     let mut all = FoundBlocks::default();
     let key = |number: u32| format!("/z-blocks/\u{1b}[2J{number}{}", "x".repeat(1 << 16));
     (0..1000).for_each(|number| all.put(&roots(), key(number).as_bytes(), 3));
-    let problems = all.owned(&pools()).problems();
+    let problems = all.owned(&pools()).problems(&"h1".parse().unwrap(), &BTreeSet::new());
     assert_eq!(problems.len(), 51);
     assert!(problems.iter().all(|problem| problem.to_string().len() < 1000));
     assert!(problems.iter().all(|problem| !problem.to_string().contains('\u{1b}')));
@@ -322,4 +322,36 @@ fn a_host_whose_record_was_not_lost_waits_all_the_same_once_etcd_was_rebuilt() {
     );
     inputs.store = Some(KnownStore { settings: 8, id: "two".into(), ..store(2) });
     assert!(writes(&mut session, &inputs).is_empty() && session.waits());
+}
+
+#[test]
+fn a_block_of_pods_that_another_host_has_is_a_problem_until_they_are_gone() {
+    let (mut session, mut inputs) = session();
+    inputs.wanted.clear();
+    inputs.names = vec![(POOLS[0].parse().unwrap(), "blue/front".to_owned())];
+    let [own, theirs] = ["h1", "h9"].map(|host| format!("/z-blocks/{host}/10.32.0.64-26"));
+    let problems = |session: &mut BlockSession, inputs: &BlockInputs| -> Vec<String> {
+        let owned = session.owned(&inputs.pools);
+        session.adopt(&owned, inputs);
+        let problems = session.owners(&owned, inputs).problems;
+        problems
+            .iter()
+            .map(|it| format!("{}: {}: {}", it.kind.name(), it.subject, it.what))
+            .collect()
+    };
+    session.read(found(&[(&own, 7)]), 9);
+    assert!(problems(&mut session, &inputs).is_empty());
+    let wanted = "lease: block 10.32.0.64/26: block 10.32.0.64/26 of network blue/front, in which pods of this host have \
+        addresses, belongs to host h9 in etcd; this host keeps it for them, and no new pod starts in it";
+    session.read(found(&[(&theirs, 20)]), 21);
+    assert_eq!(problems(&mut session, &inputs), [wanted]);
+    // A key of its own that came later is no second problem.
+    session.change(own.as_bytes(), Some(22), 22);
+    assert_eq!(problems(&mut session, &inputs), [wanted]);
+    let mut without_pods = inputs.clone();
+    without_pods.released.insert("10.32.0.64/26".parse().unwrap());
+    assert!(problems(&mut session.clone(), &without_pods).is_empty());
+    session.change(own.as_bytes(), None, 23);
+    session.change(theirs.as_bytes(), None, 24);
+    assert!(problems(&mut session, &inputs).is_empty());
 }
