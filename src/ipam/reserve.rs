@@ -63,7 +63,7 @@ impl Drop for Reservation<'_> {
         if self.committed {
             return;
         }
-        if let Err(error) = self.store.give_back(&self.entry) {
+        if let Err(error) = self.store.give_back(&self.entry, UNDO_WAIT) {
             let owner = self.entry.owner_text();
             log::error!("the addresses of {owner} were not released: {error}");
         }
@@ -71,12 +71,12 @@ impl Drop for Reservation<'_> {
 }
 
 impl Store {
-    /// Releases what is still its own of `entry`, which was just reserved.
+    /// Releases what is still its own of `entry`, which was just reserved; waits at most `wait` for the lock.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn give_back(&self, entry: &StoreEntry) -> Result<(), StoreError> {
-        self.lock(UNDO_WAIT)?.remove_entry(entry).map(drop)
+    pub fn give_back(&self, entry: &StoreEntry, wait: Duration) -> Result<(), StoreError> {
+        self.lock(wait)?.remove_entry(entry).map(drop)
     }
 }
 

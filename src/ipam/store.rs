@@ -19,7 +19,7 @@ use crate::ipam::sources::Sources;
 use crate::os::files::found;
 
 /// How long the holder of the store's lock waits for that of the host ports.
-const PORTS_WAIT: Duration = Duration::from_secs(5);
+const PORTS_WAIT: Duration = Duration::from_secs(2);
 
 /// The reserved addresses of one network of this host, in the folder `<dataDir>/<network>`.
 #[derive(Clone, Debug)]

@@ -89,7 +89,11 @@ pub fn reserve<'s>(
     let undone = entry.clone();
     undo.push(move || {
         let closed = host_ports::close(store, &[&undone]);
-        store.give_back(&undone)?;
+        // Where the lock of the ports is held, the address waits with them, as after a DEL.
+        if closed.as_ref().is_err_and(|error| error.code == code::TRY_AGAIN) {
+            return closed;
+        }
+        store::locked(|wait| store.give_back(&undone, wait))?;
         closed
     });
     Ok(entry)

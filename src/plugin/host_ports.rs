@@ -29,7 +29,7 @@ use crate::plan::host_ports::{
     is_intact, ruleset,
 };
 use crate::plugin::store::{self, lock_if_any};
-use crate::plugin::{conntrack, failure};
+use crate::plugin::{call_time, conntrack, failure};
 
 /// How long the plugin of another store may take to withdraw what it added at the same time.
 const WITHDRAWAL: Duration = Duration::from_millis(500);
@@ -363,7 +363,7 @@ impl KernelTable<'_> {
     /// What another store adds at the same time is seen by one of both, or by both: then the one with the higher
     /// fingerprint withdraws, and this waits for that.
     fn outlast(&self, rtnl: &Rtnl, elements: &[PortElement]) -> Result<(), CniError> {
-        let end = Instant::now() + WITHDRAWAL;
+        let end = Instant::now() + call_time::left(WITHDRAWAL);
         while let (_, Some(other)) = self.beside(rtnl, elements)? {
             let withdraws = other.mark.as_ref().is_some_and(|mark| mark.store > self.store);
             if !withdraws || Instant::now() > end {

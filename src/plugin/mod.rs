@@ -17,6 +17,7 @@ mod add;
 mod attach;
 mod bridge;
 mod call_log;
+mod call_time;
 mod chained;
 mod check;
 mod claim;
@@ -66,10 +67,10 @@ pub fn install_panic_hook() {
 /// `env` looks up a variable of the environment.
 pub fn run(name: &str, env: &dyn Fn(&str) -> Option<OsString>, streams: Streams<'_>) -> i32 {
     invocation::run(Role::Network, name, env, streams, |request, call| match request {
-        Request::Add(add) => match &add.conf.prev_result {
+        Request::Add(add) => call_time::of_add(|| match &add.conf.prev_result {
             Some(previous) => chained::add(add, previous, call),
             None => add::add(add, call),
-        },
+        }),
         Request::Del(del) => del::del(del, call),
         Request::Check(check) if chained::is_chained(check) => chained::check(check),
         Request::Check(check) => check::check(check, call),

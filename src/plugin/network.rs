@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
 
 use ipnetwork::IpNetwork;
 
@@ -22,6 +21,7 @@ use crate::ipam::StoreEntry;
 use crate::net::IfName;
 use crate::net::subnet::{contains, family};
 use crate::os::files;
+use crate::plugin::call_time::{self, Wait};
 use crate::plugin::{claim, store};
 use crate::policy::ask;
 use crate::policy::local::names;
@@ -38,8 +38,6 @@ pub struct PlacedAdd<'a> {
     /// At least one: the first is the one that the runtime names.
     pub interfaces: Vec<PlacedInterface<'a>>,
     tries: usize,
-    /// The agent is asked for nothing after this.
-    until: Instant,
 }
 
 /// One interface of the pod.
@@ -67,15 +65,14 @@ impl<'a> PlacedAdd<'a> {
     /// Code 7: the pod may not have a network that it asks for, or not its host ports. Code 11: a network is
     /// not known here, or this host has no block of it and gets none; the pod asks for a network, and there are none.
     pub fn of(add: &'a Add) -> Result<PlacedAdd<'a>, CniError> {
-        let until = Instant::now() + network_plan::ALL_DEADLINE;
-        PlacedAdd { interfaces: Vec::new(), tries: 0, until }.placed(add)
+        PlacedAdd { interfaces: Vec::new(), tries: 0 }.placed(add)
     }
 
     fn placed(mut self, add: &'a Add) -> Result<PlacedAdd<'a>, CniError> {
         let mut chosen = chosen(add)?;
         let lacking: Vec<BlockQuestion> = chosen.iter().filter_map(|it| it.lacks.clone()).collect();
         for question in &lacking {
-            ask_for_block(&add.conf, question, self.until)?;
+            ask_for_block(&add.conf, question)?;
         }
         if !lacking.is_empty() {
             chosen = self::chosen(add)?;
@@ -121,7 +118,7 @@ impl<'a> PlacedAdd<'a> {
                 return Err(CniError::try_again(format!("network {name}: {why}: {error}")));
             }
             let (network, pinned) = (name.clone(), failed.pinned.clone());
-            ask_for_block(&add.conf, &BlockQuestion { network, full, pinned }, self.until)?;
+            ask_for_block(&add.conf, &BlockQuestion { network, full, pinned })?;
         }
         self.interfaces.clear();
         self.placed(add)
@@ -378,25 +375,22 @@ fn full(conf: &NetConf) -> Result<BTreeSet<IpNetwork>, CniError> {
     Ok(full)
 }
 
-/// Has the agent lease what the question is about, before `until`.
-fn ask_for_block(conf: &NetConf, question: &BlockQuestion, until: Instant) -> Result<(), CniError> {
+/// Has the agent lease what the question is about.
+fn ask_for_block(conf: &NetConf, question: &BlockQuestion) -> Result<(), CniError> {
     let BlockQuestion { network: name, pinned, .. } = question;
     let what = match pinned {
         Some(pod) => format!("not all addresses that pod {pod} has in it"),
         None => "no free address of it".to_owned(),
     };
-    let left = until.saturating_duration_since(Instant::now());
-    if left < Duration::from_millis(1) {
-        return Err(CniError::try_again(format!(
-            "network {name}: this host has {what}, and the networks of the pod took the agent {:?} already",
-            network_plan::ALL_DEADLINE
-        )));
-    }
+    let Some(deadline) = call_time::any_left(network_plan::DEADLINE) else {
+        let why = format!("network {name}: this host has {what}, and no time to ask the agent");
+        return Err(CniError::try_again(why));
+    };
     let mut line = serde_json::to_vec(question).expect("names and subnets are always JSON");
     line.push(b'\n');
     let socket = ask::socket(&conf.data_dir);
-    let deadline = left.min(network_plan::DEADLINE);
-    let answer = local_socket::ask(&socket, &line, ask::LIMIT, deadline);
+    let asked = || local_socket::ask(&socket, &line, ask::LIMIT, deadline);
+    let answer = call_time::noted(Wait::Blocks, asked);
     let answer = answer.map_err(|error| {
         CniError::try_again(format!(
             "network {name}: this host has {what}, and the agent, which gets blocks, does not answer: {}: {error}; is humanz-agent running on this host? ({LOOK})",

@@ -17,6 +17,7 @@ use crate::inspect::local_socket::{self, SentQuestion};
 use crate::ipam::StoreEntry;
 use crate::netlink::NetlinkError;
 use crate::nft::{Element, ElementChange, Nft, Set};
+use crate::plugin::call_time::{self, Wait};
 use crate::plugin::failure::OrInternal;
 use crate::plugin::release;
 use crate::policy::ask::{self, Index, PolicyAnswer};
@@ -51,7 +52,7 @@ pub enum PolicyRequest<'a> {
 /// `on_agent_down` says.
 ///
 /// # Errors
-/// Code 11: there is no agent, and the pod is not to start without.
+/// Code 11: there is no agent, and the pod is not to start without; no time is left to ask.
 pub fn ask<'a>(
     add: &'a Add,
     entry: &'a StoreEntry,
@@ -59,7 +60,10 @@ pub fn ask<'a>(
 ) -> Result<PolicyRequest<'a>, CniError> {
     let socket = ask::socket(&add.conf.data_dir);
     let question = question(add.conf.name.as_str(), entry);
-    Ok(match local_socket::send(&socket, &question, ask::DEADLINE) {
+    let Some(deadline) = call_time::any_left(ask::DEADLINE) else {
+        return Err(CniError::try_again("policies: no time to wait for the agent's answer"));
+    };
+    Ok(match local_socket::send(&socket, &question, deadline) {
         Ok(sent) => PolicyRequest::Pending(PodQuestion { add, entry, on_agent_down, sent }),
         Err(error) => {
             let became = unanswered(add, entry, on_agent_down, &at(&socket, &error))?;
@@ -81,7 +85,7 @@ impl PolicyRequest<'_> {
                 PolicyRequest::Done(became) => return Ok(became),
                 PolicyRequest::Pending(question) => question,
             };
-            let answered = question.answer();
+            let answered = call_time::noted(Wait::Policies, || question.answer());
             let PodQuestion { add, entry, on_agent_down, .. } = question;
             let became = match answered {
                 Ok(answer) => follow(add, entry, answer)?,
@@ -115,7 +119,7 @@ impl PodQuestion<'_> {
         if answered.as_ref().is_err_and(is_late)
             && TableInForce::open().is_ok_and(|table| table.knows(&self.entry.addresses))
         {
-            answered = self.sent.late_answer(ask::LIMIT, ask::LATE);
+            answered = self.sent.late_answer(ask::LIMIT, call_time::left(ask::LATE));
         }
         let socket = ask::socket(&self.add.conf.data_dir);
         let answer = answered.map_err(|error| at(&socket, &error))?;

@@ -1,23 +1,18 @@
 //! The address store of a network, as the verbs open it.
 
-use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::cni::config::NetConf;
 use crate::cni::error::CniError;
 use crate::ipam::import::Sources;
 use crate::ipam::{LockedStore, Store, StoreError};
 use crate::os::identity;
+use crate::plugin::call_time::{self, Wait};
 use crate::plugin::failure::OrInternal;
 
 /// How long a call waits for locks, for all of them together: DEL takes four for each interface. A lock is held for a
 /// tenth of a millisecond: after this time its holder hangs, and the runtime is asked to try again later.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-
-thread_local! {
-    /// What this call has waited for locks already.
-    static WAITED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-}
 
 /// The network's store.
 ///
@@ -31,16 +26,18 @@ pub fn open(conf: &NetConf) -> Result<Store, CniError> {
     Ok(Store::open(&conf.data_dir, network, &boot_id, sources))
 }
 
-/// What `take` gives within the time that it gets: what is left of that of this call.
+/// What `take` gives within the time that it gets: what is left of that for locks, and of that of this call.
 ///
 /// # Errors
 /// Those of `take`.
 pub fn locked<T>(take: impl FnOnce(Duration) -> Result<T, StoreError>) -> Result<T, StoreError> {
-    let (before, begun) = (WAITED.get(), Instant::now());
-    let taken = take(LOCK_WAIT.saturating_sub(before));
-    WAITED.set(before + begun.elapsed());
+    let locks = if call_time::is_undoing() { Wait::UndoLocks } else { Wait::Locks };
+    let wait = call_time::left(LOCK_WAIT.saturating_sub(call_time::waited(locks)));
+    let taken = call_time::noted(locks, || take(wait));
     taken.map_err(|error| match error {
-        StoreError::LockTimeout { path, .. } => StoreError::LockTimeout { path, waited: LOCK_WAIT },
+        StoreError::LockTimeout { path, .. } => {
+            StoreError::LockTimeout { path, waited: call_time::waited(locks) }
+        }
         other => other,
     })
 }

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use crate::netlink::rtnl::Rtnl;
+use crate::plugin::call_time;
 
 /// What undoes the steps done so far. Dropped, it undoes them, the last one first.
 #[derive(Default)]
@@ -41,9 +42,11 @@ impl<'a> UndoStack<'a> {
 
 impl Drop for UndoStack<'_> {
     fn drop(&mut self) {
-        while let Some(undo) = self.0.pop() {
-            undo();
-        }
+        call_time::undoing(|| {
+            while let Some(undo) = self.0.pop() {
+                undo();
+            }
+        });
     }
 }
 

@@ -14,6 +14,7 @@ use crate::netlink::NetlinkError;
 use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::pod::PodInterface;
+use crate::plugin::call_time;
 use crate::plugin::failure::OrInternal;
 
 /// How long to wait at most; the link watch runs once a second. Going on later is no failure.
@@ -33,8 +34,8 @@ pub fn wait_oper_up(
     pod: &Rtnl,
     wanted: &PodInterface,
 ) -> Result<(), CniError> {
-    let started = Instant::now();
-    let oper_up = |rtnl: &Rtnl, name: &IfName| wait(started, name, || is_oper_up(rtnl, name));
+    let limit = (Instant::now(), call_time::left(LIMIT));
+    let oper_up = |rtnl: &Rtnl, name: &IfName| wait(limit, name, || is_oper_up(rtnl, name));
     oper_up(pod, &wanted.ifname)?;
     oper_up(host, &wanted.host_ifname)?;
     if !bridge.oper_up {
@@ -44,7 +45,7 @@ pub fn wait_oper_up(
     let addresses = wanted.addresses.iter().map(|address| address.ip());
     for address in addresses.filter(|address| Family::of(*address) == Family::V6) {
         let is_local = || Ok(pod.lookup_route(address)?.is_some_and(|route| route.local));
-        wait(started, &wanted.ifname, is_local)?;
+        wait(limit, &wanted.ifname, is_local)?;
     }
     Ok(())
 }
@@ -55,13 +56,13 @@ fn is_oper_up(rtnl: &Rtnl, name: &IfName) -> Result<bool, NetlinkError> {
 }
 
 fn wait(
-    started: Instant,
+    (started, limit): (Instant, Duration),
     name: &IfName,
     is_ready: impl Fn() -> Result<bool, NetlinkError>,
 ) -> Result<(), CniError> {
     while !is_ready().or_internal(format_args!("look at {name}"))? {
-        if started.elapsed() >= LIMIT {
-            log::warn!("interface {name} is not operationally up after {} s", LIMIT.as_secs());
+        if started.elapsed() >= limit {
+            log::warn!("interface {name} is not operationally up after {:.1?}", started.elapsed());
             break;
         }
         sleep(PAUSE);

@@ -24,10 +24,6 @@ use crate::policy::read::membership::Refusal;
 /// How long a plugin waits for a block, and the agent for etcd.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long a pod's networks, of which there may be several, may keep its ADD waiting in all: with the rest it ends
-/// within half a minute.
-pub const ALL_DEADLINE: Duration = Duration::from_secs(25);
-
 /// Written by the agent while there are networks of tenants.
 pub fn file(ipam_dir: &Path) -> PathBuf {
     ipam_dir.join(".networks.json")

@@ -34,6 +34,33 @@ const ANSWER: &str = r#"
     }
 "#;
 
+/// Takes the place of an agent: gets a block of 10.NUMBER.0.0/16 after so many seconds, and says nothing of policies. With the
+/// last block it holds a lock for so many seconds.
+const SLOW: &str = r#"
+    use Socket; use Fcntl ':flock';
+    my ($path, $delay, $last, $lock, $held) = @ARGV;
+    my $plans = '/run/humanz/ipam/.networks.json';
+    unlink $path;
+    socket(my $l, PF_UNIX, SOCK_STREAM, 0) or die;
+    bind($l, sockaddr_un($path)) or die "$!"; chmod 0600, $path;
+    listen($l, 50) or die; $SIG{PIPE} = $SIG{CHLD} = 'IGNORE'; $| = 1; print "ready\n";
+    while (accept(my $s, $l)) {
+        next if fork; close $l; alarm 90;
+        sysread($s, my $question, 65536);
+        if ($question =~ /"full"/ && $question =~ /"name":"more(\d)"/) {
+            my $number = 39 + $1;
+            select(undef, undef, undef, $delay);
+            local $/; open(my $f, '<', $plans); my $text = <$f>;
+            $text =~ s/("pools":\["10.$number.0.0\/16"\],"blocks":\[)\]/$1"10.$number.0.0\/26"]/ or print "no plan: $text\n";
+            open(my $o, '>', "$plans.$$"); print $o $text; close $o; rename "$plans.$$", $plans;
+            open(my $k, '<', $lock) or print "$lock: $!\n"; flock($k, LOCK_EX) if $held && $number == $last;
+            syswrite($s, "{\"ready\": true}\n");
+            sleep $held; exit;
+        }
+        sleep 60; exit;
+    }
+"#;
+
 pub fn answering(host: &Node, delay: &str, texts: &[&str]) -> Process {
     let mut perl = command("perl -e");
     perl.arg(ANSWER).args([SOCKET, delay]).args(texts);
@@ -99,6 +126,66 @@ fn no_call_waits_for_ever_for_an_agent() {
     assert!(begun.elapsed() < slow, "{refused}: {:?}", begun.elapsed());
     assert_eq!(found(), before);
     drop(late);
+}
+
+/// A slow agent that does not say everything, and a held lock, each of them within what is waited for it: together they
+/// would take longer than an ADD may.
+#[test]
+fn waits_for_agent_and_locks_do_not_add_up() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    apply(host, &[two_tenants()[..3].to_vec(), more(3)].concat());
+    let agents = cluster.start_agents(FROM_ETCD);
+    let file = "/run/humanz/ipam/.networks.json";
+    soon("the plans of all networks", || {
+        host.read(file).is_some_and(|text| text.contains("more3"))
+    });
+    // There is a store, and so a lock.
+    let _known = add(host, "plain/known");
+    agents[0].kill();
+    let plans = host.read(file).unwrap();
+    let numbers = [40, 41, 42];
+    for number in numbers {
+        host.run(&format!("ip addr add 10.{number}.0.1/26 dev humanz0")).ok();
+    }
+    let found =
+        || host.shell("ip -o link show type veth | wc -l; find /run/humanz/ipam -name '10.*'").ok();
+    let before = found();
+    let list = json!({"humanz.io/networks": "more1,more2@eth1,more3@eth2"});
+    for (pod, held, words) in [
+        (
+            "red/locked",
+            "5",
+            ["lock is locked by another process", "s for locks of other processes"],
+        ),
+        ("red/mute", "0", ["policies: no time", "s for the agent's answer about policies"]),
+    ] {
+        host.write(file, &plans);
+        // What the table has of an address has the plugin wait longer for the agent that might say so.
+        for number in numbers {
+            let known: Vec<String> = (2..10).map(|last| format!("10.{number}.0.{last}")).collect();
+            let known = known.join(", ");
+            host.shell(&format!("nft add element inet humanz-policy open4 '{{ {known} }}'")).ok();
+        }
+        let lock = "/run/humanz/ipam/humanz/lock";
+        let mut perl = command("perl -e");
+        perl.arg(SLOW).args([SOCKET, "7", "42", lock, held]);
+        let slow = host.spawn(&mut perl);
+        soon("who answers in the agent's place", || slow.log().contains("ready"));
+        let begun = Instant::now();
+        let refused = try_add(host, pod, list.clone()).err();
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(30) * patience(), "{pod}: {took:?}");
+        let refused = refused.unwrap_or_else(|| panic!("{pod}: ADD after {took:?}"));
+        assert_eq!(refused.code, 11, "{refused}");
+        for words in
+            words.into_iter().chain(["ADD waits 22 s in all: 2", "s for blocks of networks"])
+        {
+            assert!(refused.to_string().contains(words), "{pod}: {refused}\n{}", slow.log());
+        }
+        drop(slow);
+        soon("nothing to be left", || found() == before);
+    }
 }
 
 /// STATUS, CHECK and GC, which keeps `pods` and removes `gone`, and DEL of that: each in its time.
