@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::reachability::{self, HostReport, Reachability};
+use crate::api::reachability::{self, HostReport, Reachability, Unreached};
 use crate::api::status::Status;
 use crate::command::json;
 use crate::command::nodes::node::{NodeState, names};
@@ -35,10 +35,12 @@ pub struct HostLine<'a> {
     pub why: Option<&'a str>,
     /// What the agent of this host says, where it publishes nothing.
     own_problems: Option<&'a ProblemCounts>,
+    /// What others say of it, if some do not reach it.
+    unreached: Option<&'a Unreached>,
 }
 
 /// As far as is known.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     Well,
     NotWell,
@@ -72,6 +74,7 @@ impl AllHosts {
             report: self.reports.rows.iter().find(|report| report.host == host.as_str()),
             why: why.map(|silent| silent.why.as_str()),
             own_problems: self.own_problems.as_ref().filter(|_| *host == self.cluster.own),
+            unreached: self.reports.unreached.iter().find(|it| it.host == host.as_str()),
         }
     }
 }
@@ -90,7 +93,12 @@ impl HostLine<'_> {
             None => Health::Unknown,
         };
         match (self.state, self.report) {
-            // The first has no agent that could say it, the second is not there yet.
+            // It has no agent that could say it: what others say counts.
+            (NodeState::Python, _) if self.unreached.is_some_and(|it| 2 * it.by > it.of) => {
+                Health::NotWell
+            }
+            (NodeState::Alive, _) if self.unreached.is_some_and(|it| it.most) => Health::NotWell,
+            // The second is not there yet.
             (NodeState::Python | NodeState::Reserved, _) => Health::Well,
             (NodeState::Silent | NodeState::Unknown, _) => Health::NotWell,
             (NodeState::Alive, Some(report)) if has_faults(report) => Health::NotWell,
@@ -141,4 +149,35 @@ fn own_problems(settings: &Settings) -> Option<BTreeMap<ProblemKind, u32>> {
         *counts.entry(problem.kind).or_default() += 1;
     }
     Some(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_most_do_not_reach_is_not_well_whatever_it_says_of_itself() {
+        let host = "old".parse().unwrap();
+        let health = |state, report: Option<&HostReport>, (by, of): (usize, usize)| {
+            let unreached =
+                Unreached { host: "old".to_owned(), by, of, most: of > 1 && 2 * by > of };
+            let unreached = Some(&unreached).filter(|it| it.by > 0);
+            let line =
+                HostLine { host: &host, state, report, why: None, own_problems: None, unreached };
+            line.health()
+        };
+        let report = HostReport { problems: Some(BTreeMap::new()), ..HostReport::default() };
+        for (state, report) in [(NodeState::Python, None), (NodeState::Alive, Some(&report))] {
+            assert_eq!(health(state, report, (0, 3)), Health::Well);
+            assert_eq!(health(state, report, (1, 3)), Health::Well);
+            assert_eq!(health(state, report, (2, 3)), Health::NotWell);
+        }
+        assert_eq!(health(NodeState::Python, None, (1, 1)), Health::NotWell, "nobody reaches it");
+        assert_eq!(
+            health(NodeState::Alive, Some(&report), (1, 1)),
+            Health::Well,
+            "its peer is not"
+        );
+        assert_eq!(health(NodeState::Reserved, None, (1, 1)), Health::Well);
+    }
 }
