@@ -43,6 +43,8 @@ pub enum ProblemSource {
     Shares,
     /// Blocks of tenants' networks.
     Blocks,
+    /// Networks of tenants with addresses of hosts.
+    NetworkAddresses,
     /// Pods whose policies are not in force.
     QuarantinedPods,
     /// Annotations and labels of pods that look like ours, or ask for what the pods may not have.

@@ -11,6 +11,7 @@ use ipnetwork::IpNetwork;
 
 use crate::agent::networks::waiting::WaitingPlugins;
 use crate::agent::new_pods::BlockRequest;
+use crate::lease::Snapshot;
 use crate::lease::blocks::BlockNetwork;
 use crate::lease::blocks::empty::{BlockUse, EmptyBlocks};
 use crate::lease::blocks::session::WantedBlocks;
@@ -18,7 +19,7 @@ use crate::net::Family;
 use crate::net::gather::Gather;
 use crate::policy::network_plan::NetworkPlans;
 use crate::policy::served::ServedNetworks;
-use crate::policy::{Networks, PolicySnapshot};
+use crate::policy::{Networks, PolicySnapshot, Scoped};
 use crate::sources::BlocksUpdate;
 
 /// Looks at empty blocks in the time after which they are given back.
@@ -35,6 +36,28 @@ pub struct PlansFrom {
     pub known: Option<Arc<PolicySnapshot>>,
     pub open: BTreeSet<IpNetwork>,
     pub families: Vec<Family>,
+    /// Networks that no pod starts in here, and why.
+    pub closed: Arc<BTreeMap<Scoped, String>>,
+}
+
+/// What closes networks with addresses of hosts follows from this.
+#[derive(Clone, Debug)]
+pub struct ClosedFrom {
+    pub known: Arc<PolicySnapshot>,
+    pub hosts: Option<Arc<Snapshot>>,
+    /// Prefixes on this host's interfaces.
+    pub segments: Vec<IpNetwork>,
+}
+
+impl ClosedFrom {
+    pub fn is_same(&self, other: &ClosedFrom) -> bool {
+        let are_hosts = match (&self.hosts, &other.hosts) {
+            (Some(one), Some(other)) => Arc::ptr_eq(&one.nodes, &other.nodes),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        let are_known = Arc::ptr_eq(&self.known, &other.known);
+        are_known && are_hosts && self.segments == other.segments
+    }
 }
 
 impl PlansFrom {
@@ -43,8 +66,8 @@ impl PlansFrom {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (one, other) => one.is_none() && other.is_none(),
         };
-        let own = (self.exchanges, &self.open, &self.families);
-        is_same && own == (other.exchanges, &other.open, &other.families)
+        let own = (self.exchanges, &self.open, &self.families, &self.closed);
+        is_same && own == (other.exchanges, &other.open, &other.families, &other.closed)
     }
 }
 
@@ -62,6 +85,9 @@ pub struct HostNetworks {
     pub written_as: Option<(u64, i64, i64)>,
     /// What that follows from; `None` before anything was written.
     pub written_from: Option<PlansFrom>,
+    /// Networks with addresses of hosts, and why no pod starts there.
+    pub closed: Arc<BTreeMap<Scoped, String>>,
+    pub closed_from: Option<ClosedFrom>,
     /// When to look for empty blocks.
     look_at: Option<Instant>,
 }

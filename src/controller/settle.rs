@@ -102,8 +102,8 @@ impl Settling<'_> {
             Ok(planned) => planned,
             Err(faults) => return Ok(Err(faults)),
         };
-        if let Some(hosts) = &hosts {
-            planned.spare_hosts(hosts);
+        if let Some(Err(faults)) = hosts.as_ref().map(|hosts| planned.spare_hosts(hosts)) {
+            return Ok(Err(faults));
         }
         if !planned.other_uses.is_empty() {
             let (blocks, revision) = self.etcd.held_blocks().await.map_err(etcd)?;

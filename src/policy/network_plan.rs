@@ -137,14 +137,15 @@ pub enum NetworkError {
 }
 
 impl NetworkPlans {
-    /// The plans of a host whose blocks are `blocks` and whose pods have addresses of `families`; `None`: there are
-    /// no networks of tenants.
+    /// The plans of a host whose blocks are `blocks` and whose pods have addresses of `families`; `closed`: networks
+    /// that no pod starts in here, and why; `None`: there are no networks of tenants.
     pub fn of(
         cni_network: &str,
         networks: &Networks,
         cluster: Option<&Cluster>,
         blocks: &BTreeSet<IpNetwork>,
         families: &[Family],
+        closed: &BTreeMap<Scoped, String>,
     ) -> Option<NetworkPlans> {
         if networks.iter().all(|(_, network)| network.pools.is_empty()) {
             return None;
@@ -164,6 +165,7 @@ impl NetworkPlans {
                     format!("this host has no {} subnet (IP_SUBNET, IPV6_SUBNET)", family(*pool))
                 })
             });
+            let refused = refused.or_else(|| closed.get(name).cloned());
             let plan = NetworkPlan {
                 blocks: blocks.iter().filter(is_part).filter(|it| !is_pin(it)).copied().collect(),
                 pools,
@@ -272,6 +274,11 @@ impl NetworkPlans {
 
     pub fn get(&self, name: &Scoped) -> Option<(&Scoped, &NetworkPlan)> {
         self.networks.iter().find(|(known, _)| known == name).map(|(name, plan)| (name, plan))
+    }
+
+    /// Why no pod starts in the network.
+    pub fn refusal(&self, name: &Scoped) -> Option<&str> {
+        self.get(name)?.1.refused.as_deref()
     }
 
     /// The network that has `address`.

@@ -50,6 +50,8 @@ pub struct Planned {
     pub transaction: Transaction,
     /// What was wrong before, and stays so.
     pub problems: Vec<Problem>,
+    /// Pools that networks would have and have not, each with the name of its network.
+    new_pools: Vec<(IpNetwork, String)>,
     /// Addresses that would be used otherwise.
     pub other_uses: Vec<OtherUse>,
 }
@@ -73,9 +75,17 @@ impl Planned {
     }
 
     /// Nothing is changed if the settings in etcd are not as `hosts` had them: their pool may have grown.
-    pub fn spare_hosts(&mut self, hosts: &StoredHosts) {
+    ///
+    /// # Errors
+    /// The networks that would be given addresses of hosts.
+    pub fn spare_hosts(&mut self, hosts: &StoredHosts) -> Result<(), Vec<String>> {
         let (key, modified) = &hosts.settings;
         self.transaction.unchanged(key, *modified);
+        let refused = |(pool, name): &(IpNetwork, String)| {
+            Some(format!("Network {name}: {}", hosts.refuses(*pool)?))
+        };
+        let faults: Vec<String> = self.new_pools.iter().filter_map(refused).collect();
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 }
 
@@ -134,9 +144,13 @@ impl Change {
         if !faults.is_empty() {
             return Err(faults);
         }
-        let other_uses = other_uses(&networks(&before), &networks(&after));
+        let (had, has) = (networks(&before), networks(&after));
+        let other_uses = other_uses(&had, &has);
+        let had = had.named_pools();
+        let mut new_pools = has.named_pools();
+        new_pools.retain(|pool| !had.contains(pool));
         let problems = stored.read(range, ObjectSource::Etcd).problems;
-        Ok(Planned { effects, transaction, problems, other_uses })
+        Ok(Planned { effects, transaction, problems, new_pools, other_uses })
     }
 
     /// With custom resources in place of the objects of etcd that are not in force beside them.

@@ -1,10 +1,12 @@
 //! Pure. What hosts have in etcd that a network must not take.
 
+use std::net::IpAddr;
+
 use ipnetwork::IpNetwork;
 
 use crate::lease::Snapshot;
-use crate::lease::records::{Key, Roots};
-use crate::net::subnet::contains;
+use crate::lease::records::{Key, NodeName, Roots};
+use crate::net::subnet::{contains, family};
 
 /// What hosts have in etcd, for a change of networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,15 +15,29 @@ pub struct StoredHosts {
     pub settings: (String, i64),
     /// The pools there: an agent may have widened them since this host was configured.
     pools: Vec<IpNetwork>,
+    /// The address of each host in each family.
+    addresses: Vec<(NodeName, IpAddr)>,
 }
 
 impl StoredHosts {
     pub fn of(found: &Snapshot, roots: &Roots) -> StoredHosts {
+        let addresses = found.nodes.iter().flat_map(|(host, node)| {
+            let all = node.value.addresses.iter();
+            all.map(|address| (host.clone(), *address)).collect::<Vec<_>>()
+        });
         let config = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
         StoredHosts {
             settings: (roots.key(&Key::Config), found.modified(roots, &Key::Config)),
             pools: config.iter().map(|pool| pool.network()).collect(),
+            addresses: addresses.collect(),
         }
+    }
+
+    /// Why no network can have the addresses of `pool`.
+    pub fn refuses(&self, pool: IpNetwork) -> Option<String> {
+        let (host, address) = self.addresses.iter().find(|(_, it)| pool.contains(*it))?;
+        let family = family(pool);
+        Some(format!("{family} pool {pool} has {address}, the address of host {host}"))
     }
 
     /// The pools of the settings where they are `configured` so on one host.
@@ -45,7 +61,8 @@ mod tests {
         let net = |text: &&str| text.parse().unwrap();
         let beside = |stored: &[&str], configured: &[&str]| {
             let pools = stored.iter().map(net).collect();
-            let hosts = StoredHosts { settings: (String::new(), 0), pools };
+            let settings = (String::new(), 0);
+            let hosts = StoredHosts { settings, pools, addresses: Vec::new() };
             let configured: Vec<IpNetwork> = configured.iter().map(net).collect();
             let mut found: Vec<String> =
                 hosts.pools_beside(&configured).iter().map(ToString::to_string).collect();

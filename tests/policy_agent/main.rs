@@ -16,6 +16,7 @@ mod grown_pool;
 mod guide;
 mod held;
 mod here;
+mod host_addresses;
 mod hostile_networks;
 mod hosts;
 mod kills;

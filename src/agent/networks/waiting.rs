@@ -37,7 +37,8 @@ impl WaitingPlugins {
         let mut wanted: Vec<WantedBlocks> = Vec::new();
         for BlockRequest { question, .. } in &self.0 {
             let Some(network) = networks.get(&question.network) else { continue };
-            if networks.is_gone(&question.network) {
+            let refusal = plans.and_then(|plans| plans.refusal(&question.network));
+            if refusal.is_some() || networks.is_gone(&question.network) {
                 continue;
             }
             let pinned = pinned(plans, question);
@@ -112,6 +113,9 @@ fn answer_to(
     let Some(lacking) = lacking else {
         return no(format!("network {name} is not known on this host"));
     };
+    if let Some(why) = plans.and_then(|plans| plans.refusal(name)) {
+        return no(format!("network {name}: {why}"));
+    }
     let Some(what) = lacking.first() else {
         return Some(BlockAnswer { ready: true, why: String::new() });
     };

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::agent::active_problems::ProblemSource;
-use crate::agent::networks::{HostNetworks, PlansFrom};
+use crate::agent::networks::{ClosedFrom, HostNetworks, PlansFrom};
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{Scope, TriggerReason};
+use crate::checks::network_addresses;
 use crate::inspect::networks::kept_blocks;
 use crate::inspect::pods;
 use crate::lease::blocks::BlockNetwork;
@@ -61,6 +62,7 @@ impl Agent {
 
     /// Compares what this host serves with the networks that there are and its blocks of them.
     pub(super) fn follow_networks(&mut self) {
+        self.close_networks();
         let follows = self.policies.exchanges();
         let networks = &mut self.state.networks;
         let Some(known) = self.state.policies.snapshot() else {
@@ -81,6 +83,34 @@ impl Agent {
             self.state.reasons.and(TriggerReason::POLICIES);
         }
         self.send_block_inputs();
+    }
+
+    /// Closes networks with addresses of hosts to new pods.
+    fn close_networks(&mut self) {
+        let state = &mut self.state;
+        let Some(known) = state.policies.snapshot() else {
+            if state.networks.closed_from.take().is_some() {
+                state.networks.closed = Arc::default();
+                self.shared.problems.set(ProblemSource::NetworkAddresses, None);
+            }
+            return;
+        };
+        let segments = state.host_state.iter().flat_map(|found| &found.connected);
+        let segments = segments.map(|connected| connected.prefix).collect();
+        let from = ClosedFrom { known: Arc::clone(known), hosts: state.snapshot.clone(), segments };
+        if state.networks.closed_from.as_ref().is_some_and(|before| before.is_same(&from)) {
+            return;
+        }
+        let nodes = from.hosts.iter().flat_map(|found| found.nodes.iter());
+        let addresses = nodes.flat_map(|(host, node)| {
+            node.value.addresses.iter().map(move |address| (host, *address)).collect::<Vec<_>>()
+        });
+        let addresses: Vec<_> = addresses.collect();
+        let closed = network_addresses::conflicts(&known.networks, &from.segments, &addresses);
+        let problems = closed.iter().map(|(name, why)| network_addresses::problem(name, why));
+        self.shared.problems.set(ProblemSource::NetworkAddresses, problems);
+        state.networks.closed = Arc::new(closed);
+        state.networks.closed_from = Some(from);
     }
 
     fn send_block_inputs(&self) {
@@ -134,6 +164,8 @@ impl Agent {
         if self.state.once || !self.state.ready {
             return;
         }
+        // The first look at the host has its addresses.
+        self.close_networks();
         self.release_blocks();
         self.keep_plans();
         self.state.networks.answer();
@@ -186,6 +218,7 @@ impl Agent {
             known: known.cloned(),
             open: self.state.networks.open(),
             families: families.entries().map(|(family, _)| family).collect(),
+            closed: Arc::clone(&self.state.networks.closed),
         }
     }
 
@@ -196,7 +229,8 @@ impl Agent {
             None => Some(NetworkPlans::not_read(cni)),
             Some(known) => {
                 let cluster = known.standalone.as_ref();
-                NetworkPlans::of(cni, &known.networks, cluster, &from.open, &from.families)
+                let PlansFrom { open, families, closed, .. } = from;
+                NetworkPlans::of(cni, &known.networks, cluster, open, families, closed)
             }
         }
     }

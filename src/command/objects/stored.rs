@@ -78,7 +78,7 @@ pub fn make(
         let pools = hosts.as_ref().map_or(pools.clone(), |hosts| hosts.pools_beside(&pools));
         let mut planned = change.plan(&stored, &range, revision, &pools).map_err(refused)?;
         if let Some(hosts) = &hosts {
-            planned.spare_hosts(hosts);
+            planned.spare_hosts(hosts).map_err(refused)?;
         }
         if !planned.other_uses.is_empty() {
             let found = etcd::held_blocks(&start.etcd, &start.roots).map_err(unreachable)?;

@@ -32,7 +32,10 @@ pub fn networks(data: &[u8]) {
     };
     let blocks: BTreeSet<_> = networks.iter().flat_map(|(_, network)| of(network)).collect();
     let families = [Family::V4, Family::V6];
-    let plans = NetworkPlans::of("net", &networks, Some(&read.cluster), &blocks, &families);
+    let plans = {
+        let closed = Default::default();
+        NetworkPlans::of("net", &networks, Some(&read.cluster), &blocks, &families, &closed)
+    };
     let overlaps = networks.overlaps();
     for (name, _) in networks.iter() {
         let plan = plans.as_ref().and_then(|plans| plans.get(name));
