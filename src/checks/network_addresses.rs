@@ -8,12 +8,13 @@ use ipnetwork::IpNetwork;
 
 use crate::lease::NodeName;
 use crate::net::gather::Gather;
-use crate::net::subnet::{family, overlap};
+use crate::net::subnet::{contains, family};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::{Networks, Scoped};
 
 /// Why this host takes no block of a network, by the network's name. `segments`: prefixes on this host's interfaces
-/// but the bridge; `hosts`: the addresses of all hosts.
+/// but the bridge; `hosts`: the addresses of all hosts. A network may be a part of a segment, as the pool of the
+/// settings may: an administrator keeps it free there.
 pub fn conflicts(
     networks: &Networks,
     segments: &[IpNetwork],
@@ -24,7 +25,7 @@ pub fn conflicts(
         let host = hosts.iter().find(|(_, address)| pool.contains(*address));
         let host = host.map(|(host, address)| format!("{address}, the address of host {host}"));
         let what = host.or_else(|| {
-            let segment = segments.iter().find(|segment| overlap(**segment, pool))?;
+            let segment = segments.iter().find(|segment| contains(pool, **segment))?;
             Some(format!("addresses of {segment}, where an interface of this host is"))
         });
         what.map(|what| format!("its {family} pool {pool} has {what}"))
@@ -40,7 +41,7 @@ pub fn conflicts(
 pub fn problem(network: &Scoped, why: &str) -> Problem {
     let subject = Object::named(format!("Network {network}"));
     let what = format!("{why}; no new pod starts in network {network} here");
-    let fix = format!("give it other subnets: humanz-agent net set {network} --cidr SUBNET");
+    let fix = format!("give it other subnets, by --cidr of humanz-agent net set {network}");
     Problem::in_object(ProblemKind::AddressConflict, subject, what).with_fix(fix)
 }
 
@@ -65,12 +66,13 @@ mod tests {
         for (subnet, what) in [
             ("192.0.2.0/24", "its IPv4 pool 192.0.2.0/24 has 192.0.2.11, the address of host h1"),
             ("198.51.0.0/16", "198.51.100.9, the address of host h2"),
-            ("192.0.2.128/25", "has addresses of 192.0.2.0/24, where an interface of this host is"),
             ("2001:db8::/56", "IPv6 pool 2001:db8::/56 has addresses of 2001:db8::/64"),
         ] {
             let found = why(subnet).unwrap_or_default();
             assert!(found.contains(what), "{subnet}: {found}");
         }
-        assert_eq!((why("10.32.0.0/16"), why("2001:db8:1::/64")), (None, None));
+        for subnet in ["10.32.0.0/16", "2001:db8:1::/64", "192.0.2.128/25"] {
+            assert_eq!(why(subnet), None, "{subnet}");
+        }
     }
 }
