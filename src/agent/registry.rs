@@ -114,7 +114,16 @@ impl Registry {
                 let (etcd, network) = (server.clone(), settings.network(roots));
                 let (identity, saved) = (identity.clone(), saved.clone());
                 let read_networks = tenant_pools;
-                let start = EtcdStart { etcd, network, identity, attributes, saved, read_networks };
+                let follows_networks = settings.policy.is_some();
+                let start = EtcdStart {
+                    etcd,
+                    network,
+                    identity,
+                    attributes,
+                    saved,
+                    read_networks,
+                    follows_networks,
+                };
                 etcd_connection(start, shared, publish)
             }
             Wanted::Kubernetes(api) => {

@@ -71,7 +71,8 @@ pub async fn run(
 ) {
     let publish = RefCell::new(publish);
     let report = |update| (publish.borrow_mut())(update);
-    let EtcdStart { etcd, network, identity, attributes, saved, read_networks } = start;
+    let EtcdStart { etcd, network, identity, attributes, saved, read_networks, follows_networks } =
+        start;
     let etcd = Etcd::new(etcd, network.roots.clone());
     let (kept_alive, etcd_lease) = latest::channel(None);
     let since = SystemTime::now();
@@ -85,6 +86,7 @@ pub async fn run(
         connection: PublishedState::Disconnected(BTreeSet::new()),
         etcd_lease: etcd_lease.clone(),
         read_networks,
+        follows_networks,
         inputs,
         publish: report,
     };
@@ -125,6 +127,7 @@ struct Session<'a, P> {
     /// The etcd lease that is kept alive.
     etcd_lease: latest::Receiver<Option<i64>>,
     read_networks: NetworkReader,
+    follows_networks: bool,
     inputs: EtcdInputs,
     publish: P,
 }
@@ -261,7 +264,8 @@ impl<P: FnMut(Update)> Session<'_, P> {
         }
         match self.etcd.tenant_pools(self.read_networks).await {
             Err(EtcdError::Denied(why)) => {
-                Ok(TenantPools { denied: Some(why), ..TenantPools::default() })
+                let denied = self.follows_networks.then_some(why);
+                Ok(TenantPools { denied, ..TenantPools::default() })
             }
             found => found,
         }

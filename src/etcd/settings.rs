@@ -46,4 +46,7 @@ pub struct EtcdStart {
     pub saved: Option<Saved>,
     /// What the objects of tenants' networks say.
     pub read_networks: NetworkReader,
+    /// This host follows policies, and with them networks: without the permission to read these, no pool grows. Credentials
+    /// from before there were policies have none, and hosts with them no networks.
+    pub follows_networks: bool,
 }

@@ -261,10 +261,13 @@ fn not_chosen(error: &NetworkError, namespace: &ObjectName) -> CniError {
             let fix = refusal.fix(namespace).map(|fix| format!(", or {fix}")).unwrap_or_default();
             CniError::config(why).with_details(format!("ask for another network{fix}"))
         }
-        NetworkError::PinnedElsewhere(pod, ..) => CniError::config(why).with_details(format!(
-            "put it into that network (humanz-agent ns set {} --network NETWORK), or humanz-agent pin rm {pod}",
-            pod.namespace
-        )),
+        NetworkError::PinnedElsewhere(pod, _, network) => {
+            let (Scoped { tenant, name }, namespace) = (network, &pod.namespace);
+            CniError::config(why).with_details(format!(
+                "put it into that network (humanz-agent ns set {namespace} --tenant {tenant} --network {name}), or \
+                 humanz-agent pin rm {pod}"
+            ))
+        }
         _ => CniError::try_again(why),
     }
 }

@@ -158,6 +158,7 @@ fn launch(etcd: &EtcdServer, number: usize, others: usize, joined: &Arc<Joined>)
         },
         saved: None,
         read_networks: humanz::sources::tenant_pools,
+        follows_networks: false,
     };
     let joined = Arc::clone(joined);
     let mut complete = false;

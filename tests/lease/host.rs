@@ -73,6 +73,7 @@ pub fn start(etcd: &EtcdServer, name: &str) -> EtcdStart {
         },
         saved: None,
         read_networks: humanz::sources::tenant_pools,
+        follows_networks: false,
     }
 }
 

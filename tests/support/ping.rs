@@ -112,7 +112,9 @@ impl Pinger {
             Some(&last) if last >= asked => last,
             _ => sequence_numbers(&log).last().copied().unwrap_or(0),
         };
-        let lost = (1..=sent).filter(|number| !answered.contains(number)).collect();
+        // What was sent before there was a way was not lost on it.
+        let first = answered.first().copied().unwrap_or(1);
+        let lost = (first..=sent).filter(|number| !answered.contains(number)).collect();
         Report { name: self.name, sent, lost, took }
     }
 }

@@ -99,7 +99,7 @@ fn find(rtnl: &Rtnl) -> anyhow::Result<Option<Link>> {
 fn not_ours(name: &IfName) -> Hint {
     Hint {
         why: format!("interface {name} exists, and humanz did not create it: no pod is limited"),
-        fix: format!("ip link set {name} name OTHER"),
+        fix: format!("ip link set {name} name other-shape"),
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
         applier.inspection_failed(object(), &not_ours(&name()).into());
         let [problem] = applier.failures() else { panic!("one failure") };
         assert_eq!(problem.kind, ProblemKind::InspectFailed);
-        assert_eq!(problem.fix.as_deref(), Some("ip link set humanz-shape name OTHER"));
+        assert_eq!(problem.fix.as_deref(), Some("ip link set humanz-shape name other-shape"));
         assert!(!problem.what.contains("ip link"), "{problem}");
     }
 }
