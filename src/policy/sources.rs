@@ -281,7 +281,9 @@ impl Policies {
         let missing: Vec<Problem> = merged.filter(|missing| !said.contains(missing)).collect();
         let refused = self.merged.iter().flat_map(|known| known.refused());
         let said = said.into_iter().chain(missing);
-        let gone = self.merged.iter().flat_map(|known| known.networks.gone_problems());
+        let etcd = self.snapshots.get(&Provider::Etcd);
+        let of_api = etcd.is_some_and(|said| said.without_objects);
+        let gone = self.merged.iter().flat_map(move |known| known.networks.gone_problems(of_api));
         let of_networks = self.inside_settings().chain(gone);
         said.chain(self.held_up()).chain(of_networks).chain(refused.take(REFUSED_LIMIT))
     }

@@ -52,9 +52,9 @@ impl Networks {
         self.gone.contains(name)
     }
 
-    /// What is wrong with networks that are gone.
-    pub fn gone_problems(&self) -> impl Iterator<Item = Problem> {
-        self.gone.iter().filter_map(|name| Some(problem(name, self.get(name)?)))
+    /// What is wrong with networks that are gone. `of_api`: a controller writes them to etcd, and `net create` is refused.
+    pub fn gone_problems(&self, of_api: bool) -> impl Iterator<Item = Problem> {
+        self.gone.iter().filter_map(move |name| Some(problem(name, self.get(name)?, of_api)))
     }
 }
 
@@ -83,13 +83,16 @@ impl TenantNetwork {
     }
 }
 
-fn problem(name: &Scoped, network: &TenantNetwork) -> Problem {
+fn problem(name: &Scoped, network: &TenantNetwork, of_api: bool) -> Problem {
     let subject = Object::named(format!("Network {name}"));
     let what = format!(
         "Network {name} is gone, and this host has blocks of it: it stays as it was, without further blocks, until \
          they are given back"
     );
-    let fix = format!("make it again: humanz-agent net create {name} {}", network.options());
+    let fix = match of_api {
+        true => "apply its custom resource again with kubectl; humanz-agent controller writes it to etcd".into(),
+        false => format!("make it again: humanz-agent net create {name} {}", network.options()),
+    };
     Problem::new(ProblemKind::Policy, subject, what).with_fix(fix)
 }
 
@@ -125,7 +128,9 @@ mod tests {
         now.keep_served(&before, &own);
         let names: Vec<String> = now.iter().map(|(name, _)| name.to_string()).collect();
         assert_eq!(names, ["blue/front", "blue/new"]);
-        let problems: Vec<Problem> = now.gone_problems().collect();
+        let problems: Vec<Problem> = now.gone_problems(false).collect();
+        let of_api = now.gone_problems(true).next().and_then(|problem| problem.fix);
+        assert!(of_api.unwrap().contains("custom resource"));
         assert_eq!(problems.len(), 1);
         assert_eq!(
             problems[0].fix.as_deref(),
@@ -141,7 +146,7 @@ mod tests {
         again.keep_served(&read, &own);
         assert!(again.iter().any(|(name, _)| again.is_gone(name)));
         assert!(!again.forget_gone(&own) && again.forget_gone(&blocks(&["10.34.0.0/26"])));
-        assert!(again.is_empty() && again.gone_problems().next().is_none());
+        assert!(again.is_empty() && again.gone_problems(false).next().is_none());
     }
 
     #[test]
