@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use etcd_client::{
-    AuthClient, Certificate, Client, ConnectOptions, Error, GetOptions, Identity as Pair, KvClient,
-    LeaseClient, MaintenanceClient, TlsOptions, WatchClient,
+    AuthClient, Certificate, Client, ClusterClient, ConnectOptions, Error, GetOptions,
+    Identity as Pair, KvClient, LeaseClient, MaintenanceClient, TlsOptions, WatchClient,
 };
 
 use crate::etcd::settings::EtcdSettings;
@@ -32,6 +32,7 @@ pub struct MemberConnection {
     pub lease: LeaseClient,
     pub auth: AuthClient,
     pub maintenance: MaintenanceClient,
+    pub cluster: ClusterClient,
 }
 
 pub struct Opened {
@@ -72,6 +73,7 @@ pub async fn open(
         lease: client.lease_client(),
         auth: client.auth_client(),
         maintenance: client.maintenance_client(),
+        cluster: client.cluster_client(),
     };
     let asked = GetOptions::new().with_serializable().with_count_only();
     match member.clone().kv.get(probe, Some(asked)).await {

@@ -12,6 +12,7 @@ use crate::etcd::connection::{MemberConnection, Opened, open};
 use crate::etcd::failure::Failure;
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::files::{Files, Stamp};
+use crate::etcd::uptime;
 use crate::lease::EtcdError;
 use crate::net::{FailureReason, Object, Problem, ProblemKind, hash};
 use crate::os::random;
@@ -107,6 +108,21 @@ impl EtcdMembers {
         (held.taken.clone(), held.faults.iter().cloned().chain(remark).collect())
     }
 
+    /// How long every member has been running; `None` if one of them does not say, or is not configured here.
+    pub async fn shortest_uptime(&self) -> Option<Duration> {
+        let list = async |mut member: MemberConnection| member.cluster.member_list().await;
+        let members = self.call("list the members", list).await.ok()?.members().len();
+        let (settings, (files, _)) = (self.settings(), self.files());
+        if settings.endpoints.len() < members {
+            return None;
+        }
+        let mut shortest = Duration::MAX;
+        for endpoint in &settings.endpoints {
+            shortest = shortest.min(uptime::ask(endpoint, &files).await?);
+        }
+        Some(shortest)
+    }
+
     fn settings(&self) -> Rc<EtcdSettings> {
         Rc::clone(&self.settings.borrow())
     }
@@ -182,7 +198,8 @@ impl EtcdMembers {
         let member = match known {
             Some(member) => member,
             None => {
-                let member = self.connect().await?;
+                // Rare, and by far the largest future: boxed, that of every call is small.
+                let member = Box::pin(self.connect()).await?;
                 self.connection.replace(Some(member.clone()));
                 member
             }

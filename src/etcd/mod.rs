@@ -4,7 +4,7 @@
 //! published is revoked.
 //!
 //! - `session`: executes the session state machine of `lease`, and watches
-//! - `survivors`: the wait of a new host on an empty etcd
+//! - `survivors`, `uptime`: the wait of a new host on an empty etcd, and how long etcd has been running
 //! - `liveness`: keeps the etcd lease of the alive key
 //! - `reports`: writes and reads reachability reports
 //! - `pod_answers`: asks all hosts for their pods, and answers
@@ -29,6 +29,7 @@ mod settings;
 mod survivors;
 mod tls;
 mod update;
+mod uptime;
 mod urgent;
 mod watch;
 

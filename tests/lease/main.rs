@@ -13,6 +13,7 @@ mod allocation;
 mod chaos;
 mod copies;
 mod disputed;
+mod first_start;
 mod growth;
 mod host;
 mod hostile;
