@@ -17,7 +17,6 @@ mod leases;
 mod live;
 mod members;
 mod migration;
-mod moved;
 mod outage;
 mod peers;
 mod reach;

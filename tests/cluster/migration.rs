@@ -92,7 +92,7 @@ fn finish(mut guide: Guide, others: &[&str]) {
         "Remove what Calico left",
         "Start humanz in place of Calico",
     ];
-    guide.leave_to("tests/cluster/moved.rs", &moved);
+    guide.leave_to("tests/kubernetes/moved.rs", &moved);
     guide.finish();
 }
 

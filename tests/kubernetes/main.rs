@@ -20,6 +20,8 @@ mod controller;
 mod enforced;
 mod exchange;
 mod hostile;
+mod kubelets;
+mod moved;
 mod netpol;
 mod objects;
 mod own;

@@ -1,5 +1,7 @@
 //! The roles in packaging, as an API server applies them.
 
+use serde_json::Value;
+
 const MANIFEST: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/daemonset-kubernetes.yaml"));
 
@@ -32,6 +34,21 @@ pub fn role_beside_etcd() -> Vec<Rule> {
 /// Those of the controller.
 pub fn role_of_controller() -> Vec<Rule> {
     read(CONTROLLER)
+}
+
+/// The rules of a ClusterRole.
+pub fn rules(role: &Value) -> Vec<Rule> {
+    let words = |rule: &Value, field: &str| -> Vec<String> {
+        let all = rule[field].as_array().into_iter().flatten();
+        all.map(|word| word.as_str().unwrap().to_owned()).collect()
+    };
+    let rule = |rule: &Value| Rule {
+        groups: words(rule, "apiGroups"),
+        resources: words(rule, "resources"),
+        urls: words(rule, "nonResourceURLs"),
+        verbs: words(rule, "verbs"),
+    };
+    role["rules"].as_array().unwrap().iter().map(rule).collect()
 }
 
 fn read(manifest: &str) -> Vec<Rule> {

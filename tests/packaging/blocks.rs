@@ -27,8 +27,8 @@ const RUN_BY: [(&str, &[(&str, &str)]); 14] = [
         &[
             ("tests/cluster/migration.rs", "hosts_of_flannel_keep_their_subnets_and_pods"),
             ("tests/cluster/migration.rs", "a_bridge_with_host_local_is_taken_over_with_its_pods"),
-            ("tests/cluster/moved.rs", "pods_of_kindnet_are_started_again_on_humanz"),
-            ("tests/cluster/moved.rs", "pods_of_calico_are_started_again_on_humanz"),
+            ("tests/kubernetes/moved.rs", "pods_of_kindnet_are_started_again_on_humanz"),
+            ("tests/kubernetes/moved.rs", "pods_of_calico_are_started_again_on_humanz"),
         ],
     ),
     (
