@@ -6,6 +6,7 @@
 
 use humanz_test_support as support;
 
+mod browser;
 mod command_line;
 mod files;
 mod flows;
@@ -23,6 +24,7 @@ mod scraped;
 mod secrets;
 mod starting;
 mod ui;
+mod ui_keyboard;
 mod ui_typed;
 mod uninstall;
 

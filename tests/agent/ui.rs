@@ -199,13 +199,13 @@ fn subnet(number: u16) -> String {
 }
 
 /// `host` answers for the pods of so many hosts.
-fn answer(host: &Node, numbers: impl Iterator<Item = u16>) {
+pub fn answer(host: &Node, numbers: impl Iterator<Item = u16>) {
     let each = numbers.map(|n| format!("ip address add {}.1/32 dev lo", subnet(n)));
     host.shell(&each.collect::<Vec<_>>().join("\n")).ok();
 }
 
 /// A host that is nothing but its keys: others reach it through `at`, but for `lost` of them.
-fn put_host(cluster: &Cluster, number: u16, hosts: u16, lost: &[u16]) {
+pub fn put_host(cluster: &Cluster, number: u16, hosts: u16, lost: &[u16]) {
     // One is called as something that every object of JavaScript has.
     let named = |n: u16| match n {
         ..=3 => format!("h{n}"),
@@ -344,6 +344,8 @@ fn a_browser_shows_a_thousand_hosts() {
     );
     assert_eq!(shown.matches("<circle").count(), 1000);
     take(host, "matrix-1000");
+    let pods = ["a", "b"].map(|name| Pod::add(host, name));
+    crate::ui_keyboard::walk_a_thousand_hosts(host, "n998", pods[1].v4());
     agents.iter().for_each(Agent::stop);
 }
 
@@ -442,6 +444,7 @@ fn text_stands_out_in_light_and_in_dark() {
         };
         for (text, behind) in [
             ("ink", paper),
+            ("focus", paper),
             ("good", paper),
             ("bad", paper),
             ("dim", paper),

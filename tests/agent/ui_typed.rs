@@ -1,93 +1,11 @@
 //! What a person types into the page.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::sync::mpsc::{Receiver, channel};
-
 use serde_json::{Value, json};
 
-use crate::support::node::command;
+use crate::browser::{Browser, opened};
 use crate::support::wait::SOON;
-use crate::support::{Agent, Cluster, Node, Place, Pod, Process, eventually};
-use crate::ui::{URL, is_left_out, page, start_browser};
-
-/// A browser that is driven through a pipe, by the DevTools protocol: JSON messages that end with a zero byte.
-struct Browser {
-    to: File,
-    answers: Receiver<Value>,
-    last: u64,
-    _process: Process,
-}
-
-impl Browser {
-    fn start(host: &Node) -> Browser {
-        host.run("mkfifo /tmp/to-browser /tmp/from-browser").ok();
-        let mut shell = command("sh -c");
-        shell.arg(format!(
-            "exec {} --remote-debugging-pipe about:blank 3</tmp/to-browser 4>/tmp/from-browser",
-            start_browser(host)
-        ));
-        let process = host.spawn(&mut shell);
-        let (to, from) = host.inside(|| {
-            let to = File::options().write(true).open("/tmp/to-browser").unwrap();
-            (to, File::open("/tmp/from-browser").unwrap())
-        });
-        let (send, answers) = channel();
-        std::thread::spawn(move || {
-            for message in BufReader::new(from).split(0).map_while(Result::ok) {
-                let Ok(message) = serde_json::from_slice::<Value>(&message) else { continue };
-                if send.send(message).is_err() {
-                    return;
-                }
-            }
-        });
-        Browser { to, answers, last: 0, _process: process }
-    }
-
-    fn call(&mut self, method: &str, parameters: Value, session: Option<&str>) -> Value {
-        self.last += 1;
-        let mut message = json!({"id": self.last, "method": method, "params": parameters});
-        if let Some(session) = session {
-            message["sessionId"] = session.into();
-        }
-        self.to.write_all(format!("{message}\0").as_bytes()).unwrap();
-        loop {
-            let answer =
-                self.answers.recv_timeout(3 * SOON).unwrap_or_else(|e| panic!("{method}: {e}"));
-            if answer["id"] == self.last {
-                return answer["result"].clone();
-            }
-        }
-    }
-
-    /// A session with a page at `url`.
-    fn open(&mut self, url: &str) -> String {
-        let target = self.call("Target.createTarget", json!({"url": url}), None);
-        let attach = json!({"targetId": target["targetId"], "flatten": true});
-        let session = self.call("Target.attachToTarget", attach, None);
-        session["sessionId"].as_str().unwrap().to_owned()
-    }
-
-    /// The value of a script there; `Null` while the page is being loaded.
-    fn evaluate(&mut self, session: &str, script: &str) -> Value {
-        let script = json!({"expression": script, "returnByValue": true, "awaitPromise": true});
-        let answer = self.call("Runtime.evaluate", script, Some(session));
-        assert!(answer["exceptionDetails"].is_null(), "{answer}");
-        answer["result"]["value"].clone()
-    }
-}
-
-/// A browser on `host` that has loaded the page, and its session.
-fn opened(host: &Node) -> (Browser, String) {
-    let mut browser = Browser::start(host);
-    let session = browser.open(URL);
-    let loaded = "document.readyState === 'complete' && typeof offerPods === 'function'";
-    eventually("the page is loaded", 3 * SOON, || match browser.evaluate(&session, loaded) {
-        Value::Bool(true) => Ok(()),
-        other => Err(other.to_string()),
-    });
-    (browser, session)
-}
+use crate::support::{Agent, Cluster, Place, Pod, eventually};
+use crate::ui::{URL, is_left_out, page};
 
 /// The whole text, or that the browser keeps its clipboard and the text is selected instead.
 const COPIED: &str = r##"(async () => {

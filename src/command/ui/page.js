@@ -153,19 +153,32 @@ function problem(found) {
   return item;
 }
 
+// What the keyboard is on there: a link or button, and of which problem.
+function heldProblem() {
+  const at = document.activeElement, item = at.closest("#problems-box li");
+  return item && { what: item.firstChild.textContent, tag: at.tagName };
+}
+
+function keep({ what, tag }) {
+  const item = [...document.querySelectorAll("#problems-box li")].find((one) => one.firstChild.textContent === what);
+  const same = item && item.querySelector(tag);
+  if (same) same.focus({ preventScroll: true });
+}
+
 let shownProblems = null;
 
-// Drawn anew when they change, so that what was selected stays.
+// Drawn anew when they change alone, so that what was selected stays.
 function problems(s) {
   const now = JSON.stringify(s.problems);
   if (now === shownProblems) return;
   shownProblems = now;
-  const all = s.problems || [], rest = all.slice(FIRST, SHOWN);
+  const all = s.problems || [], rest = all.slice(FIRST, SHOWN), held = heldProblem();
   $("problems-box").hidden = all.length === 0;
   fill("problems", all.slice(0, FIRST).map(problem));
   $("problems-more").hidden = rest.length === 0;
   $("problems-more").querySelector("summary").textContent = all.length - FIRST + " more";
   fill("problems-rest", rest.map(problem));
+  if (held) keep(held);
 }
 
 function changes(s) {
