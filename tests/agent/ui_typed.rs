@@ -131,7 +131,7 @@ fn networks_and_groups_are_shown_with_what_this_host_knows_of_them() {
     let _agents = cluster.start_agents(&settings);
     let _server = page(host);
     let asked = host.run(&format!("curl -sS --noproxy * -m 10 {URL}/v1/tenants")).ok();
-    let nothing = r#"{"groups":[],"networks":[],"pairs":[],"quarantined":[]}"#;
+    let nothing = r#"{"groups":[],"networks":[],"pairs":[],"pods":[],"quarantined":[]}"#;
     assert_eq!(asked, nothing, "the panels stay hidden");
     let longest = "x".repeat(253);
     let object = |kind: &str, name: &str, spec: Value| {
@@ -175,6 +175,20 @@ fn networks_and_groups_are_shown_with_what_this_host_knows_of_them() {
     let own = format!("this host ({})\tshop/web\teverything\t–\t", host.v4());
     let stranger = "other IPv4 addresses\tshop/web\t–\teverything\t";
     assert!(text.contains(&own) && text.contains(stranger) && text.ends_with("|false"), "{text}");
+    let pods = |browser: &mut Browser, words: &[&str]| {
+        eventually(&format!("the table of pods has {words:?}"), 3 * SOON, || {
+            let text = browser.evaluate(&session, "document.getElementById('pods').innerText");
+            let text = text.as_str().unwrap_or_default().to_owned();
+            if words.iter().all(|word| text.contains(word)) { Ok(()) } else { Err(text) }
+        })
+    };
+    pods(
+        &mut browser,
+        &[
+            "shop/web\t",
+            "in: network blue/front, policy blue/p, group blue/web\nout: network blue/front",
+        ],
+    );
     let type_in = |text: &str| {
         format!(
             r#"(() => {{ const box = document.getElementById("groups-filter"); box.focus(); box.value = {text:?};
@@ -214,26 +228,40 @@ fn whatever_the_answer_says_of_tenants_is_shown_as_text() {
         "pairs": [{"from": text("from"), "to": text("to"), "allowed": [text("allowed")],
             "denied": [text("denied")], "unknown": [text("unknown")], "elsewhere": true}],
         "quarantined": [{"pod": text("held"), "why": text("why")}],
+        "pods": [{"network": "net", "container": "c1", "interface": "eth0", "ingress": [text("in")], "egress": [text("out")]},
+            {"network": "net", "container": "c2", "interface": "eth0", "quarantine": text("refused")},
+            {"network": "net", "container": "c3", "interface": "eth0", "unknown": text("unjudged")}],
     });
+    let pod = |container: &str| {
+        json!({"network": "net", "container": container, "interface": "eth0", "addresses": [], "host_ports": [],
+            "sent_bytes": null, "received_bytes": null, "state": "attached"})
+    };
+    let pods = json!({"faults": [], "pods": [pod("c1"), pod("c2"), pod("c3")]});
     let put = format!(
         r##"(async () => {{
-            const ask = window.fetch, answer = {};
-            window.fetch = (path, options) => path === "/v1/tenants" ? Promise.resolve(new Response(answer)) : ask(path, options);
+            const ask = window.fetch, answers = {{"/v1/tenants": {}, "/v1/pods": {}}};
+            window.fetch = (path, options) => path === "/v1/status" ? Promise.reject(new Error("not now")) :
+                answers[path] ? Promise.resolve(new Response(answers[path])) : ask(path, options);
+            await askPods();
             // An answer that was asked for before comes in between.
             for (let tries = 0; tries < 100 && !document.getElementById("networks").innerText.includes("<img"); tries++) {{
                 await askTenants();
                 await new Promise((done) => setTimeout(done, 100));
             }}
             await new Promise((done) => setTimeout(done, 300));
-            const shown = ["networks", "groups", "pairs", "quarantined"].map((id) => document.getElementById(id).innerText);
-            const made = ["networks-box", "groups-box", "pairs-box"].map((id) => document.querySelectorAll("#" + id + " img, #" + id + " script").length);
+            // Policies of this agent are off.
+            status = null;
+            showPods();
+            const shown = ["networks", "groups", "pairs", "quarantined", "pods"].map((id) => document.getElementById(id).innerText);
+            const made = ["networks-box", "groups-box", "pairs-box", "pods-box"].map((id) => document.querySelectorAll("#" + id + " img, #" + id + " script").length);
             return [String(window.ran), made.join(), document.images.length, ...shown].join("|");
         }})()"##,
-        json!(answer.to_string())
+        json!(answer.to_string()),
+        json!(pods.to_string())
     );
     let shown = browser.evaluate(&session, &put);
     let shown = shown.as_str().unwrap();
-    assert!(shown.starts_with("undefined|0,0,0|0|"), "{shown}");
+    assert!(shown.starts_with("undefined|0,0,0,0|0|"), "{shown}");
     for field in [
         "network",
         "subnet",
@@ -251,6 +279,10 @@ fn whatever_the_answer_says_of_tenants_is_shown_as_text() {
         "unknown",
         "held",
         "why",
+        "in",
+        "out",
+        "refused",
+        "unjudged",
     ] {
         assert!(shown.contains(&format!("</script>{field}")), "{field}: {shown}");
     }

@@ -2,6 +2,8 @@
 // The pods of this host. What they send in a second is the difference between two answers.
 const PODS_EVERY = 5000;
 let pods = null, before = null;
+// By podKey, what of policies holds for a pod; null while this host's agent does not say.
+let podPolicies = null;
 
 function podName(pod) { return pod.pod || pod.container || "–"; }
 
@@ -34,6 +36,25 @@ function podState(pod) {
   return make("td", pod.state, pod.state === "attached" ? "good" : pod.state === "gone" ? "bad" : "");
 }
 
+// An agent knows the pods of its own network, and not yet those that came since it was asked.
+function podPolicy(pod) {
+  if (status && status.policies && !status.policies.on) return "off";
+  const one = podPolicies && podPolicies.get(podKey(pod));
+  if (!one) return "cannot be known";
+  if (one.quarantine) return make("td", "none: in quarantine, " + one.quarantine, "bad");
+  if (one.unknown) return make("td", one.unknown, "repair");
+  if (!one.ingress || !one.egress) return "cannot be known";
+  if (one.ingress.length + one.egress.length === 0) return "none";
+  const td = make("td");
+  td.append(make("div", "in: " + (one.ingress.join(", ") || "none")), make("div", "out: " + (one.egress.join(", ") || "none")));
+  return td;
+}
+
+function takePolicies(found) {
+  podPolicies = found && new Map(found.map((one) => [podKey(one), one]));
+  if (pods) showPods();
+}
+
 function showPods() {
   const wanted = $("pods-filter").value.trim().toLowerCase();
   const all = pods.pods.filter((pod) => podMatches(pod, wanted));
@@ -44,7 +65,7 @@ function showPods() {
   $("pods-box").hidden = pods.pods.length === 0;
   fill("pods", all.slice(0, SHOWN).map((pod) => row(
     podName(pod), list(pod.addresses), pod.network, list(pod.host_ports.map((port) => port.host + "/" + port.protocol)),
-    rate(pod, "sent_bytes"), rate(pod, "received_bytes"), podState(pod),
+    rate(pod, "sent_bytes"), rate(pod, "received_bytes"), podPolicy(pod), podState(pod),
   )));
   $("pods-more").textContent = all.length > SHOWN ? all.length - SHOWN + " more" : "";
 }

@@ -68,9 +68,11 @@ async function askTenants() {
     const answer = await fetch("/v1/tenants", { cache: "no-store" });
     if (!answer.ok) throw new Error(await answer.text());
     tenants = await answer.json();
+    takePolicies(tenants.pods);
     showTenants();
   } catch (error) {
-    // What was shown stays.
+    // What was shown stays, but not what holds for a pod now.
+    takePolicies(null);
     for (const what of ["networks", "groups", "pairs"]) $(what + "-more").textContent = "not known now: " + error.message.trim();
   }
   setTimeout(askTenants, document.hidden ? 60000 : TENANTS_EVERY);

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::api::status::{LeaseStatus, Status};
 use crate::command::policy::here::HostPolicies;
 use crate::command::ui::groups::groups;
+use crate::command::ui::pod_policies::pod_policies;
 use crate::inspect::pods::{self, room};
 use crate::inspect::{agent_socket, policies};
 use crate::net::gather::Gather;
@@ -73,13 +74,14 @@ impl KnownTenants {
     }
 }
 
-/// `networks`, `groups`, `pairs`, `quarantined`: empty where policies are off, or nothing is known of them; `pairs` is
+/// `networks`, `groups`, `pairs`, `quarantined`, `pods` (which policies hold for each): empty where policies are off, or nothing is known of them; `pairs` is
 /// null where there are too many.
 fn find(settings: &Settings) -> Result<Value, String> {
-    let mut all = json!({"networks": [], "groups": [], "pairs": [], "quarantined": []});
+    let mut all = json!({"networks": [], "groups": [], "pairs": [], "quarantined": [], "pods": []});
     let Some(view) = policies::asked(settings)? else { return Ok(all) };
     let quarantined = view.quarantined();
     all["quarantined"] = quarantined.iter().map(shown_quarantined).collect();
+    all["pods"] = pod_policies(&view).into();
     if view.known.is_none() {
         return Ok(all);
     }
