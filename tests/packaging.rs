@@ -208,6 +208,21 @@ fn the_first_page_is_short() {
 }
 
 /// A fix is to be copied: it has the names of this host's objects.
+/// It shows the page as the tests take it (CONTRIBUTING), and loads fast.
+#[test]
+fn the_first_page_shows_pictures_of_the_repository() {
+    let text = read("README.md");
+    let after = text.split("![").skip(1).filter_map(|rest| rest.split_once("]("));
+    let shown: Vec<&str> = after.filter_map(|(_, rest)| rest.split(')').next()).collect();
+    assert!(shown.contains(&"packaging/doc/page.png"), "{shown:?}");
+    for picture in shown {
+        let bytes = std::fs::read(root().join(picture)).unwrap();
+        assert!(bytes.len() < 200_000, "{picture}: {} bytes", bytes.len());
+        let is_picture = bytes.starts_with(b"\x89PNG") || bytes.starts_with(b"<svg");
+        assert!(is_picture, "{picture}");
+    }
+}
+
 #[test]
 fn no_fix_has_a_placeholder() {
     let mut grep = Command::new("grep");
