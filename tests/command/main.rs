@@ -18,6 +18,7 @@ mod matrix;
 mod names;
 mod nodes;
 mod objects;
+mod pages;
 mod pods;
 mod probe;
 mod routes;

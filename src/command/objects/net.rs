@@ -16,7 +16,7 @@ const KIND: ObjectKind =
 #[argh(
     subcommand,
     name = "net",
-    example = "{command_name} create blue/front --cidr 10.32.0.0/16",
+    example = "{command_name} create blue/front --cidr 10.32.0.0/16 --pins 10.32.255.0/24",
     example = "{command_name} set blue/front --shared yes",
     example = "{command_name} ls",
     example = "{command_name} show blue/front",
