@@ -219,8 +219,7 @@ impl Prober {
         match (before.reachable(), now.reachable()) {
             (Some(false), Some(true)) => log::info!("host {} answers again ({target})", owner()),
             (Some(true) | None, Some(false)) => log::warn!(
-                "host {} does not answer echoes to {target}; humanz-agent explain shows where they \
-                 are lost",
+                "host {} does not answer echoes to {target}; humanz-agent probe # tests this now",
                 owner()
             ),
             _ => {}

@@ -80,7 +80,7 @@ fn unanswered(shared: &SharedState, snapshot: &AgentSnapshot) -> Vec<Problem> {
         let what = format!("{more} more hosts do not answer echoes, or not large ones");
         let subject = Object::named("other hosts");
         let problem = Problem::new(ProblemKind::HostUnanswered, subject, what)
-            .with_fix("humanz-agent probe tests all of them now");
+            .with_fix("humanz-agent probe # tests all of them now");
         let since = all.iter().filter_map(|problem| problem.since).min();
         all.push(Problem { since, ..problem });
     }
@@ -108,7 +108,7 @@ fn lost(name: &NodeName, own: IpAddr, at: IpAddr, seen: &ProbeStats) -> Option<P
         }
         None => (
             ProblemKind::HostUnanswered,
-            format!("humanz-agent explain {own} {at} shows where they are lost"),
+            format!("humanz-agent explain {own} {at} # shows where they are lost"),
         ),
     };
     let problem = Problem::new(kind, Object::Host(name.clone()), what).with_fix(fix);

@@ -17,7 +17,7 @@ mod tunnel_table;
 
 use crate::net::{Object, Problem, ProblemKind};
 
-pub use hop::{Hop, HopFix, HopVerdict, without_agent};
+pub use hop::{AGENT, Hop, HopFix, HopVerdict, without_agent};
 pub use path::{
     EchoResult, EncryptedHop, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns,
     PortListener, RemoteEnd, TracedPod, TunnelTable,

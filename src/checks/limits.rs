@@ -18,7 +18,7 @@ pub fn space(path: &Path, what: &str, found: &FreeSpace) -> Option<Problem> {
         |kind, what: String| Problem::new(kind, Object::File("disk of", path.to_owned()), what);
     if found.read_only {
         let what = format!("{place} ({what}) is on a file system that is read-only");
-        let fix = "mount it read-write: a disk with errors is remounted read-only (dmesg)";
+        let fix = "dmesg # a disk with errors is remounted read-only: mount it read-write";
         return Some(problem(ProblemKind::DiskReadOnly, what).with_fix(fix));
     }
     let few = found.free_files.is_some_and(|files| files < LEAST_FILES);

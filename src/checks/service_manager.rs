@@ -12,8 +12,8 @@ pub enum ServiceManager {
 }
 
 /// Shows whether an agent runs, for who cannot know what runs it: the runtime's plugin.
-pub const LOOK: &str = "systemctl status humanz-agent; on Kubernetes: \
-     kubectl -n kube-system get pods -l app=humanz -o wide";
+pub const LOOK: &str = "systemctl status humanz-agent # on Kubernetes: kubectl -n kube-system get pods -l \
+    app=humanz -o wide";
 
 impl ServiceManager {
     /// Restarts the agent; that of each host in turn on Kubernetes.
@@ -29,7 +29,7 @@ impl ServiceManager {
         match self {
             ServiceManager::Systemd => "systemctl disable --now humanz-agent",
             ServiceManager::Kubernetes => {
-                "kubectl -n kube-system delete ds/humanz (which stops the agents of all nodes)"
+                "kubectl -n kube-system delete ds/humanz # stops the agents of all nodes"
             }
         }
     }
@@ -38,10 +38,10 @@ impl ServiceManager {
     pub fn start(self) -> &'static str {
         match self {
             ServiceManager::Systemd => {
-                "systemctl enable --now humanz-agent (journalctl -u humanz-agent says why it ended)"
+                "systemctl enable --now humanz-agent # journalctl -u humanz-agent says why it ended"
             }
             ServiceManager::Kubernetes => {
-                "kubectl -n kube-system describe pods -l app=humanz says why it does not run"
+                "kubectl -n kube-system describe pods -l app=humanz # says why it does not run"
             }
         }
     }
@@ -62,8 +62,8 @@ impl ServiceManager {
                 "echo {variable}={text} >>/etc/humanz/agent.env && systemctl restart humanz-agent"
             ),
             ServiceManager::Kubernetes => format!(
-                "kubectl -n kube-system patch configmap humanz -p '{{\"data\":{{\"{variable}\":\"{text}\"}}}}' \
-                 && kubectl -n kube-system edit ds/humanz (mount the node's {} there)",
+                "kubectl -n kube-system patch configmap humanz -p '{{\"data\":{{\"{variable}\":\"{text}\"}}}}' && \
+                 kubectl -n kube-system edit ds/humanz # mount the node's {} there",
                 place.parent().unwrap_or(place).display()
             ),
         }

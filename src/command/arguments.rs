@@ -70,7 +70,8 @@ fn takes_value(option: &str) -> Option<bool> {
 }
 
 /// To who makes a tenant, as netctl does.
-const FIRST_OBJECT: &str = "a tenant is no object: it is there with its first one, as by humanz-agent net create TENANT/NETWORK --cidr SUBNET";
+const FIRST_OBJECT: &str = "a tenant is no object: it is there with its first one, as with a network that net \
+    create makes";
 
 /// The message for `words` that argh refused with `output`. `info`: all that can be typed.
 pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> String {
@@ -264,7 +265,7 @@ mod tests {
             ("ip", "ip", "unknown subcommand \"ip\"; did you mean ipam?"),
             ("ls", "ls", "unknown subcommand \"ls\" (see humanz-agent --help)"),
             ("zebra", "zebra", "unknown subcommand \"zebra\" (see humanz-agent --help)"),
-            ("tenant create blue", "create", "it is there with its first one, as by humanz-agent"),
+            ("tenant create blue", "create", "it is there with its first one, as with a network"),
             ("config x", "x", "unexpected argument \"x\" of config"),
         ] {
             let message = message(line, &format!("Unrecognized argument: {wrong}\n"));

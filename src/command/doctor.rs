@@ -118,7 +118,7 @@ fn finding(problem: &Problem) -> Value {
 fn fix(problem: &Problem) -> Cow<'_, str> {
     match &problem.fix {
         Some(fix) => fix.into(),
-        None => format!("see the log of the agent: {}", service_manager().show_log()).into(),
+        None => format!("{} # the log of the agent", service_manager().show_log()).into(),
     }
 }
 

@@ -216,11 +216,12 @@ fn podman_version() -> Option<u32> {
 fn of_podman(network: &str, version: Option<u32>) -> String {
     match version {
         Some(version) if version >= WITHOUT_CNI => format!(
-            "podman {version}: podman network create --driver {DRIVER} {network} (once), podman run --network {network} IMAGE"
+            "podman {version}: once podman network create --driver {DRIVER} {network}, then podman run --network \
+             {network} with an image"
         ),
         _ => format!(
-            "podman: with network_backend = \"cni\" below [network] in /etc/containers/containers.conf: \
-             podman run --network {network} IMAGE"
+            "podman: with network_backend = \"cni\" below [network] in /etc/containers/containers.conf: podman run \
+             --network {network} with an image"
         ),
     }
 }

@@ -24,7 +24,7 @@ pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
         let fix = match socket {
             Some(_) => {
                 let restart = manager.restart();
-                format!("{restart} (pods do not notice); its log may say why it hangs")
+                format!("{restart} # pods do not notice; its log may say why it hangs")
             }
             None => "set SOCKET, so that the agent can be queried".to_owned(),
         };

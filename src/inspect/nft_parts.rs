@@ -14,7 +14,7 @@ pub fn missing(nft: &Nft, policies: bool) -> Result<Vec<Problem>, NetlinkError> 
         if !nft.can(&edits)? {
             let what = format!("this kernel has no module {}", modules.join(" or "));
             let fix = format!(
-                "install the package with it (linux-modules-extra?), then: modprobe -a {}",
+                "modprobe -a {} # after the package with it is installed (linux-modules-extra?)",
                 modules.join(" ")
             );
             let subject = Object::named(format!("module {}", modules[0]));

@@ -31,7 +31,7 @@ pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
             );
             let problem = Problem::new(ProblemKind::Policy, subject, what);
             let file = word(path.display());
-            let fix = format!("humanz-agent policy ls -f {file} lists what is wrong");
+            let fix = format!("humanz-agent policy ls -f {file} # lists what is wrong");
             return update(None, vec![problem.with_fix(fix)]);
         }
     };

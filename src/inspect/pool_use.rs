@@ -46,8 +46,8 @@ pub fn scarce(uses: &[Use]) -> Vec<Problem> {
             ),
         };
         Problem::new(kind, Object::Subnet(*subnet), what).with_fix(
-            "humanz-agent ipam gc shows what can be freed (if nothing: this host has as many pods \
-             as its subnet takes)",
+            "humanz-agent ipam gc # shows what can be freed; if nothing: this host has as many pods as its subnet \
+             takes",
         )
     };
     few.map(problem).collect()

@@ -94,7 +94,7 @@ fn no_wireguard(settings: &HostSettings) -> Option<Problem> {
     is_missing.then(|| {
         let why = "this kernel has no WireGuard (Linux 5.6 has it, and some distributions as a package \
                    of modules)";
-        let fix = "modprobe wireguard says what is missing; ENCRYPTION=off is clear text";
+        let fix = "modprobe wireguard # says what is missing; ENCRYPTION=off is clear text";
         invalid("ENCRYPTION", "wireguard", why).with_fix(fix)
     })
 }

@@ -37,7 +37,8 @@ pub fn read(path: &Path) -> Result<PresharedSecret, Problem> {
     let file = file.map_err(failed)?;
     is_private(&file).map_err(|why| {
         let file = word(&shown);
-        fault(&why, format!("chown root {file} && chmod 0600 {file}; who could read it may have it: make another one"))
+        fault(&why, format!("chown root {file} && chmod 0600 {file} # who could read it may have it: make another \
+            one"))
     })?;
     let mut text = String::new();
     file.take(LIMIT_BYTES).read_to_string(&mut text).map_err(failed)?;

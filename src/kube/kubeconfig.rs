@@ -53,7 +53,8 @@ pub fn parse(text: &str, folder: &Path) -> Result<Kubeconfig, String> {
     let document: Value = if text.trim_start().starts_with('{') {
         serde_json::from_str(text).map_err(|error| error.to_string())?
     } else {
-        let convert = "convert it: kubectl config view --raw --flatten --minify -o json > FILE";
+        let convert = "kubectl config view --raw --flatten --minify -o json # prints it as JSON, which is \
+            understood";
         yaml::parse(text).map_err(|error| format!("{error}; {convert}"))?
     };
     let context = current_context(&document)?;

@@ -225,15 +225,14 @@ impl BlockFault {
             ),
             BlockFault::Outside { host, .. } => (
                 Object::Host(host.clone()),
-                "if its network was removed, apply it again (humanz-agent policy apply) until its pods are gone"
-                    .to_owned(),
+                "if its network was removed, apply it again until its pods are gone".to_owned(),
             ),
             BlockFault::TooMany { host } => (
                 Object::Host(host.clone()),
                 format!("look at the keys of host {host}: no host has room for so many pods"),
             ),
             BlockFault::Malformed(key) => {
-                (Object::Key(key.to_string()), format!("delete it: etcdctl del {key:?}"))
+                (Object::Key(key.to_string()), format!("etcdctl del {key:?}"))
             }
         };
         Problem::new(ProblemKind::OtherHost, subject, self.to_string()).with_fix(fix)
@@ -247,8 +246,8 @@ pub fn lost(block: IpNetwork, network: &str, owner: &NodeName) -> Problem {
          etcd; this host keeps it for them, and no new pod starts in it"
     );
     let fix = format!(
-        "end those pods (humanz-agent pods lists them): in their place others get addresses of another block; or, if \
-         host {owner} no longer exists: humanz-agent nodes rm {owner}"
+        "humanz-agent pods # lists those pods: end them, in their place others get addresses of another block; or, \
+         if host {owner} no longer exists: humanz-agent nodes rm {owner}"
     );
     Problem::new(ProblemKind::Lease, Object::named(format!("block {block}")), what).with_fix(fix)
 }

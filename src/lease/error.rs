@@ -108,13 +108,13 @@ impl LeaseError {
                 "give one of the two machines another NODE_NAME".to_owned()
             }
             LeaseError::StoreWentBack { from, .. } => format!(
-                "remove hosts that had been removed and are back (humanz-agent nodes ls, nodes rm); this \
-                 is reported until etcd has passed revision {from}, or the agent starts again"
+                "humanz-agent nodes ls # remove hosts that had been removed and are back; this is reported until \
+                 etcd has passed revision {from}, or the agent starts again"
             ),
             LeaseError::HeldByCopy { .. }
             | LeaseError::Copied { .. }
             | LeaseError::MayBeCopy { .. } => {
-                "on the copy: stop its agent, remove STATE_DIR, renew /etc/machine-id \
+                "on the copy: stop its agent, remove its state directory, renew /etc/machine-id \
                  (systemd-machine-id-setup), set another NODE_NAME, start its agent"
                     .to_owned()
             }
@@ -132,15 +132,15 @@ impl LeaseError {
             LeaseError::CannotGrow { narrow, .. } => {
                 format!("set IP_SUBNET or IPV6_SUBNET back to {narrow}")
             }
-            LeaseError::Exhausted { dead, .. } if dead.is_empty() => {
-                "widen the pool or remove hosts".to_owned()
-            }
-            LeaseError::Exhausted { .. } => {
-                "remove hosts that no longer exist (humanz-agent nodes rm)".to_owned()
-            }
+            LeaseError::Exhausted { dead, .. } => match dead.first() {
+                None => "widen the pool or remove hosts".to_owned(),
+                Some(host) => format!(
+                    "humanz-agent nodes rm {host} # if it no longer exists, and so each other one"
+                ),
+            },
             LeaseError::SubnetLost { owner, .. } => format!(
-                "drain this host: it takes another subnet as soon as its last pod is gone (or, if host \
-                 {owner} no longer exists: humanz-agent nodes rm {owner})"
+                "humanz-agent nodes rm {owner} # if host {owner} no longer exists; else drain this host: it takes \
+                 another subnet as soon as its last pod is gone"
             ),
             LeaseError::SubnetShared { host, other, .. } => format!(
                 "drain host {host}: it takes another subnet as soon as its last pod is gone; or remove \
@@ -192,8 +192,8 @@ mod tests {
         assert_eq!(
             error.with_fix(),
             "no subnet is free in the pool 10.0.0.0/20: 15 of 15 are taken; 11 hosts are not alive: \
-             h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, …; remove hosts that no \
-             longer exist (humanz-agent nodes rm)"
+             h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, …; humanz-agent nodes rm h0 # if it no longer exists, \
+             and so each other one"
         );
         assert!(error.is_temporary());
     }

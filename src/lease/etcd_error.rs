@@ -25,8 +25,7 @@ pub enum EtcdError {
 }
 
 /// The fix of a permission that was denied.
-const GRANT: &str =
-    "grant the role of this host's etcd user that permission (humanz-agent nodes roles)";
+const GRANT: &str = "humanz-agent nodes roles # prints what grants the role of this host's etcd user that permission";
 
 impl From<EtcdError> for FailureReason {
     fn from(error: EtcdError) -> FailureReason {

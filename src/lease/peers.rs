@@ -110,7 +110,7 @@ impl Peers {
     /// The faults, of many of them the first.
     pub fn problems(&self) -> Vec<Problem> {
         let problems = self.faults.iter().map(PeerFault::problem);
-        let all = "humanz-agent nodes ls lists all";
+        let all = "humanz-agent nodes ls # lists all";
         capped(problems, PROBLEMS, ProblemKind::OtherHost, "further records of hosts", all)
     }
 }
@@ -121,8 +121,8 @@ impl PeerFault {
             PeerFault::OutsidePool { host, .. } => (
                 Object::Host(host.clone()),
                 format!(
-                    "set the same IP_SUBNET and IPV6_SUBNET on both hosts; if it was removed for \
-                     good: humanz-agent nodes rm {host}"
+                    "humanz-agent nodes rm {host} # if it was removed for good; else set the same IP_SUBNET and \
+                     IPV6_SUBNET on both hosts"
                 ),
             ),
             PeerFault::Overlap { host, .. } => (
@@ -139,7 +139,7 @@ impl PeerFault {
                 match alive {
                     true => format!("set NODE_IP on host {host}"),
                     false => {
-                        format!("if {other} is permanently gone: humanz-agent nodes rm {other}")
+                        format!("humanz-agent nodes rm {other} # if {other} is permanently gone")
                     }
                 },
             ),
@@ -149,14 +149,14 @@ impl PeerFault {
             PeerFault::UnclaimedKey { own } => (
                 Object::Host(own.clone()),
                 format!(
-                    "give it the permission to write its claim: humanz-agent nodes roles --apply {own}"
+                    "humanz-agent nodes roles --apply {own} # gives it the permission to write its claim"
                 ),
             ),
             PeerFault::Claim { subnet, owner, .. } => (
                 Object::Subnet(*subnet),
                 format!(
-                    "the agent of {owner} puts the claim back; take the permission to write it from \
-                     all other hosts: humanz-agent nodes roles"
+                    "humanz-agent nodes roles # the agent of {owner} puts the claim back; take the permission to \
+                     write it from all other hosts"
                 ),
             ),
         };
@@ -171,13 +171,13 @@ impl PeerFault {
 /// How `host` gets another key than that of `owner`.
 fn own_key(host: &NodeName, owner: &NodeName, alive: bool) -> String {
     let anew = format!(
-        "if {host} was copied from it, {host} needs a key of its own: there, rm STATE_DIR/wireguard.key, \
-         ip link del humanz-wg, and restart humanz-agent"
+        "if {host} was copied from it, {host} needs a key of its own: remove wireguard.key from its state \
+         directory and its link humanz-wg, and restart its agent"
     );
     match alive {
         true => anew,
         false => {
-            format!("if {owner} is permanently gone: humanz-agent nodes rm {owner}; {anew}")
+            format!("humanz-agent nodes rm {owner} # if {owner} is permanently gone; {anew}")
         }
     }
 }

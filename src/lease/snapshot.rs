@@ -281,7 +281,7 @@ impl IgnoredKey {
         let (subject, fix) = match self.store {
             RecordStore::Etcd => (
                 Object::Key(self.key.to_string()),
-                format!("look at it with etcdctl get {:?}, then delete or repair it", self.key),
+                format!("etcdctl get {:?} # look at it, then delete or repair it", self.key),
             ),
             RecordStore::Kubernetes => (
                 Object::named(format!("Kubernetes node {}", self.key)),

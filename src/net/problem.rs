@@ -247,15 +247,15 @@ impl Problem {
     /// With what helps against most problems of its kind, if the check that found it knows no better.
     pub fn with_usual_fix(self) -> Problem {
         let usual = match self.kind {
-            ProblemKind::Etcd => "humanz-agent doctor checks etcd, certificates and permissions",
+            ProblemKind::Etcd => "humanz-agent doctor # checks etcd, certificates and permissions",
             ProblemKind::KubernetesApi => {
                 "check that the API server is up and that this host may list and watch"
             }
             ProblemKind::Policy => {
-                "correct it where it is written; humanz-agent policy ls shows what is in force"
+                "humanz-agent policy ls # shows what is in force: correct it where it is written"
             }
             ProblemKind::InvalidSetting => {
-                "correct it where it is set: humanz-agent config shows where each setting comes from"
+                "humanz-agent config # shows where each setting comes from: correct it there"
             }
             _ => return self,
         };

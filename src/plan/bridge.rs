@@ -78,10 +78,10 @@ pub fn renamed(
     };
     let own = &wanted.name;
     let fix = |name: &IfName| match is_chosen || only.is_some() {
-        true => format!("start its pods anew, then remove it: ip link del {name}"),
+        true => format!("ip link del {name} # after its pods were started anew"),
         false => format!(
-            "give the right one its name (ip link set {name} down; ip link set {name} name {own}) and \
-             remove the others (ip link del)"
+            "ip link set {name} down && ip link set {name} name {own} # if this is the right one; remove the \
+             others"
         ),
     };
     let others = marked.iter().filter(|bridge| Some(*bridge) != only);

@@ -208,13 +208,13 @@ impl UnreachableSubnet {
             ),
             Reason::LinkDown(address) => (
                 format!("the link to {address} is down"),
-                "set it up (ip link shows which)".to_owned(),
+                "ip link # shows which it is: set it up".to_owned(),
             ),
             Reason::NoUnderlay(address) => {
                 let family = Family::of(*address);
                 (
                     format!("this host has no {family} address to send to {address} from"),
-                    "set its uplink up: ip link; ip address".to_owned(),
+                    "ip link; ip address # set its uplink up".to_owned(),
                 )
             }
             Reason::OwnMissing(own, address) => (
@@ -222,7 +222,7 @@ impl UnreachableSubnet {
                     "this host's node address is {own} (NODE_IP, if that is set), which no \
                      interface that is up has, and packets to {address} would come from it"
                 ),
-                "set its uplink up, or NODE_IP to an address it has (ip address)".to_owned(),
+                "ip address # set its uplink up, or NODE_IP to an address it has".to_owned(),
             ),
             Reason::OwnAddress(address) => (
                 format!("its address {address} belongs to this host: two hosts claim one address"),

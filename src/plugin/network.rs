@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::checks::service_manager::LOOK;
+use crate::checks::shell::word;
 use crate::cni::attachment::Attachment;
 use crate::cni::config::{NetConf, RangeConf};
 use crate::cni::error::{CniError, code};
@@ -258,14 +259,14 @@ fn not_chosen(error: &NetworkError, namespace: &ObjectName) -> CniError {
     let why = format!("network of the pod: {error}");
     match error {
         NetworkError::Refused(refusal) => {
-            let fix = refusal.fix(namespace).map(|fix| format!(", or {fix}")).unwrap_or_default();
-            CniError::config(why).with_details(format!("ask for another network{fix}"))
+            let fix = refusal.fix(namespace).map(|fix| format!("{fix}; or ")).unwrap_or_default();
+            CniError::config(why).with_details(format!("{fix}ask for another network"))
         }
         NetworkError::PinnedElsewhere(pod, _, network) => {
             let (Scoped { tenant, name }, namespace) = (network, &pod.namespace);
             CniError::config(why).with_details(format!(
-                "put it into that network (humanz-agent ns set {namespace} --tenant {tenant} --network {name}), or \
-                 humanz-agent pin rm {pod}"
+                "humanz-agent ns set {namespace} --tenant {tenant} --network {name} # puts it into that network; \
+                 or humanz-agent pin rm {pod}"
             ))
         }
         _ => CniError::try_again(why),
@@ -310,7 +311,7 @@ fn read(conf: &NetConf) -> Result<KnownPlans, CniError> {
         .map_err(|error| CniError::try_again(format!("read {}: {error}", path.display())))?;
     let Some(bytes) = bytes else { return Ok(KnownPlans::None) };
     let plans: NetworkPlans = serde_json::from_slice(&bytes).map_err(|error| {
-        let fix = format!("remove the file, which humanz-agent writes again ({LOOK})");
+        let fix = format!("rm {} # humanz-agent writes it again", word(path.display()));
         CniError::try_again(format!("{}: {error}; {fix}", path.display()))
     })?;
     let is_own = plans.cni_network == conf.name.as_str();

@@ -35,9 +35,7 @@ pub struct PinnedAddress {
 pub enum PinFault {
     #[error("what is said of it in etcd is not understood")]
     Unread,
-    #[error(
-        "{0} lies in no part of a network that is kept for pins (net set NETWORK --pins SUBNET)"
-    )]
+    #[error("{0} lies in no part of a network that is kept for pins")]
     Outside(IpAddr),
     #[error("{0} is not the third of four addresses, which a pinned pod has for itself: {1} is")]
     Place(IpAddr, IpAddr),
@@ -134,7 +132,8 @@ impl Networks {
         let found = ranges.map(|(_, range)| free(range)).collect::<Result<Vec<_>, String>>()?;
         if found.is_empty() {
             return Err(format!(
-                "network {network} keeps no addresses for pins: humanz-agent net set {network} --pins SUBNET"
+                "network {network} keeps no addresses for pins: give it a part of its addresses for them, by \
+                 --pins of net set"
             ));
         }
         Ok(found)
@@ -147,7 +146,10 @@ impl Networks {
             // Its reader says why.
             let fault = placed.err().filter(|fault| *fault != PinFault::Unread)?;
             let problem = Problem::in_object(ProblemKind::Policy, subject, fault);
-            Some(problem.with_fix(format!("humanz-agent pin set {pod}, or pin rm {pod}")))
+            Some(problem.with_fix(format!(
+                "humanz-agent pin rm {pod} # or give it other addresses, by --address of \
+                pin set"
+            )))
         })
     }
 }

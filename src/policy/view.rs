@@ -209,8 +209,7 @@ impl Quarantined {
                  connection with the source"
             }
             QuarantineReason::NotKnown => {
-                "it ends when the source describes the pod: see whether it is followed, and whether \
-                 it has the pod (kubectl get pod)"
+                "it ends when the source describes the pod: see whether it is followed, and whether it has the pod"
             }
             QuarantineReason::Held(HeldReason::TooManyLines) => {
                 "it ends with fewer or smaller NetworkPolicies in its namespace, or with fewer pods there that differ \
@@ -221,7 +220,7 @@ impl Quarantined {
                  whether etcd answers"
             }
             QuarantineReason::NotInForce => {
-                "it ends when humanz-agent runs (systemctl start humanz-agent)"
+                "systemctl start humanz-agent # it ends when the agent runs"
             }
         };
         let problem = Problem::new(ProblemKind::Policy, self.subject(), what).with_fix(fix);

@@ -294,7 +294,8 @@ pub fn without_effect(texts: &Texts, settings: &Settings) -> Option<Problem> {
         "SUBNET={subnet} has no effect: SUBNET_SOURCE is {source} (static serves this host alone)"
     );
     let subject = Object::Setting("SUBNET", subnet.clone());
-    let fix = "humanz-agent nodes reserve keeps a subnet for a host";
+    let fix =
+        "take it out of the settings: nodes reserve keeps a subnet for a host that is to come";
     Some(Problem::new(ProblemKind::SettingsFile, subject, what).with_fix(fix))
 }
 

@@ -195,7 +195,7 @@ impl ClusterState {
     fn no_node(&self) -> Problem {
         let what = "the Kubernetes API has no node of this name: no pod of this host is found there, and new \
                     ones stay in quarantine";
-        let fix = "set NODE_NAME to the node's name (kubectl get nodes)";
+        let fix = "kubectl get nodes # set NODE_NAME to the node's name";
         Problem::new(ProblemKind::Policy, Object::Host(self.host.clone()), what).with_fix(fix)
     }
 

@@ -186,5 +186,5 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
     }
 }
 
-const LOST: &str = "the policies are gone from etcd, and no removal was seen: apply them \
-                    again (humanz-agent policy apply -f FILE), or none at all (policy apply -f /dev/null)";
+const LOST: &str = "the policies are gone from etcd, and no removal was seen: apply them again, or none at all (an \
+    empty file)";

@@ -190,7 +190,7 @@ fn a_host_without_a_free_address_reports_it() {
     assert_eq!(found.as_array().unwrap().len(), 1, "{found:#}");
     assert_eq!((&found[0]["kind"], &found[0]["what"]), (&"pool-full".into(), &what.into()));
     let fix = found[0]["fix"].as_str().unwrap();
-    assert!(fix.starts_with("humanz-agent ipam gc shows what can be freed"), "{fix}");
+    assert!(fix.starts_with("humanz-agent ipam gc # shows what can be freed"), "{fix}");
     agent.wait_log(&["ERROR", what]);
     let metrics = get(host, "/metrics").1;
     assert!(metrics.contains("humanz_faults{kind=\"addresses\"} 1"), "{metrics}");

@@ -76,12 +76,12 @@ fn every_path_is_tried_and_nothing_is_left() {
         let last = shown.trim_end().lines().last().unwrap();
         last.strip_prefix("not tried: ").unwrap_or_else(|| panic!("{shown}")).to_owned()
     };
-    let back =
-        "what pods of other hosts begin (humanz-agent connectivity serve here, the test there)";
+    let back = "what pods of other hosts begin (to try: humanz-agent connectivity serve here, the test there)";
     let rest = "services (--service ADDRESS:PORT); the outside (--outside ADDRESS)";
     assert_eq!(not_tried(&shown), format!("{back}; {rest}"));
     let alone = run(h1, "connectivity test", &[DUAL]).ok();
-    let others = "pods of other hosts (humanz-agent connectivity serve on each prints what to add)";
+    let others =
+        "pods of other hosts (on each of them humanz-agent connectivity serve prints what to add)";
     assert_eq!(not_tried(&alone), format!("{others}; {back}; {rest}"));
     let api = OUTSIDE[0].to_string();
     let in_pod = [DUAL, ("KUBERNETES_SERVICE_HOST", &*api), ("KUBERNETES_SERVICE_PORT", "80")];

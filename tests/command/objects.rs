@@ -293,8 +293,7 @@ fn all_of_a_tenant_goes_at_once_or_nothing_does() {
         done(host, line);
     }
     let before = done(host, "export");
-    let why =
-        "a tenant is no object: it is there with its first one, as by humanz-agent net create";
+    let why = "a tenant is no object: it is there with its first one, as with a network that net create makes";
     refused(&typed(host, "tenant create green"), 2, &[why]);
     refused(&typed(host, "tenant rm green"), 1, &["nothing is of the tenant \"green\""]);
     done(host, "ns set bank --group blue/web");

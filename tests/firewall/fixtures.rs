@@ -106,7 +106,7 @@ fn firewalld_as_installed() {
         [[true, false, false, false]; 2],
         &[
             "nft table inet firewalld, chain filter_FORWARD: a rule of chain filter_FWD_public drops \
-           what other hosts' pods send to pods; accept it: firewall-cmd --permanent --zone=trusted",
+           what other hosts' pods send to pods; firewall-cmd --permanent --zone=trusted",
         ],
     );
 }

@@ -52,7 +52,7 @@ fn pods_of_others_get_in(network: &Network) -> bool {
 fn firewalld_is_reported_with_a_firewall_cmd_fix() {
     on_host(|network| {
         run_args("nft", &[&firewalld("")]);
-        let fix = "; accept it: firewall-cmd --permanent --zone=trusted \
+        let fix = "; firewall-cmd --permanent --zone=trusted \
                     --add-source=10.244.0.0/16 --add-source=fd00:10::/48 && firewall-cmd --reload";
         let line = reconcile(&BaseChains::open().unwrap());
         // What pods send to the outside passes: the zone of the uplink lets it out.

@@ -203,7 +203,10 @@ fn diff_does_not_say_that_nothing_changes_where_it_compares_nothing() {
         ("diff -f policy.yaml", "without this host's policies: -f FILE"),
         ("diff -f cluster.json -f policy.yaml", "without this host's policies: -f FILE"),
         ("diff --new policy.yaml", "without this host's policies: -f FILE"),
-        ("diff -f policy.yaml --new policy.yaml --json", "no pods to compare for: -f FILE"),
+        (
+            "diff -f policy.yaml --new policy.yaml --json",
+            "no pods to compare for: give with -f a file",
+        ),
     ] {
         let (text, code) = policy(folder.path(), words);
         assert!(text.contains(why) && code == 2, "{words}: {code} {text}");

@@ -38,7 +38,7 @@ fn a_network_over_addresses_of_hosts_is_refused_and_takes_no_block_if_somebody_w
     let before = routes();
     for host in [h1, h2] {
         says(host, "192.0.2.11, the address of host h1; no new pod starts in network blue/nodes");
-        says(host, "by --cidr of humanz-agent net set blue/nodes");
+        says(host, "give it other subnets, by --cidr of net set");
         let refused = eventually("the rule of the namespace", wait::SOON, || {
             host.run("ip netns del blue-a");
             match try_add(host, "blue/a", json!({})) {

@@ -50,8 +50,7 @@ fn edit(change: &PeerChange) -> PeerEdit<'_> {
 pub fn open() -> anyhow::Result<Wireguard> {
     Wireguard::open().context("open generic netlink socket")?.context(Hint {
         why: "this kernel has no WireGuard".to_owned(),
-        fix: "modprobe wireguard says what is missing; until it is there, pods of other hosts are not \
-              reached"
+        fix: "modprobe wireguard # says what is missing; until it is there, pods of other hosts are not reached"
             .to_owned(),
     })
 }

@@ -248,7 +248,7 @@ fn problem(port: &PortForward, other: &PortElement) -> Problem {
     let owner = other.comment.as_deref().unwrap_or("an element without a mark of humanz");
     let what = format!("{port}: its packets go to {} of {owner}", other.forward);
     let fix = format!(
-        "delete one of both pods; if the other one is gone, its element: nft list table inet {TABLE}"
+        "nft list table inet {TABLE} # delete one of both pods, or, if the other one is gone, its element"
     );
     Problem::new(ProblemKind::HostPort, Object::HostPort(*port), what).with_fix(fix)
 }

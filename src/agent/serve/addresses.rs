@@ -39,7 +39,7 @@ impl Agent {
             return Ok(());
         };
         let why = "no interface of this host has this address";
-        let fix = "set one that it has (ip address show), or add this one first";
+        let fix = "ip address show # set one that it has, or add this one first";
         Err(invalid("NODE_IP", &missing.to_string(), why).with_fix(fix))
     }
 

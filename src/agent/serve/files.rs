@@ -115,9 +115,8 @@ impl RuntimeFiles {
                  seldom, down to once a minute"
             );
             let path = path.display();
-            Problem::new(ProblemKind::FileContested, file.clone(), what).with_fix(format!(
-                "find the program: auditctl -w {path} -p wa, and then ausearch -i"
-            ))
+            Problem::new(ProblemKind::FileContested, file.clone(), what)
+                .with_fix(format!("auditctl -w {path} -p wa # then ausearch -i finds the program"))
         };
         contended.map(|(path, repairs)| problem(path, &repairs.file)).collect()
     }

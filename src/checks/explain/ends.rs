@@ -87,8 +87,7 @@ fn unseen(name: &str, pod: &TracedPod, error: &str) -> Hop {
 fn route(end: &PathEnd, other: &PathEnd, inside: &PodNetns) -> Hop {
     let to = other.address;
     let device = inside.link.as_ref().map(|link| link.index);
-    let again = "recreate the pod, or restore the route by hand (ip route add default via the \
-                 bridge's address)";
+    let again = "recreate the pod, or restore its default route, via the bridge's address, by hand";
     match &inside.way {
         Err(error) => Hop::lost("pod-route", &end.name, format!("no way to {to}: {error}"), again),
         Ok(None) => Hop::lost("pod-route", &end.name, format!("it has no route to {to}"), again),

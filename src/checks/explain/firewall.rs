@@ -59,7 +59,7 @@ pub fn tunnels(path: &Path, uplink: &str, theirs: IpAddr, ours: IpAddr) -> Hop {
 }
 
 fn unread(name: &'static str, error: &str) -> Hop {
-    let fix = "look at nft list ruleset yourself";
+    let fix = "nft list ruleset # look at it yourself";
     Hop::odd(name, HERE, format!("the firewall could not be looked at: {error}"), fix)
 }
 

@@ -66,11 +66,15 @@ impl fmt::Display for HopFix {
             HopFix::Text(text) => return f.write_str(text),
             HopFix::Restored { first, by } => (first, by),
         };
-        first.iter().try_for_each(|first| write!(f, "{first}; "))?;
+        let then = match first {
+            Some(first) if first.contains(REASON) => format!("{first}; "),
+            Some(first) => format!("{first}{REASON}"),
+            None if *by == Restorer::Agent => "humanz-agent doctor # ".to_owned(),
+            None => String::new(),
+        };
+        f.write_str(&then)?;
         f.write_str(match by {
-            Restorer::Agent => {
-                "the agent puts it back: is humanz-agent running? (humanz-agent doctor says)"
-            }
+            Restorer::Agent => "the agent puts it back: is it running?",
             Restorer::Plugin => "start a pod: its ADD puts it back (no agent runs here)",
         })
     }
@@ -132,6 +136,9 @@ pub fn without_agent(hops: &mut [Hop]) {
     }
 }
 
+/// Between a command and why it is the one: a shell takes the rest for a comment.
+const REASON: &str = " # ";
+
 /// The fix for an agent that does not do its work.
 pub const AGENT: HopFix = HopFix::Restored { first: None, by: Restorer::Agent };
 
@@ -152,8 +159,8 @@ mod tests {
         let before = fixes(&hops);
         without_agent(&mut hops);
         let add = "start a pod: its ADD puts it back (no agent runs here)";
-        let wanted = [format!("{first}; {add}"), add.to_owned(), "add one".to_owned()];
+        let wanted = [format!("{first} # {add}"), add.to_owned(), "add one".to_owned()];
         assert_eq!(fixes(&hops), wanted.map(Some));
-        assert!(before[0].as_ref().unwrap().starts_with(&format!("{first}; the agent")));
+        assert!(before[0].as_ref().unwrap().starts_with(&format!("{first} # the agent")));
     }
 }

@@ -38,7 +38,7 @@ fn sizes(path: &Path) -> Option<Hop> {
             "packets of more than {} bytes are lost: {} takes no more, {} sends up to {}",
             least.1, least.0, first.0, first.1
         );
-        let fix = format!("ip link set {} mtu {} (or lower that of the pod)", least.0, first.1);
+        let fix = format!("ip link set {} mtu {} # or lower that of the pod", least.0, first.1);
         return Some(Hop::lost(name, HERE, seen, fix));
     }
     let device = path.there.device().and_then(|index| path.host.links.get(&index));

@@ -120,7 +120,7 @@ fn forwarding(host: &PathHost) -> Hop {
     let (key, value) = (host.forwarding.0.replace('/', "."), host.forwarding.1.as_deref());
     match value {
         Some("0") => {
-            let fix = format!("sysctl -w {key}=1 (and find out who sets it back)");
+            let fix = format!("sysctl -w {key}=1 # and find out who sets it back");
             Hop::lost("forwarding", HERE, format!("{key} = 0: nothing is forwarded"), fix)
         }
         Some(value) => Hop::fine("forwarding", HERE, format!("{key} = {value}")),
@@ -143,12 +143,13 @@ fn leaving(name: &'static str, host: &PathHost, lookup: &Lookup, end: &PathEnd) 
     match &end.place {
         EndPlace::ThisHost if !way.local => {
             let seen = format!("{text}, although it should be an address of this host");
-            vec![Hop::lost(name, HERE, seen, "ip address add it, or use another address")]
+            vec![Hop::lost(name, HERE, seen, "add that address to this host, or use another one")]
         }
         EndPlace::Pod(_) if way.device != bridge => {
             let seen = format!("{text}, not by {}", host.bridge_name);
-            let fix =
-                HopFix::then_agent(format!("remove the route that is nearer (ip route get {to})"));
+            let fix = HopFix::then_agent(format!(
+                "ip route get {to} # shows the route that is nearer: remove it"
+            ));
             vec![Hop::lost(name, HERE, seen, fix)]
         }
         EndPlace::RemoteHost(RemoteEnd { subnet: Some(subnet), has_route: false, .. }) => {
@@ -172,7 +173,12 @@ fn no_route(name: &'static str, host: &PathHost, end: &PathEnd, why: &str) -> Ho
     let down = remote.addresses.iter().find_map(|address| down_link(host, *address));
     if let Some(link) = down {
         let seen = format!("{link}, which leads to {}, is down", remote.host);
-        return Hop::lost("uplink", HERE, seen, format!("ip link set {link} up; is the cable in?"));
+        return Hop::lost(
+            "uplink",
+            HERE,
+            seen,
+            format!("ip link set {link} up # is the cable in?"),
+        );
     }
     let tunnel = host.links.values().find(|link| link.vxlan.is_some() && !link.up);
     if let (Some(link), Some(_)) = (tunnel, remote.subnet) {
@@ -213,12 +219,12 @@ fn reverse_path(path: &Path, device: &Link) -> Option<Hop> {
                 "rp_filter of {name} is strict, and packets to {from} would leave by {back}: the \
                  kernel drops what comes from there ({error})"
             );
-            let fix = format!("sysctl -w net.ipv4.conf.{name}.rp_filter=2, and repair the route");
+            let fix = format!("sysctl -w net.ipv4.conf.{name}.rp_filter=2 # and repair the route");
             Some(Hop::lost("reverse-path", HERE, seen, fix))
         }
         Err(error) => {
             let seen = format!("the kernel does not forward what comes in by {name}: {error}");
-            let fix = "look for ip rules and routes of others: ip rule; ip route show table all";
+            let fix = "ip rule; ip route show table all # look for rules and routes of others";
             Some(Hop::lost("reverse-path", HERE, seen, fix))
         }
         Ok(()) => None,
@@ -326,11 +332,11 @@ fn outer(host: &PathHost, tunnel: &PathTunnel, address: IpAddr) -> Option<Hop> {
         Ok(Some(way)) => *way,
         Ok(None) => {
             let seen = format!("this host has no route to {address}");
-            return Some(Hop::lost(name, HERE, seen, "is the uplink up? ip route"));
+            return Some(Hop::lost(name, HERE, seen, "ip route # is the uplink up?"));
         }
         Err(error) => {
             let seen = format!("this host has no way to {address}: {error}");
-            return Some(Hop::lost(name, HERE, seen, "is the uplink up? ip route"));
+            return Some(Hop::lost(name, HERE, seen, "ip route # is the uplink up?"));
         }
     };
     let device = host.name(way.device);

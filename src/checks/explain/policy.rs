@@ -3,6 +3,7 @@
 use crate::checks::explain::hop::{AGENT, HERE, Hop};
 use crate::checks::shell::word;
 use crate::net::Problem;
+use crate::policy::Scoped;
 
 /// What is known of policies on the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,8 +49,9 @@ pub struct PolicyDecision {
     pub text: String,
     /// The object to look at.
     pub policy: Option<String>,
-    /// Tenants are kept apart: the same is decided for every protocol and port, and no policy changes it.
-    pub between_tenants: bool,
+    /// The network that is kept apart from those of other tenants: the same is decided for every protocol and port,
+    /// and no policy changes it.
+    pub apart: Option<Scoped>,
     /// The rule's counter and its packets, on this host.
     pub counter: Option<(String, u64)>,
     /// What audited policies would do.
@@ -82,14 +84,14 @@ fn hop(policies: &PathPolicies, name: &'static str, end: &PolicyEnd, place: &str
         PolicyEnd::NoPod => return None,
         PolicyEnd::Quarantine(why) => {
             let seen = format!("in quarantine, only its own node reaches it: {why}");
-            Hop::lost(name, place, seen, "humanz-agent status says what it waits for")
+            Hop::lost(name, place, seen, "humanz-agent status # says what it waits for")
         }
         PolicyEnd::NoPolicies(what_holds) => {
-            let fix = "humanz-agent status says why no policies could be read";
+            let fix = "humanz-agent status # says why no policies could be read";
             Hop::odd(name, place, what_holds, fix)
         }
         PolicyEnd::Unknown(why, host) => {
-            let fix = format!("run humanz-agent explain on {host}, which decides at this end");
+            let fix = format!("run the same explain on {host}, which decides at this end");
             Hop::odd(name, place, format!("{what}: {why}"), fix)
         }
         PolicyEnd::Decided(decision) if name == EGRESS && policies.may_be_service => {
@@ -103,28 +105,31 @@ fn hop(policies: &PathPolicies, name: &'static str, end: &PolicyEnd, place: &str
         }
         PolicyEnd::Decided(decision) => {
             let seen = format!("{what} {}", text(decision));
-            match (decision.allowed, &policies.service) {
+            let knows_port = policies.service.is_some();
+            match (decision.allowed, knows_port || decision.apart.is_some()) {
                 (true, _) => Hop::fine(name, place, seen),
-                (false, _) if decision.between_tenants => {
-                    let fix = "networks of different tenants are apart; humanz-agent net set NETWORK \
-                               --shared yes opens one to all of them";
-                    Hop::lost(name, place, seen, fix)
-                }
-                (false, None) => {
-                    let fix =
-                        "give a port, to judge a connection: humanz-agent explain FROM TO PORT";
+                (false, true) => Hop::lost(name, place, seen, denied(decision)),
+                (false, false) => {
+                    let fix = "give a port after the two ends, to judge a connection";
                     Hop::odd(name, place, seen, fix)
-                }
-                (false, Some(_)) => {
-                    let policy = word(decision.policy.as_deref().unwrap_or_default());
-                    let fix = format!(
-                        "humanz-agent policy show {policy} has what it allows; a rule must allow this"
-                    );
-                    Hop::lost(name, place, seen, fix)
                 }
             }
         }
     })
+}
+
+/// What allows it.
+fn denied(decision: &PolicyDecision) -> String {
+    match (&decision.apart, &decision.policy) {
+        (Some(network), _) => format!(
+            "humanz-agent net set {network} --shared yes # opens this network to all tenants, which are apart"
+        ),
+        (None, Some(policy)) => format!(
+            "humanz-agent policy show {} # has what it allows: a rule must allow this",
+            word(policy)
+        ),
+        (None, None) => "a rule must allow this".to_owned(),
+    }
 }
 
 fn text(decision: &PolicyDecision) -> String {

@@ -32,7 +32,7 @@ pub fn received(path: &Path, remote: &RemoteEnd, outer: IpAddr) -> Option<Hop> {
         Err(error) => {
             let seen =
                 format!("the nft table inet {TUNNELS_TABLE} could not be looked at: {error}");
-            return Some(Hop::odd(NAME, HERE, seen, "look at nft list ruleset yourself"));
+            return Some(Hop::odd(NAME, HERE, seen, "nft list ruleset # look at it yourself"));
         }
     };
     if table.takes_in(outer, inner) {

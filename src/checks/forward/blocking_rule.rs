@@ -185,24 +185,20 @@ fn fix(place: &ChainRef, traffic: &Traffic) -> String {
         ChainRef::Nft(NftChain { table, .. }) if table == "firewalld" => {
             let sources = traffic.pools.iter().map(|pool| format!(" --add-source={pool}"));
             let sources: String = sources.collect();
-            format!(
-                "accept it: firewall-cmd --permanent --zone=trusted{sources} && firewall-cmd --reload"
-            )
+            format!("firewall-cmd --permanent --zone=trusted{sources} && firewall-cmd --reload")
         }
         ChainRef::Nft(NftChain { table, .. }) if table == "firewalld_policy_drop" => {
-            "wait, firewalld is loading its rules (if this stays: systemctl restart firewalld)"
-                .to_owned()
+            "systemctl restart firewalld # if this stays: it is loading its rules now".to_owned()
         }
         ChainRef::Nft(NftChain { family, table, chain }) if !place.is_iptables() => format!(
-            "accept it: nft 'insert rule {family} {table} {chain} iifname \"{bridge}\" accept' && nft \
-             'insert rule {family} {table} {chain} oifname \"{bridge}\" accept', and likewise in the \
-             file that makes the table"
+            "nft 'insert rule {family} {table} {chain} iifname \"{bridge}\" accept' && nft 'insert rule {family} \
+             {table} {chain} oifname \"{bridge}\" accept' # and likewise in the file that makes the table"
         ),
         _ => {
             let (program, chain) = (iptables(place), place.chain());
             format!(
-                "accept it: {program} -I {chain} -i {bridge} -j ACCEPT && {program} -I {chain} -o {bridge} \
-                 -j ACCEPT, and likewise in the file that makes the rules"
+                "{program} -I {chain} -i {bridge} -j ACCEPT && {program} -I {chain} -o {bridge} -j ACCEPT # and \
+                 likewise in the file that makes the rules"
             )
         }
     }

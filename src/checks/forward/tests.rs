@@ -150,8 +150,8 @@ fn a_rule_of_ours_behind_a_drop_is_moved() {
 fn a_drop_for_one_interface_is_its_owners_will_and_reported() {
     let only =
         rule(&[by(HookDirection::In, "humanz0"), by(HookDirection::Out, "eth0")], Verdict::Drop);
-    let line = "iptables chain FORWARD: a rule drops what pods send; accept it: iptables -I \
-        FORWARD -i humanz0 -j ACCEPT && iptables -I FORWARD -o humanz0 -j ACCEPT, and likewise in \
+    let line = "iptables chain FORWARD: a rule drops what pods send; iptables -I \
+        FORWARD -i humanz0 -j ACCEPT && iptables -I FORWARD -o humanz0 -j ACCEPT # and likewise in \
         the file that makes the rules";
     check(chain(IPTABLES, ChainPolicy::Accept, &[only]), &[line]);
 }
@@ -182,12 +182,12 @@ fn every_chain_that_drops_is_reported_with_a_fix() {
 
 #[test]
 fn a_chain_of_another_owner_is_reported_with_what_to_do() {
-    let line = "nft table inet filter, chain forward: its policy drops pod traffic; accept it: \
+    let line = "nft table inet filter, chain forward: its policy drops pod traffic; \
         nft 'insert rule inet filter forward iifname \"humanz0\" accept' && nft 'insert rule inet \
-        filter forward oifname \"humanz0\" accept', and likewise in the file that makes the table";
+        filter forward oifname \"humanz0\" accept' # and likewise in the file that makes the table";
     check(chain(PLAIN, ChainPolicy::Drop, &[]), &[line]);
-    let line = "nft table inet firewalld, chain filter_FORWARD: a rule drops pod traffic; accept \
-        it: firewall-cmd --permanent --zone=trusted --add-source=10.244.0.0/16 \
+    let line = "nft table inet firewalld, chain filter_FORWARD: a rule drops pod traffic; \
+        firewall-cmd --permanent --zone=trusted --add-source=10.244.0.0/16 \
         --add-source=fd00:10::/48 && firewall-cmd --reload";
     check(chain(FIREWALLD, ChainPolicy::Accept, &[drop_all()]), &[line]);
 }
@@ -199,7 +199,7 @@ fn a_table_that_lets_pods_out_but_not_in_is_reported() {
     let called = [("public".to_owned(), vec![drop_all()])].into();
     let rules = [accept(HookDirection::In, "humanz0"), to_zone];
     let line = "nft table inet firewalld, chain filter_FORWARD: a rule of chain public drops what \
-        other hosts' pods send to pods; accept it: firewall-cmd --permanent --zone=trusted \
+        other hosts' pods send to pods; firewall-cmd --permanent --zone=trusted \
         --add-source=10.244.0.0/16 --add-source=fd00:10::/48 && firewall-cmd --reload";
     check(BaseChain { called, ..chain(FIREWALLD, ChainPolicy::Accept, &rules) }, &[line]);
 }
@@ -219,9 +219,9 @@ fn pods_on_one_bridge_count_where_firewalls_see_them() {
     let rules = [by("humanz0", "eth0"), by("eth0", "humanz0")];
     let at = |family| (family, "filter", "forward");
     check(chain(at(TableFamily::Ip6), ChainPolicy::Drop, &rules), &[]);
-    let line = "nft table ip filter, chain forward: its policy drops pod traffic; accept it: nft \
+    let line = "nft table ip filter, chain forward: its policy drops pod traffic; nft \
         'insert rule ip filter forward iifname \"humanz0\" accept' && nft 'insert rule ip filter \
-        forward oifname \"humanz0\" accept', and likewise in the file that makes the table";
+        forward oifname \"humanz0\" accept' # and likewise in the file that makes the table";
     check(chain(at(TableFamily::Ip), ChainPolicy::Drop, &rules), &[line]);
 }
 

@@ -100,11 +100,11 @@ impl TestEnds {
             Ok(more) => untried.push(format!("{more} more hosts (humanz-agent probe --from-pod)")),
         }
         if self.others.is_empty() && !self.hosts.is_empty() {
-            let how = "humanz-agent connectivity serve on each prints what to add";
+            let how = "on each of them humanz-agent connectivity serve prints what to add";
             untried.push(format!("pods of other hosts ({how})"));
         }
         if !self.hosts.is_empty() || !self.others.is_empty() {
-            let how = "humanz-agent connectivity serve here, the test there";
+            let how = "to try: humanz-agent connectivity serve here, the test there";
             untried.push(format!("what pods of other hosts begin ({how})"));
         }
         for (is_tried, what) in [
@@ -223,12 +223,14 @@ mod tests {
             ("services (--service ADDRESS:PORT)", "the outside (--outside ADDRESS)");
         assert_eq!(ends().untried(), [services, outside]);
         let hosts = vec![("h2".to_owned(), "10.1.2.1".parse().unwrap())];
-        let back =
-            "what pods of other hosts begin (humanz-agent connectivity serve here, the test there)";
+        let back = "what pods of other hosts begin (to try: humanz-agent connectivity serve here, the test there)";
         let with_hosts = TestEnds { hosts, more_hosts: Ok(3), ..ends() };
         let untried = with_hosts.untried();
         assert_eq!(untried[0], "3 more hosts (humanz-agent probe --from-pod)");
-        assert!(untried[1].starts_with("pods of other hosts (humanz-agent connectivity serve"));
+        assert!(
+            untried[1]
+                .starts_with("pods of other hosts (on each of them humanz-agent connectivity")
+        );
         assert_eq!(untried[2..], [back, services, outside]);
         let all = TestEnds {
             more_hosts: Ok(0),

@@ -78,7 +78,7 @@ pub fn run(call: &mut Call<'_>, options: &TestConnectivity) -> Result<Outcome, E
     let last = match lost {
         0 => call.style.paint(Tone::Good, &format!("all {} paths are open", results.len())),
         lost => {
-            let why = "humanz-agent doctor looks for the cause";
+            let why = "the cause is looked for by humanz-agent doctor";
             let text = format!("{lost} of {} paths are lost; {why}", results.len());
             call.style.paint(Tone::Bad, &text)
         }

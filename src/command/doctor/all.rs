@@ -1,5 +1,6 @@
 //! `doctor --all`: the problems of every host, by kind, from what their agents publish.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ struct SharedProblem {
     what: String,
     /// With what makes each special, as in `h3 (silent)`.
     hosts: Vec<String>,
-    fix: &'static str,
+    fix: Cow<'static, str>,
 }
 
 /// # Errors
@@ -65,7 +66,7 @@ fn published(lines: &[HostLine<'_>]) -> Vec<SharedProblem> {
         kind,
         what: "reported by the agent".to_owned(),
         hosts,
-        fix: "humanz-agent doctor there has the object and the fix",
+        fix: "humanz-agent doctor # on that host: it has the object and the fix".into(),
     });
     each.collect()
 }
@@ -73,11 +74,15 @@ fn published(lines: &[HostLine<'_>]) -> Vec<SharedProblem> {
 fn without_agent(lines: &[HostLine<'_>]) -> Option<SharedProblem> {
     let silent = lines.iter().filter(|line| line.state == NodeState::Silent);
     let hosts: Vec<String> = silent.map(|line| line.host.to_string()).collect();
-    (!hosts.is_empty()).then(|| SharedProblem {
+    let first = hosts.first()?.clone();
+    Some(SharedProblem {
         kind: ProblemKind::AgentDown,
         what: "no agent runs".to_owned(),
         hosts,
-        fix: "start it there; a host that is permanently gone: humanz-agent nodes rm",
+        fix: format!(
+            "humanz-agent nodes rm {first} # if it is permanently gone, and so each other one; else start its agent"
+        )
+        .into(),
     })
 }
 
@@ -95,7 +100,7 @@ fn unreached(lines: &[HostLine<'_>]) -> Option<SharedProblem> {
         kind: ProblemKind::HostUnanswered,
         what: "not reached".to_owned(),
         hosts,
-        fix: "humanz-agent probe --matrix shows from where",
+        fix: "humanz-agent probe --matrix # shows from where".into(),
     })
 }
 
@@ -114,13 +119,13 @@ fn different(snapshot: &Snapshot) -> Vec<SharedProblem> {
         kind: ProblemKind::AgentVersion,
         what: "agents of several versions".to_owned(),
         hosts,
-        fix: "finish the upgrade; humanz-agent nodes ls shows each",
+        fix: "humanz-agent nodes ls # shows each: finish the upgrade".into(),
     });
     let mtu = each(&|node| node.mtu.to_string()).map(|hosts| SharedProblem {
         kind: ProblemKind::Mtu,
         what: "pods of several MTUs".to_owned(),
         hosts,
-        fix: "set MTU to the smallest on each host, if that is not wanted",
+        fix: "set MTU to the smallest on each host, if that is not wanted".into(),
     });
     version.into_iter().chain(mtu).collect()
 }
@@ -148,7 +153,7 @@ fn text(
         }
         text = table.render(style) + "\n";
         let fixes: BTreeSet<(&str, &str)> =
-            problems.iter().map(|problem| (problem.kind.name(), problem.fix)).gather();
+            problems.iter().map(|problem| (problem.kind.name(), &*problem.fix)).gather();
         text.extend(fixes.iter().map(|(kind, fix)| format!("{kind}: {fix}\n")));
     }
     for remark in remarks {

@@ -93,7 +93,7 @@ fn plugins(folder: &Path) -> Vec<Problem> {
     });
     let problem = |path: std::path::PathBuf| {
         let what = format!("{} is a link to a file that is not there", path.display());
-        let fix = format!("rm {} (or install what it leads to)", word(path.display()));
+        let fix = format!("rm {} # or install what it leads to", word(path.display()));
         Problem::new(ProblemKind::StaleLink, Object::PluginLink(path), what).with_fix(fix)
     };
     dangling.map(problem).collect()

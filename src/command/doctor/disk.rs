@@ -61,7 +61,7 @@ fn clock(context: &DoctorContext<'_>) -> Option<Problem> {
             true => format!("the clock is behind: {} was written later than now", state.display()),
             false => "the clock is years behind".to_owned(),
         };
-        let fix = "set it (timedatectl set-ntp true): certificates and leases depend on it";
+        let fix = "timedatectl set-ntp true # certificates and leases depend on it";
         Problem::new(ProblemKind::Clock, Object::named("clock"), what).with_fix(fix)
     })
 }

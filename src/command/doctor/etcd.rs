@@ -45,7 +45,8 @@ fn records(context: &DoctorContext<'_>, cluster: &ClusterView) -> Vec<Problem> {
     for (host, node) in snapshot.nodes.iter() {
         if host != name && Some(&node.value.machine_id) == own {
             let what = format!("host {host} has the machine id of this host: one is a copy");
-            let fix = "rm /etc/machine-id && systemd-machine-id-setup on the copy, then reboot it";
+            let fix =
+                "rm /etc/machine-id && systemd-machine-id-setup # on the copy, then reboot it";
             let subject = Object::Host(host.clone());
             problems.push(Problem::new(ProblemKind::MachineId, subject, what).with_fix(fix));
         }
@@ -59,7 +60,7 @@ fn records(context: &DoctorContext<'_>, cluster: &ClusterView) -> Vec<Problem> {
         let few = silent.iter().take(5).copied().collect::<Vec<&str>>().join(", ");
         let what = format!("{} hosts show no sign of life: {few}", silent.len());
         let fix = format!(
-            "look there; a permanently removed host, such as this one: humanz-agent nodes rm {}",
+            "humanz-agent nodes rm {} # if it is permanently removed, and so each other one; else look there",
             silent[0]
         );
         let subject = Object::named("other hosts");

@@ -47,8 +47,9 @@ fn modules(context: &DoctorContext<'_>) -> Vec<Problem> {
     });
     let problem = |module: &str| {
         let what = format!("this kernel has no module {module}");
-        let fix =
-            format!("install the package with it (linux-modules-extra?), then: modprobe {module}");
+        let fix = format!(
+            "modprobe {module} # after the package with it is installed (linux-modules-extra?)"
+        );
         let subject = Object::named(format!("module {module}"));
         Problem::new(ProblemKind::Modules, subject, what).with_fix(fix)
     };
@@ -124,8 +125,8 @@ fn networkd() -> Option<Problem> {
     });
     (!configured).then(|| {
         let what = "systemd-networkd runs and removes routes that are not its own";
-        let fix = "make install (or the package) puts 50-humanz.conf into networkd.conf.d; then: \
-                    systemctl restart systemd-networkd";
+        let fix = "systemctl restart systemd-networkd # once make install, or the package, has put 50-humanz.conf \
+            into networkd.conf.d";
         Problem::new(ProblemKind::Networkd, Object::named("systemd-networkd"), what).with_fix(fix)
     })
 }
@@ -144,8 +145,8 @@ fn network_manager() -> Option<Problem> {
     });
     (!configured).then(|| {
         let what = "NetworkManager runs and manages links of pods";
-        let fix = "make install (or the package) puts 50-humanz.conf into NetworkManager/conf.d; \
-                    then: systemctl reload NetworkManager";
+        let fix = "systemctl reload NetworkManager # once make install, or the package, has put 50-humanz.conf \
+            into NetworkManager/conf.d";
         let subject = Object::named("NetworkManager");
         Problem::new(ProblemKind::NetworkManager, subject, what).with_fix(fix)
     })

@@ -52,7 +52,7 @@ fn addresses(context: &DoctorContext<'_>) -> Option<Problem> {
         pods.len(),
         named.join("; ")
     );
-    let fix = "humanz-agent ipam gc frees them, unless those containers start again";
+    let fix = "humanz-agent ipam gc # frees them, unless those containers start again";
     let subject = Object::File("store", context.settings().cni.ipam_dir.join(&first.network));
     Some(Problem::new(ProblemKind::LeakedAddresses, subject, what).with_fix(fix))
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-use crate::checks::explain::{EndPlace, Hop, HopFix, HopVerdict, PathEnd, RemoteEnd, TracedPod};
+use crate::checks::explain::{AGENT, EndPlace, Hop, HopVerdict, PathEnd, RemoteEnd, TracedPod};
 use crate::command::explain::pins::KnownPins;
 use crate::inspect::Host;
 use crate::inspect::host_ports;
@@ -287,13 +287,13 @@ fn lead(address: IpAddr, port: Option<(u8, u16)>, host: &Host) -> Result<Lead, E
     let found = host_ports::one(&host.kernel.nft, &forward.from);
     let leads = |found: Option<PortElement>| found.is_some_and(|found| found.forward == forward);
     let there = found.is_ok_and(leads);
-    let seen = format!("{} leads to {} ({pod})", forward.from, forward.to);
-    let verdict = match there {
-        true => HopVerdict::Fine,
-        false => {
-            let lacks = "the table inet humanz-hostports does not have it";
-            HopVerdict::Lost(HopFix::then_agent(lacks))
-        }
+    let leads = format!("{} leads to {} ({pod})", forward.from, forward.to);
+    let (seen, verdict) = match there {
+        true => (leads, HopVerdict::Fine),
+        false => (
+            format!("{leads}, which the table inet humanz-hostports does not have"),
+            HopVerdict::Lost(AGENT),
+        ),
     };
     let hop = Hop { name: "host-port", place: "this host".to_owned(), seen, verdict };
     Ok((forward.to.ip(), Some((number, forward.to.port())), vec![hop]))

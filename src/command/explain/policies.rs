@@ -17,7 +17,7 @@ use crate::plan::host_ports;
 use crate::policy::compile::{MarkBits, POLICY_TABLE, address, counter};
 use crate::policy::partial::{Knowledge, PartialDecision};
 use crate::policy::view::View;
-use crate::policy::{Direction, Endpoint, Reason, Rule, Tier, Transport, Tuple};
+use crate::policy::{Direction, Endpoint, Origin, Reason, Rule, Scoped, Tier, Transport, Tuple};
 use crate::settings::exit::Exit;
 
 /// The path that is judged.
@@ -189,7 +189,10 @@ impl Judge<'_> {
             allowed: decision.allowed,
             text: decision.to_string(),
             policy: rule.map(|rule| rule.origin.to_string()),
-            between_tenants: rule.is_some_and(|rule| rule.tier == Tier::Tenant),
+            apart: rule.filter(|rule| rule.tier == Tier::Tenant).and_then(|rule| {
+                let Origin { namespace, name, .. } = &rule.origin;
+                Some(Scoped { tenant: namespace.clone()?, name: name.clone() })
+            }),
             counter: counted.map(|(name, packets)| (name.clone(), *packets)),
             audit: decision.audit.map(|rule| format!("{} by {rule}", rule.verdict)),
             host: None,

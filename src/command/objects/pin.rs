@@ -28,7 +28,7 @@ use crate::sources::{Change, Kind, StoredName};
     example = "{command_name} ls",
     example = "{command_name} rm shop/db-0",
     example = "{command_name} release shop/db-0 --force",
-    note = "The addresses are of a part of a network that is kept for that (net set NETWORK --pins SUBNET). The \
+    note = "The addresses are of a part of a network that is kept for that (--pins of net create and net set). The \
         objects are in etcd, for all hosts.",
     error_code(1, "it cannot be, or is not there: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses")

@@ -93,8 +93,8 @@ fn of_files(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
     let after = documents::read(&new, options.free_groups).isolated();
     let has_pods = !after.endpoints.pods.is_empty();
     if !has_pods && !options.live {
-        let why = "no pods to compare for: -f FILE with the pods of the cluster (kubectl get pods -A -o json), or --live \
-                   for the connections of this host";
+        let why = "no pods to compare for: give with -f a file that has the pods of the cluster, as kubectl get \
+            pods -A -o json prints them, or --live for the connections of this host";
         return Err(Exit::new(exit::SETTINGS, why));
     }
     let changes = changes(&before, &after)?;

@@ -110,7 +110,9 @@ pub fn remove(call: &mut Call<'_>, options: &Remove) -> Result<Outcome, Exit> {
         let others = policies().filter(|other| options.name.is_none() && *other != kind);
         let mut others = others.filter_map(|other| StoredName::parse(other, text).ok());
         match others.find(|other| there.contains_key(other)) {
-            Some(other) => Err(format!("there is {other}: say the kind (policy rm KIND {text})")),
+            Some(other) => {
+                Err(format!("there is {other}: say its kind: policy rm {} {text}", other.kind.name))
+            }
             None => Ok(Change { remove: vec![name.clone()], ..Change::default() }),
         }
     };

@@ -341,12 +341,11 @@ impl Blocker {
                 format!("upgrade humanz-agent on {host}, or set ENCRYPTION_ROTATE=off")
             }
             Blocker::Changes(host) => format!(
-                "humanz-agent status on {host} says for which host it waits; if {host} is gone: \
-                 humanz-agent nodes rm {host}"
+                "humanz-agent nodes rm {host} # if {host} is gone; else status there says for which host it waits"
             ),
             Blocker::Behind(host) | Blocker::Sends(host) => format!(
-                "start humanz-agent on {host}; let UDP from and to port {port} (here) and the port \
-                 after ENCRYPTION_PORT (there) through; if {host} is gone: humanz-agent nodes rm {host}"
+                "humanz-agent nodes rm {host} # if {host} is gone; else start its agent, and let UDP from and to \
+                 port {port} (here) and the port after ENCRYPTION_PORT (there) through"
             ),
         }
     }

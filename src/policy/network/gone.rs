@@ -89,9 +89,10 @@ fn problem(name: &Scoped, network: &TenantNetwork, of_api: bool) -> Problem {
         "Network {name} is gone, and this host has blocks of it: it stays as it was, without further blocks, until \
          they are given back"
     );
+    let options = network.options();
     let fix = match of_api {
         true => "apply its custom resource again with kubectl; humanz-agent controller writes it to etcd".into(),
-        false => format!("make it again: humanz-agent net create {name} {}", network.options()),
+        false => format!("humanz-agent net create {name} {options} # makes it again"),
     };
     Problem::new(ProblemKind::Policy, subject, what).with_fix(fix)
 }
@@ -135,8 +136,8 @@ mod tests {
         assert_eq!(
             problems[0].fix.as_deref(),
             Some(
-                "make it again: humanz-agent net create blue/front --cidr 10.32.0.0/16 --cidr fd00:32::/64 \
-                 --block-v4 28 --nat no"
+                "humanz-agent net create blue/front --cidr 10.32.0.0/16 --cidr fd00:32::/64 \
+                 --block-v4 28 --nat no # makes it again"
             )
         );
         // Once more, and after a start.

@@ -180,7 +180,7 @@ fn group(fields: &Fields, notes: &mut Vec<String>) -> Result<Value, String> {
     if let Some(network) = given(fields, "networkName") {
         let network = text(network);
         notes.push(format!(
-            "its pods get network {network} by their namespace: humanz-agent ns create NAMESPACE --network {network}"
+            "its pods get network {network} by the rule of their namespace: --network of humanz-agent ns create"
         ));
     }
     for (field, why) in [
@@ -383,7 +383,10 @@ mod tests {
             "networkName": "front", "netProfile": "", "ipPool": "10.1.1.1-10.1.1.9"}, "Oper": {"numEndpoints": 2}});
         let found = converted(json!([group, {"key": "blue", "tenantName": "blue"}]));
         assert_eq!(found.objects.len(), 1);
-        assert!(found.notes[0].contains("ns create NAMESPACE --network \"front\""), "{found:?}");
+        assert!(
+            found.notes[0].contains("network \"front\" by the rule of their namespace"),
+            "{found:?}"
+        );
         assert!(found.notes[1].contains("ipPool"), "{found:?}");
         let profile = |bandwidth: Value, burst: Value| {
             json!({"key": "blue:gold", "tenantName": "blue", "profileName": "gold", "DSCP": 46,

@@ -56,7 +56,7 @@ impl Refusal {
     /// What lets a pod of `namespace` have it, if anything does.
     pub fn fix(&self, namespace: &ObjectName) -> Option<String> {
         let typed = |verb, asked: &Scoped| {
-            format!("let the administrator allow it (humanz-agent ns {verb} --allow {asked})")
+            format!("humanz-agent ns {verb} --allow {asked} # by an administrator, who allows it")
         };
         match self {
             Refusal::NotAllowed(_, asked) => Some(typed(format!("set {namespace}"), asked)),

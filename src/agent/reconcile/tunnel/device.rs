@@ -139,7 +139,7 @@ fn hint(error: &NetlinkError, device: &TunnelDevice) -> Option<Hint> {
         ),
         Errno::EOPNOTSUPP => (
             "this kernel makes no VXLAN devices".to_owned(),
-            "modprobe vxlan, or set BACKEND=direct".to_owned(),
+            "modprobe vxlan # or set BACKEND=direct".to_owned(),
         ),
         Errno::EAFNOSUPPORT => {
             let family = Family::of(device.local);
