@@ -83,8 +83,8 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
         warnings.iter().for_each(|warning| complain(&warning.to_string()));
         lines(shown.iter().map(|shown| (shown.variable.name, shown.text.as_str())))
     } else {
-        let warnings = warnings.iter().map(|warning| format!("\n! {warning}"));
-        table(&shown).render(call.style) + &warnings.collect::<String>()
+        let fault = |warning| format!("\n{}", call.style.fault(Tone::Plain, warning));
+        table(&shown).render(call.style) + warnings.iter().map(fault).collect::<String>().trim_end()
     };
     let outcome = call.answer(options.json, true, value, &text)?;
     if faults.is_empty() { Ok(outcome) } else { Err(Exit::invalid_settings(&faults)) }

@@ -256,9 +256,10 @@ fn text(targets: &[Target], from: ProbeSender, style: Style) -> String {
         ]);
     }
     let lost = targets.iter().filter(|target| !is_fine(target)).count();
-    let summary = match lost {
-        0 => style.paint(Tone::Good, &format!("all {} answer", targets.len())),
-        lost => style.paint(Tone::Bad, &format!("{lost} of {} have faults", targets.len())),
+    let (tone, summary) = match lost {
+        0 => (Tone::Good, format!("all {} answer", targets.len())),
+        lost => (Tone::Bad, format!("{lost} of {} have faults", targets.len())),
     };
-    format!("{}\n{summary} ({})", table.render(style), from.asked_by())
+    let summary = format!("{summary} ({})", from.asked_by());
+    format!("{}\n{}", table.render(style), style.sentence(tone, &summary))
 }

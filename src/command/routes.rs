@@ -83,7 +83,7 @@ pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
         };
     }
     if let Some(stale) = &stale {
-        text.push_str(&call.style.paint(Tone::Bad, &format!("! {stale}")));
+        text.push_str(&call.style.remark(Tone::Bad, stale));
     }
     call.answer(options.json, fine && stale.is_none(), value, &text)
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::command::wrap::{Breaks, continued, letters, longest_piece, wrapped};
+use crate::net::Problem;
 
 /// How text looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +34,33 @@ impl Style {
         match self.columns {
             None => vec![text.to_owned()],
             Some(columns) => wrapped(text, columns.saturating_sub(before)),
+        }
+    }
+
+    /// A sentence in that tone, in lines that fit, each with its end; it may be from anybody: see [`printable`].
+    pub fn sentence(self, tone: Tone, text: &str) -> String {
+        self.behind("", tone, text)
+    }
+
+    /// `! text`, likewise.
+    pub fn remark(self, tone: Tone, text: &str) -> String {
+        self.behind("! ", tone, text)
+    }
+
+    fn behind(self, mark: &str, tone: Tone, text: &str) -> String {
+        let lines = self.lines(mark.len(), &printable(text)).into_iter().enumerate();
+        let before = |at| if at == 0 { mark.to_owned() } else { " ".repeat(mark.len()) };
+        lines.map(|(at, line)| self.paint(tone, &(before(at) + &line)) + "\n").collect()
+    }
+
+    /// `! what; fix`. On a terminal the fix is a line of its own, which stays whole: it may be a command to copy.
+    pub fn fault(self, tone: Tone, problem: &Problem) -> String {
+        match &problem.fix {
+            Some(fix) if self.columns.is_some() => {
+                let what = self.remark(tone, &format!("{};", problem.what));
+                format!("{what}  {}\n", self.paint(tone, &printable(fix)))
+            }
+            _ => self.remark(tone, &problem.to_string()),
         }
     }
 
@@ -193,34 +221,54 @@ impl Table {
         text
     }
 
-    /// One word of each column has room.
+    /// One word of each column has room, with names as they are.
     fn has_room(&self, columns: Option<usize>) -> bool {
-        let count = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width: usize = self.widths(Some(0)).0.iter().sum();
-        columns.is_none_or(|columns| width + 2 * count.saturating_sub(1) <= columns)
+        let least: usize = self.least(Breaks::Slashes).iter().sum();
+        columns.is_none_or(|columns| least <= self.room(columns))
     }
 
-    /// The width of each column, and where words are broken for that.
-    fn widths(&self, columns: Option<usize>) -> (Vec<usize>, Breaks) {
-        let count = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let widest = |column: usize, width: &dyn Fn(&str) -> usize| {
+    fn columns(&self) -> usize {
+        self.rows.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// What the columns have together.
+    fn room(&self, columns: usize) -> usize {
+        columns.saturating_sub(2 * self.columns().saturating_sub(1))
+    }
+
+    fn widest(&self, width: impl Fn(&str) -> usize) -> Vec<usize> {
+        let of_column = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| width(&cell.text)).max().unwrap_or(0)
+            cells.map(|cell: &Cell| width(&cell.text)).max().unwrap_or(0)
         };
-        let least = |breaks| -> Vec<usize> {
-            (0..count).map(|column| widest(column, &|text| longest_piece(text, breaks))).collect()
-        };
-        let room = columns.unwrap_or(usize::MAX).saturating_sub(2 * count.saturating_sub(1));
-        let fits = |breaks: &Breaks| least(*breaks).iter().sum::<usize>() <= room;
-        let breaks = Breaks::ALL.into_iter().find(fits).unwrap_or(Breaks::Names);
-        let least = least(breaks);
-        let mut widths: Vec<usize> = (0..count).map(|column| widest(column, &letters)).collect();
-        while widths.iter().sum::<usize>() > room {
-            let shrinkable = (0..count).filter(|column| widths[*column] > least[*column]);
-            let Some(column) = shrinkable.max_by_key(|column| widths[*column]) else { break };
-            widths[column] -= 1;
+        (0..self.columns()).map(of_column).collect()
+    }
+
+    fn least(&self, breaks: Breaks) -> Vec<usize> {
+        self.widest(|text| longest_piece(text, breaks))
+    }
+
+    /// The width of each column, and where words are broken for that: nowhere before every column is as narrow as its
+    /// longest word, and so on.
+    fn widths(&self, columns: Option<usize>) -> (Vec<usize>, Breaks) {
+        let room = self.room(columns.unwrap_or(usize::MAX));
+        let mut widths = self.widest(letters);
+        for breaks in Breaks::ALL {
+            shrink(&mut widths, &self.least(breaks), room);
+            if widths.iter().sum::<usize>() <= room {
+                return (widths, breaks);
+            }
         }
-        (widths, breaks)
+        (widths, Breaks::Names)
+    }
+}
+
+/// The widest columns first, none below its `least`.
+fn shrink(widths: &mut [usize], least: &[usize], room: usize) {
+    while widths.iter().sum::<usize>() > room {
+        let shrinkable = (0..widths.len()).filter(|column| widths[*column] > least[*column]);
+        let Some(column) = shrinkable.max_by_key(|column| widths[*column]) else { return };
+        widths[column] -= 1;
     }
 }
 
@@ -243,6 +291,7 @@ fn text_line(row: &[Cell], parts: &[&str], widths: &[usize], style: Style) -> St
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::{Object, ProblemKind};
 
     fn style(terminal: bool, set: &[(&str, &str)]) -> Style {
         Style::of(terminal, |name| {
@@ -305,9 +354,9 @@ mod tests {
                      team-a/web-7d9f-x2x4z  10.1.2.3,     attached\n                       \
                                             fd00:1:2::3\n";
         assert_eq!(at(45), lines);
-        let lines = "POD             ADDRESSES     STATE\n\
-                     team-a/         10.1.2.3,     attached\n\
-                     web-7d9f-x2x4z  fd00:1:2::3\n";
+        let lines = "POD              ADDRESSES    STATE\n\
+                     team-a/          10.1.2.3,    attached\n\
+                     web-7d9f-x2x4z   fd00:1:2::3\n";
         assert_eq!(at(38), lines);
         let lines = "POD         ADDRESSES    STATE\n\
                      team-a/     10.1.2.3,    attached\n\
@@ -319,6 +368,39 @@ mod tests {
         table.row(["10.244.111.0/24", "--dry-run"].map(Cell::new));
         let line = table.render(Style::default().columns(Some(8)));
         assert!(line.contains("10.244.111.0/24  --dry-run\n"), "{line}");
+    }
+
+    #[test]
+    fn a_name_is_broken_only_where_it_is_longer_than_its_column_can_be() {
+        let mut table = Table::new(&["HOST", "WHAT", "SEEN"]);
+        let seen = "no packet of that host arrives in any way";
+        table.row(["rack-1-node-a-b", "host-unanswered", seen].map(Cell::new));
+        let at = |columns| table.render(Style::default().columns(Some(columns)));
+        let whole = "rack-1-node-a-b  host-unanswered  ";
+        assert!((41..80).all(|columns| at(columns).contains(whole)), "{}", at(41));
+        assert!(at(40).contains("rack-1-node-a-b  host-           "), "{}", at(40));
+        let mut table = Table::new(&["HOST", "AGE"]).without_if_narrow(&["AGE"]);
+        table.row(["rack-1-node-a-b", "12345678"].map(Cell::new));
+        assert!(table.render(Style::default().columns(Some(20))).ends_with("\nrack-1-node-a-b\n"));
+    }
+
+    #[test]
+    fn sentences_fit_the_terminal_and_the_command_of_a_fix_stays_whole() {
+        let narrow = Style { columns: Some(20), ..style(true, &[("TERM", "xterm")]) };
+        let said = narrow.sentence(Tone::Bad, "2 of 3 hosts are well, 1 is not");
+        assert_eq!(said, "\x1b[31m2 of 3 hosts are\x1b[0m\n\x1b[31mwell, 1 is not\x1b[0m\n");
+        let plain = Style { colour: false, ..narrow };
+        assert_eq!(
+            plain.remark(Tone::Bad, "etcd does not \x1b answer"),
+            "! etcd does not\n  \\u{1b} answer\n"
+        );
+        let problem = Problem::new(ProblemKind::Etcd, Object::named("x"), "etcd does not answer");
+        assert_eq!(plain.fault(Tone::Plain, &problem), "! etcd does not\n  answer\n");
+        let problem = problem.with_fix("humanz-agent nodes rm h3 # if it is gone");
+        let lines = "! etcd does not\n  answer;\n  humanz-agent nodes rm h3 # if it is gone\n";
+        assert_eq!(plain.fault(Tone::Plain, &problem), lines);
+        let line = "! etcd does not answer; humanz-agent nodes rm h3 # if it is gone\n";
+        assert_eq!(Style::default().fault(Tone::Plain, &problem), line);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::table::{Cell, Table};
+use crate::command::table::{Cell, Table, Tone};
 use crate::inspect::pods::{self, PodAttachment};
 use crate::ipam::StoreEntry;
 use crate::net::gather::Gather;
@@ -90,7 +90,7 @@ pub fn run(call: &mut Call<'_>, options: &TopPods) -> Result<Outcome, Exit> {
         true => "no pod of humanz is attached here\n".to_owned(),
         false => table.render(call.style),
     };
-    text.extend(unread.iter().map(|why| format!("! {why}\n")));
+    text.extend(unread.iter().map(|why| call.style.remark(Tone::Plain, why)));
     let values: Vec<Value> = traffic.iter().map(value).collect();
     call.answer(options.json, unread.is_empty(), json!({ "pods": values, "faults": unread }), &text)
 }

@@ -43,6 +43,8 @@ fn a_terminal_has_colours_and_no_line_that_it_would_break() {
         "probe",
         "probe --matrix",
         "status --all",
+        "doctor --all",
+        "pods --all",
     ] {
         let shown = on_terminal(host, words);
         let long =

@@ -76,17 +76,17 @@ pub fn run(call: &mut Call<'_>, options: &TestConnectivity) -> Result<Outcome, E
     let untried = ends.untried();
     let lost = results.iter().filter(|(_, result)| result.is_err()).count();
     let last = match lost {
-        0 => call.style.paint(Tone::Good, &format!("all {} paths are open", results.len())),
+        0 => call.style.sentence(Tone::Good, &format!("all {} paths are open", results.len())),
         lost => {
             let why = "the cause is looked for by humanz-agent doctor";
             let text = format!("{lost} of {} paths are lost; {why}", results.len());
-            call.style.paint(Tone::Bad, &text)
+            call.style.sentence(Tone::Bad, &text)
         }
     };
     let mut text = format!("{}\n{last}", table(&results, call.style));
     if !untried.is_empty() {
         let last = format!("not tried: {}", untried.join("; "));
-        text.push_str(&format!("\n{}", call.style.lines(0, &last).join("\n")));
+        text.push_str(&call.style.sentence(Tone::Plain, &last));
     }
     let paths: Vec<_> = results.iter().map(|(path, result)| json_of(path, result)).collect();
     call.answer(options.json, lost == 0, json!({ "paths": paths, "not_tried": untried }), &text)

@@ -157,19 +157,20 @@ fn text(
         text.extend(fixes.iter().map(|(kind, fix)| format!("{kind}: {fix}\n")));
     }
     for remark in remarks {
-        text += &style.paint(Tone::Bad, &format!("! {}", printable(remark)));
-        text.push('\n');
+        text += &style.remark(Tone::Bad, remark);
     }
     if !unknown.is_empty() {
         let all: Vec<String> = unknown.iter().map(|host| (*host).to_owned()).collect();
-        text += &format!("unknown, because their agents publish nothing: {}\n", shown(&all));
+        let unknown = format!("unknown, because their agents publish nothing: {}", shown(&all));
+        text += &style.sentence(Tone::Plain, &unknown);
     }
+    let more = style.sentence(Tone::Plain, MORE);
     match problems.is_empty() && unknown.is_empty() && remarks.is_empty() {
         true => {
             let fine = format!("the agents of {hosts} hosts report no problem");
-            format!("{}\n{MORE}", style.paint(Tone::Good, &fine))
+            style.sentence(Tone::Good, &fine) + &more
         }
-        false => format!("{text}\n{MORE}"),
+        false => format!("{text}\n{more}"),
     }
 }
 
@@ -196,7 +197,7 @@ mod tests {
             kind,
             what: "reported by the agent".to_owned(),
             hosts,
-            fix: "do it",
+            fix: "do it".into(),
         };
         let problems = [
             problem(ProblemKind::Etcd, hosts),
@@ -211,7 +212,7 @@ etcd: do it
 mtu: do it
 
 ";
-        let with_more = |text: &str| format!("{text}{MORE}");
+        let with_more = |text: &str| format!("{text}{MORE}\n");
         assert_eq!(text(&problems, 21, &[], &[], Style::default()), with_more(lines));
         let fine = with_more("the agents of 21 hosts report no problem\n");
         assert_eq!(text(&[], 21, &[], &[], Style::default()), fine);

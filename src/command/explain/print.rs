@@ -11,14 +11,14 @@ pub fn text(path: &Path, hops: &[Hop], style: Style) -> String {
         true => end.name.clone(),
         false => format!("{} ({})", end.name, end.address),
     };
-    let head = printable(&format!("{} → {}", title(&path.from), title(&path.to)));
+    let head = style.sentence(Tone::Plain, &format!("{} → {}", title(&path.from), title(&path.to)));
     let mut table = Table::new(&["IS", "HOP", "WHERE", "SEEN"]);
     for hop in hops {
         let (word, tone) = word(&hop.verdict);
         let verdict = Cell::new(word).tone(tone);
         table.row([verdict, Cell::new(hop.name), Cell::new(&hop.place), Cell::new(&hop.seen)]);
     }
-    let mut text = format!("{head}\n\n{}\n", table.render(style));
+    let mut text = format!("{head}\n{}\n", table.render(style));
     for hop in hops {
         let (HopVerdict::Odd(fix) | HopVerdict::Lost(fix)) = &hop.verdict else { continue };
         let what = style.paint(word(&hop.verdict).1, hop.name);
@@ -27,7 +27,7 @@ pub fn text(path: &Path, hops: &[Hop], style: Style) -> String {
     let end = match hops.iter().find(|hop| hop.is_lost()) {
         Some(hop) => {
             let line = format!("lost at {} ({}): {}", hop.name, hop.place, hop.seen);
-            style.paint(Tone::Bad, &printable(&line))
+            style.sentence(Tone::Bad, &line)
         }
         None => style.paint(Tone::Good, "nothing is wrong as far as this host can see"),
     };

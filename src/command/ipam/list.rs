@@ -88,8 +88,7 @@ pub fn run(call: &mut Call<'_>, options: &ListAddresses) -> Result<Outcome, Exit
         table.render(call.style)
     };
     for fault in &faults {
-        text.push_str(&call.style.paint(Tone::Bad, &format!("! {fault}")));
-        text.push('\n');
+        text.push_str(&call.style.remark(Tone::Bad, fault));
     }
     call.answer(
         options.json,

@@ -41,8 +41,7 @@ pub fn run(call: &mut Call<'_>, options: &ListNodes) -> Result<Outcome, Exit> {
     let mut text = table(&cluster).render(call.style);
     let stale = cluster.stale.as_ref().map(json::stale);
     for line in stale.iter().chain(&faults) {
-        text.push_str(&call.style.paint(Tone::Bad, &format!("! {line}")));
-        text.push('\n');
+        text.push_str(&call.style.remark(Tone::Bad, line));
     }
     call.answer(options.json, stale.is_none() && faults.is_empty(), value, &text)
 }

@@ -51,7 +51,7 @@ pub fn run(call: &mut Call<'_>, options: &ShowNode) -> Result<Outcome, Exit> {
     let value = json!({ "node": node, "origin": json::origin(&cluster) });
     let mut text = text(&cluster, &host, &keys, call.style);
     if let Some(stale) = &cluster.stale {
-        text.push_str(&call.style.paint(Tone::Bad, &format!("! {}", json::stale(stale))));
+        text.push_str(&call.style.remark(Tone::Bad, &json::stale(stale)));
     }
     call.answer(options.json, cluster.stale.is_none(), value, &text)
 }

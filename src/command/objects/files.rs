@@ -5,6 +5,7 @@ use std::io::{self, Read};
 
 use serde_json::Value;
 
+use crate::command::table::{Style, Tone};
 use crate::net::Problem;
 use crate::policy::read::documents;
 use crate::settings::exit::{self, Exit};
@@ -46,6 +47,6 @@ pub fn failed(path: &str, why: &str) -> Exit {
 }
 
 /// The lines for what is wrong with objects.
-pub fn faults(problems: &[Problem]) -> String {
-    problems.iter().map(|problem| format!("! {problem}\n")).collect()
+pub fn faults(problems: &[Problem], style: Style) -> String {
+    problems.iter().map(|problem| style.fault(Tone::Plain, problem)).collect()
 }

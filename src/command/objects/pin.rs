@@ -167,7 +167,7 @@ fn list(call: &mut Call<'_>, options: &ListObjects) -> Result<Outcome, Exit> {
         table.row(cells.map(Cell::new));
         all.push(object(pod, &texts, (&networks, &hosts), fault));
     }
-    let mut text = files::faults(&problems);
+    let mut text = files::faults(&problems, call.style);
     text += &match all.is_empty() {
         true => "there is no Pin\n".to_owned(),
         false => table.render(call.style),

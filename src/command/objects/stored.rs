@@ -157,7 +157,7 @@ fn answer(
         text += "nothing was changed (--dry-run)\n";
     }
     // They were there before, and are no reason to leave.
-    text += &files::faults(&planned.problems);
+    text += &files::faults(&planned.problems, call.style);
     let word = |effect: &Effect| match effect {
         Effect::Added => "added",
         Effect::Replaced => "replaced",

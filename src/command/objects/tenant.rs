@@ -86,7 +86,7 @@ pub fn run(call: &mut Call<'_>, options: &TenantCommand) -> Result<Outcome, Exit
 fn list(call: &mut Call<'_>, options: &ListObjects) -> Result<Outcome, Exit> {
     let (there, problems) = stored::read(call)?;
     let tenants = tenants(&there);
-    let mut text = files::faults(&problems);
+    let mut text = files::faults(&problems, call.style);
     text += &match tenants.is_empty() {
         true => "there is no tenant\n".to_owned(),
         false => table(&tenants).render(call.style),

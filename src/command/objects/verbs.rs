@@ -107,7 +107,7 @@ impl ObjectKind {
             let cells = self.columns.iter().map(|(_, field)| shown(&object["spec"][*field]));
             table.row([name.short()].into_iter().chain(cells).map(Cell::new));
         }
-        let mut text = files::faults(&problems);
+        let mut text = files::faults(&problems, call.style);
         text += &match own.is_empty() {
             true => format!("there is no {}\n", self.kind),
             false => table.render(call.style),

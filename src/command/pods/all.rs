@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::command::nodes::node::{NodeState, names};
 use crate::command::pods::judged::{HostRanges, JudgedPods, judge};
-use crate::command::table::{Cell, Style, Table, Tone, printable};
+use crate::command::table::{Cell, Style, Table, Tone};
 use crate::etcd::{self, FoundPods};
 use crate::inspect::cluster::{self, ClusterView};
 use crate::inspect::pods::{PodAttachment, attachments};
@@ -168,13 +168,12 @@ impl AllPods {
         let mut text = if table.is_empty() { String::new() } else { table.render(style) + "\n" };
         let remarks = self.remarks.iter().cloned();
         for remark in remarks.chain(self.hosts.iter().filter_map(HostAnswer::remark)) {
-            text += &style.paint(Tone::Bad, &format!("! {}", printable(&remark)));
-            text.push('\n');
+            text += &style.remark(Tone::Bad, &remark);
         }
         let answered = self.hosts.iter().filter(|host| host.answer.is_ok()).count();
         let tone = if self.is_complete() { Tone::Good } else { Tone::Bad };
         let last = format!("{count} pods on {answered} of {} hosts", self.hosts.len());
-        text + &style.paint(tone, &last)
+        text + &style.sentence(tone, &last)
     }
 }
 

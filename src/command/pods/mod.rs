@@ -7,7 +7,7 @@ use argh::{ArgsInfo, FromArgs};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::host_pods::{self, ListedPod, ListedPods};
-use crate::command::table::{Cell, Style, Table, printable};
+use crate::command::table::{Cell, Style, Table, Tone};
 use crate::settings::exit::Exit;
 
 /// list the pods of this host with their addresses
@@ -67,6 +67,6 @@ fn text(found: &ListedPods, style: Style) -> String {
         true => "no pod of humanz is attached here\n".to_owned(),
         false => table.render(style),
     };
-    text.extend(found.faults.iter().map(|fault| format!("! {}\n", printable(fault))));
+    text.extend(found.faults.iter().map(|fault| style.remark(Tone::Plain, fault)));
     text
 }

@@ -102,7 +102,7 @@ fn of_files(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
         true => Some(affected(call, &changed, &after)?),
         false => None,
     };
-    let mut text = files::faults(&after.problems);
+    let mut text = files::faults(&after.problems, call.style);
     for change in &changes {
         let ChangedConnection { source, destination, service, rule, .. } = change;
         let now = if change.allowed { "+ allowed, was denied" } else { "- denied, was allowed" };

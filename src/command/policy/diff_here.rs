@@ -46,7 +46,7 @@ pub fn run(
     };
     let verdicts = compare(&change, &around).map_err(|why| refused(why.to_string()))?;
     let affected = Live::look(&host)?.affected(&change);
-    let mut text = files::faults(&problems);
+    let mut text = files::faults(&problems, call.style);
     text += &lines(&verdicts);
     text += &unlisted.iter().map(not_listed).collect::<String>();
     text += &affected.text();

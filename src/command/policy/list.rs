@@ -45,15 +45,14 @@ pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
     let found = found::find(call, &options.file, true)?;
     let counters = found::counters(options.counters)?;
     let all = policies(&found.rules);
-    let mut text = files::faults(&found.problems);
-    text += &found.note.iter().map(|note| format!("! {note}\n")).collect::<String>();
+    let mut text = files::faults(&found.problems, call.style);
+    text.extend(found.note.iter().map(|note| call.style.remark(Tone::Plain, note)));
     text += &match all.is_empty() {
         true => "no policies\n".to_owned(),
         false => table(&all, &found, counters.as_ref()).render(call.style),
     };
     for quarantined in &found.quarantined {
-        let line = format!("! {}", quarantined.problem());
-        text += &format!("{}\n", call.style.paint(Tone::Bad, &line));
+        text += &call.style.fault(Tone::Bad, &quarantined.problem());
     }
     let fine = found.problems.is_empty() && found.quarantined.is_empty() && found.note.is_none();
     let object = |policy: &PolicyObject<'_>| object(policy, &found, counters.as_ref());

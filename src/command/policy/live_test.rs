@@ -52,7 +52,7 @@ pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
         judged.iter().flat_map(|(_, ends)| ends).map(LiveEnd::allowed).collect();
     let allowed = all_allow(&all);
 
-    let mut text = files::faults(&problems);
+    let mut text = files::faults(&problems, call.style);
     for (tuple, ends) in &judged {
         text += &judge.lines(tuple, ends);
     }

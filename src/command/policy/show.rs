@@ -10,6 +10,7 @@ use crate::command::call::{Call, Outcome};
 use crate::command::objects::files;
 use crate::command::policy::found::{self, KnownPolicies, PacketCounts, packets};
 use crate::command::policy::list::{object, tier};
+use crate::command::table::Tone;
 use crate::net::gather::Gather;
 use crate::policy::compile::counter;
 use crate::policy::list::{PolicyObject, policies, words};
@@ -61,8 +62,8 @@ pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
         let why = format!("there is no policy {} (humanz-agent policy ls)", options.name);
         return Err(Exit::new(exit::SETTINGS, why));
     }
-    let mut text = files::faults(&found.problems);
-    text += &found.note.iter().map(|note| format!("! {note}\n")).collect::<String>();
+    let mut text = files::faults(&found.problems, call.style);
+    text.extend(found.note.iter().map(|note| call.style.remark(Tone::Plain, note)));
     for policy in &all {
         text += &screen(policy, &found, counters.as_ref());
     }

@@ -74,7 +74,7 @@ pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
         .map(|tuple| (tuple, evaluate(&documents.rules, endpoints, &tuple)))
         .collect();
     let allowed = judged.iter().all(|(_, judgement)| judgement.allowed());
-    let mut text = files::faults(&documents.problems);
+    let mut text = files::faults(&documents.problems, call.style);
     for (tuple, judgement) in &judged {
         text += &lines(endpoints, tuple, judgement);
     }

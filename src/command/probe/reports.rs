@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::api::reachability::{HostReport, Reachability};
 use crate::command::call::{Call, Outcome};
-use crate::command::table::{Cell, Style, Table, Tone, printable};
+use crate::command::table::{Cell, Style, Table, Tone};
 use crate::inspect::agent_socket;
 use crate::settings::exit::{self, Exit};
 
@@ -73,8 +73,7 @@ fn text(found: &Reachability, style: Style) -> String {
     let tables = [reports, unreached, silent].into_iter().filter(|table| !table.is_empty());
     let mut text: String = tables.map(|table| table.render(style) + "\n").collect();
     for remark in &found.remarks {
-        text.push_str(&style.paint(Tone::Odd, &format!("! {}", printable(remark))));
-        text.push('\n');
+        text.push_str(&style.remark(Tone::Odd, remark));
     }
     let all = count + found.silent.len();
     let lost = found.rows.iter().filter(|report| !is_fine(report)).count();
@@ -84,7 +83,7 @@ fn text(found: &Reachability, style: Style) -> String {
         _ => (Tone::Bad, format!("; {lost} of them with faults")),
     };
     let by = if count == 0 { "" } else { " (asked by the hosts, not by their pods)" };
-    text + &style.paint(tone, &format!("{count} of {all} hosts report{faults}")) + by
+    text + &style.sentence(tone, &format!("{count} of {all} hosts report{faults}{by}"))
 }
 
 fn cells(report: &HostReport) -> [Cell; 7] {
@@ -144,7 +143,8 @@ NO REPORT    WHY
 h4\\u{1b}[2J  its agent does not run
 
 ! etcd is away
-2 of 3 hosts report; 1 of them with faults (asked by the hosts, not by their pods)";
+2 of 3 hosts report; 1 of them with faults (asked by the hosts, not by their pods)
+";
         assert_eq!(shown, wanted);
     }
 
