@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::agent::active_problems::sort;
 use crate::command::call::{Call, Outcome};
 use crate::command::doctor::context::DoctorContext;
-use crate::command::severity::word;
+use crate::command::severity::{since, word};
 use crate::command::table::{Cell, Style, Table, Tone, printable};
 use crate::inspect::service_manager::service_manager;
 use crate::inspect::{Host, HostList};
@@ -78,10 +78,8 @@ pub fn run(call: &mut Call<'_>, options: &Doctor) -> Result<Outcome, Exit> {
     let fine = problems.iter().all(|problem| problem.severity() == Severity::Note);
     let mut text = text(&problems, call.style);
     if let Some(path) = &options.bundle {
-        text.push_str(&format!(
-            "\nwritten to {}: look through it before you send it",
-            path.display()
-        ));
+        let written = format!("written to {}: look through it before you send it", path.display());
+        text.push_str(&format!("\n{}", call.style.sentence(Tone::Plain, &written)));
     }
     call.answer(options.json, fine, value, &text)
 }
@@ -131,8 +129,28 @@ fn text(problems: &[Problem], style: Style) -> String {
         let (word, tone) = word(problem.severity());
         let name = Cell::new(word).tone(tone);
         let at = problem.subject.to_string();
-        table.row([name, Cell::new(problem.kind.name()), Cell::new(&problem.what), Cell::new(at)]);
+        let seen = Cell::new(format!("{}{}", problem.what, since(problem)));
+        table.row([name, Cell::new(problem.kind.name()), seen, Cell::new(at)]);
     }
     let fix = |problem: &Problem| format!("{}: {}\n", problem.kind, printable(&fix(problem)));
     format!("{}\n{}", table.render(style), problems.iter().map(fix).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+    use crate::net::{Object, ProblemKind};
+
+    #[test]
+    fn a_problem_has_the_time_since_when_as_in_the_status() {
+        let since = UNIX_EPOCH + Duration::from_secs(1_763_664_360);
+        let problem = Problem::new(ProblemKind::Etcd, Object::named("etcd"), "it is away");
+        let problems = [problem.clone().with_since(since).with_fix("start it"), problem];
+        let text = text(&problems, Style::default());
+        assert!(text.contains("  it is away (since 2025-11-20T18:46:00Z)  etcd\n"), "{text}");
+        assert!(text.contains("  it is away                               etcd\n"), "{text}");
+        assert!(text.contains("\netcd: start it\n"), "{text}");
+    }
 }

@@ -4,10 +4,10 @@ use crate::api::status::{
     ChangeStatus, ConnectionStatus, EtcdStatus, KeyStage, KeyStatus, KubernetesStatus, Loop,
     PeerStatus, PolicySourceStatus, Status,
 };
+use crate::command::severity::since;
 use crate::command::single_machine;
 use crate::command::status::shown::Shown;
 use crate::command::table::{Cell, Style, Table, Tone, facts, printable};
-use crate::net::time::rfc3339;
 use crate::net::{Problem, Severity};
 
 /// Hosts that are listed one by one; of more only those that something is wrong with.
@@ -64,9 +64,7 @@ fn entry(number: usize, problem: &Problem, style: Style) -> String {
         Severity::Error => String::new(),
         other => format!("{}: ", other.name()),
     };
-    let since = problem.since.map(|since| format!(" (since {})", rfc3339(since)));
-    let since = since.unwrap_or_default();
-    let what = format!("{severity}{}{since}", printable(&problem.what));
+    let what = format!("{severity}{}{}", printable(&problem.what), since(problem));
     let mut lines = vec![];
     let mut before = format!("  {number}. ");
     for line in style.lines(before.len(), &what) {
@@ -322,8 +320,8 @@ fn section(text: &mut String, heading: &str, lines: Vec<String>, style: Style) {
         return;
     }
     text.push_str(&format!("\n{}\n", style.paint(Tone::Strong, heading)));
-    for line in lines {
-        text.push_str(&format!("  {}\n", printable(&line)));
+    for line in lines.iter().flat_map(|line| style.lines(2, &printable(line))) {
+        text.push_str(&format!("  {line}\n"));
     }
 }
 
