@@ -25,19 +25,25 @@ pub fn normal(words: Vec<String>) -> Vec<String> {
             _ => (word.as_str(), None),
         };
         let takes = takes_value(option);
+        // What stands behind `help` is the command that it is asked about.
+        let is_help = |word: &String| ["help", "--help"].contains(&word.as_str());
+        let asked = front.iter().chain(&middle).any(is_help);
         let to = match takes {
             _ if option == "--json" => &mut json,
             None if !middle.is_empty() || !option.starts_with('-') => &mut middle,
             _ => &mut front,
         };
+        let path: Vec<&str> = to.iter().filter(|it| !is_help(it)).map(String::as_str).collect();
         match option {
+            "check-config" if asked => to.push("config".to_owned()),
+            "version" if asked && path.is_empty() => {}
             "check-config" => to.extend(["config", "--check", "--env"].map(str::to_owned)),
             "-h" => to.push("--help".to_owned()),
             "-V" => to.push("--version".to_owned()),
             "version" if to.is_empty() => to.push("--version".to_owned()),
-            "netprofile" if to.is_empty() => to.push("profile".to_owned()),
-            "network" if to.is_empty() => to.push("net".to_owned()),
-            "list" | "inspect" if matches!(&to[..], [only] if LISTS.contains(&only.as_str())) => {
+            "netprofile" if path.is_empty() => to.push("profile".to_owned()),
+            "network" if path.is_empty() => to.push("net".to_owned()),
+            "list" | "inspect" if matches!(path[..], [only] if LISTS.contains(&only)) => {
                 to.push(if option == "list" { "ls" } else { "show" }.to_owned());
             }
             _ => to.push(option.to_owned()),
@@ -181,6 +187,16 @@ mod tests {
             ("nodes show version", "nodes show version"),
             ("nodes show list", "nodes show list"),
             ("policy list", "policy ls"),
+            ("help nodes list", "help nodes ls"),
+            ("nodes help list", "nodes help ls"),
+            ("-h nodes list", "--help nodes ls"),
+            ("help network inspect", "help net show"),
+            ("help netprofile list", "help profile ls"),
+            ("help check-config", "help config"),
+            ("-h check-config", "--help config"),
+            ("check-config x", "config --check --env x"),
+            ("help version", "help"),
+            ("help nodes show list", "help nodes show list"),
             ("probe list", "probe list"),
             ("explain list default/web", "explain list default/web"),
             ("config --json --changed -- x", "config --changed --json -- x"),

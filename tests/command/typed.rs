@@ -46,6 +46,22 @@ fn each_subcommand_has_help_with_examples() {
     }
 }
 
+#[test]
+fn help_takes_the_other_names_of_a_command() {
+    let alone = Alone::new();
+    let help = |line: &str| run(&alone.host, line, &[]).ok();
+    for (other, usual) in [
+        ("help nodes list", "help nodes ls"),
+        ("help network list", "help net ls"),
+        ("help netprofile inspect", "help profile show"),
+        ("nodes list --help", "help nodes ls"),
+        ("help check-config", "help config"),
+        ("help version", "--help"),
+    ] {
+        assert_eq!(help(other), help(usual), "{other}");
+    }
+}
+
 /// Those that the manual and the README name.
 const WITHOUT_JSON: [&str; 4] = ["ui", "controller", "export", "from-contiv"];
 
