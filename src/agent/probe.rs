@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::agent::active_problems::ProblemSource;
-use crate::agent::reachability::paths;
+use crate::agent::reachability::{enforcement, paths};
 use crate::agent::shared_state::SharedState;
 use crate::checks::probe::{ProbeStats, Schedule};
 use crate::lease::Peers;
@@ -163,7 +163,10 @@ impl Prober {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let paths = self.peers.as_deref().map(|peers| paths(peers, &self.shared.probes.all()));
         let report = paths.and_then(|paths| ReachabilityReport::new(&paths, at));
-        let report = report.map(|report| report.with_problems(&self.shared.problems.all()));
+        let problems = self.shared.problems.all();
+        let known = self.shared.snapshot();
+        let policies = known.and_then(|known| enforcement(&known, &problems));
+        let report = report.map(|it| it.with_problems(&problems).with_policies(policies));
         if self.publish_at.is_none() {
             let first = now + SETTLE + publish::offset(&self.shared.name, hosts);
             self.publish_at = report.map(|_| first);

@@ -1,14 +1,16 @@
-//! Pure. The paths to the other hosts, by this host's probes.
+//! Pure. What a host publishes of itself: the paths to the other hosts, by its probes, and what is in force of policies.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use crate::agent::snapshot::AgentSnapshot;
 use crate::checks::probe::ProbeStats;
-use crate::lease::records::{PathFault, PathState};
+use crate::lease::records::{PathFault, PathState, PolicyEnforcement};
 use crate::lease::{NodeName, Peer, Peers};
-use crate::net::Family;
 use crate::net::gather::Gather;
 use crate::net::subnet::gateway;
+use crate::net::{Family, Object, Problem};
+use crate::policy::compile::POLICY_TABLE;
 
 /// The paths to the hosts with a known state. `seen`: the probes of each gateway.
 pub fn paths(peers: &Peers, seen: &BTreeMap<IpAddr, ProbeStats>) -> BTreeMap<NodeName, PathState> {
@@ -31,6 +33,23 @@ fn path(peer: &Peer, seen: &BTreeMap<IpAddr, ProbeStats>) -> Option<PathState> {
         _ => Some(PathFault::NoAnswer),
     };
     (!probed.is_empty()).then_some(PathState { micros, fault })
+}
+
+/// What this host has in force of policies, as of its last reconcile, with these `problems`; `None`: nothing yet.
+pub fn enforcement(known: &AgentSnapshot, problems: &[Problem]) -> Option<PolicyEnforcement> {
+    if known.settings.policy.is_none() {
+        return Some(PolicyEnforcement::Off);
+    }
+    let view = known.policies.as_deref()?;
+    let is_made = is_made(problems);
+    let follows = is_made && view.sources.iter().all(|source| source.healthy);
+    Some(PolicyEnforcement::of(view.known.is_some(), view.unjudged, follows))
+}
+
+/// The kernel's table of policies is as it is to be.
+pub fn is_made(problems: &[Problem]) -> bool {
+    let table = Object::Table(POLICY_TABLE.to_owned());
+    problems.iter().all(|problem| problem.subject != table)
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use crate::agent::reachability::paths;
+use crate::agent::reachability::{enforcement, paths};
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
 use crate::etcd::FoundReports;
-use crate::lease::records::{PathFault, ReachabilityReport};
+use crate::lease::records::{PathFault, PolicyEnforcement, ReachabilityReport};
 use crate::lease::{NodeName, Peer};
 use crate::net::ProblemKind;
 use crate::net::gather::Gather;
@@ -63,6 +63,8 @@ pub struct HostReport {
     pub seconds: BTreeMap<String, f64>,
     /// How many problems of each kind the host has; `None`: an earlier version does not say it.
     pub problems: Option<BTreeMap<ProblemKind, u32>>,
+    /// What it has in force of policies; `None`: it does not say it, as an earlier version.
+    pub policies: Option<PolicyEnforcement>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -169,7 +171,8 @@ fn own(shared: &SharedState, known: &AgentSnapshot) -> Option<ReachabilityReport
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let paths = paths(known.peers.as_deref()?, &shared.probes.all());
     let report = ReachabilityReport::new(&paths, now.as_secs())?;
-    Some(report.with_problems(&shared.problems.all()))
+    let problems = shared.problems.all();
+    Some(report.with_problems(&problems).with_policies(enforcement(known, &problems)))
 }
 
 /// The reports of hosts that exist.
@@ -261,6 +264,7 @@ fn shown(name: &str, report: &ReachabilityReport, is_host: &impl Fn(&str) -> boo
         more_faults: report.more,
         seconds: times.map(|(other, time)| (other.to_string(), seconds(*time))).gather(),
         problems: report.problems.clone(),
+        policies: report.policies,
     }
 }
 

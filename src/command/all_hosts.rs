@@ -9,7 +9,7 @@ use crate::command::nodes::node::{NodeState, names};
 use crate::etcd;
 use crate::inspect::agent_socket;
 use crate::inspect::cluster::{self, ClusterView};
-use crate::lease::records::NodeName;
+use crate::lease::records::{NodeName, PolicyEnforcement};
 use crate::net::{ProblemKind, Severity};
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
@@ -23,7 +23,13 @@ pub struct AllHosts {
     reports: Reachability,
     /// Why something is missing.
     pub remarks: Vec<String>,
-    own_problems: Option<ProblemCounts>,
+    own: Option<OwnStatus>,
+}
+
+/// What the agent of this host says.
+struct OwnStatus {
+    problems: ProblemCounts,
+    policies: Option<PolicyEnforcement>,
 }
 
 /// One host.
@@ -34,7 +40,7 @@ pub struct HostLine<'a> {
     /// Why there is no report.
     pub why: Option<&'a str>,
     /// What the agent of this host says, where it publishes nothing.
-    own_problems: Option<&'a ProblemCounts>,
+    own: Option<&'a OwnStatus>,
     /// What others say of it, if some do not reach it.
     unreached: Option<&'a Unreached>,
 }
@@ -57,7 +63,7 @@ impl AllHosts {
         let cluster = cluster::read(settings)?;
         let (reports, mut remarks) = reports(settings, &cluster);
         remarks.extend(cluster.stale.as_ref().map(json::stale));
-        Ok(AllHosts { cluster, reports, remarks, own_problems: own_problems(settings) })
+        Ok(AllHosts { cluster, reports, remarks, own: own_status(settings) })
     }
 
     /// By name.
@@ -73,7 +79,7 @@ impl AllHosts {
             state: NodeState::of(&self.cluster, host),
             report: self.reports.rows.iter().find(|report| report.host == host.as_str()),
             why: why.map(|silent| silent.why.as_str()),
-            own_problems: self.own_problems.as_ref().filter(|_| *host == self.cluster.own),
+            own: self.own.as_ref().filter(|_| *host == self.cluster.own),
             unreached: self.reports.unreached.iter().find(|it| it.host == host.as_str()),
         }
     }
@@ -83,7 +89,13 @@ impl HostLine<'_> {
     /// Its problems; `None`: nothing says it.
     pub fn problems(&self) -> Option<&ProblemCounts> {
         let reported = self.report.and_then(|report| report.problems.as_ref());
-        reported.or(self.own_problems)
+        reported.or(self.own.map(|own| &own.problems))
+    }
+
+    /// What it has in force of policies; `None`: nothing says it.
+    pub fn policies(&self) -> Option<PolicyEnforcement> {
+        let reported = self.report.and_then(|report| report.policies);
+        reported.or(self.own.and_then(|own| own.policies))
     }
 
     pub fn health(&self) -> Health {
@@ -103,7 +115,7 @@ impl HostLine<'_> {
             (NodeState::Silent | NodeState::Unknown, _) => Health::NotWell,
             (NodeState::Alive, Some(report)) if has_faults(report) => Health::NotWell,
             (NodeState::Alive, Some(report)) => of(report.problems.as_ref()),
-            (NodeState::Alive, None) => of(self.own_problems),
+            (NodeState::Alive, None) => of(self.own.map(|own| &own.problems)),
         }
     }
 }
@@ -139,16 +151,17 @@ fn in_etcd(settings: &Settings, cluster: &ClusterView, why: &str) -> Result<Reac
     Ok(reachability::in_etcd(&found, &names(&cluster.snapshot)))
 }
 
-/// The problems of this host, if its agent answers.
-fn own_problems(settings: &Settings) -> Option<BTreeMap<ProblemKind, u32>> {
+/// If the agent of this host answers.
+fn own_status(settings: &Settings) -> Option<OwnStatus> {
     let answer = agent_socket::of(settings).and_then(|path| agent_socket::get(path, "/v1/status"));
     let status = answer.and_then(Status::read).ok()?;
-    let mut counts = BTreeMap::new();
-    let problems = status.problems.0?.into_iter();
-    for problem in problems.filter(|problem| problem.severity() != Severity::Note) {
-        *counts.entry(problem.kind).or_default() += 1;
+    let all = status.problems.0?;
+    let mut problems = BTreeMap::new();
+    for problem in all.iter().filter(|problem| problem.severity() != Severity::Note) {
+        *problems.entry(problem.kind).or_default() += 1;
     }
-    Some(counts)
+    let policies = status.policies.map(|policies| policies.enforcement(&all));
+    Some(OwnStatus { problems, policies })
 }
 
 #[cfg(test)]
@@ -162,8 +175,7 @@ mod tests {
             let unreached =
                 Unreached { host: "old".to_owned(), by, of, most: of > 1 && 2 * by > of };
             let unreached = Some(&unreached).filter(|it| it.by > 0);
-            let line =
-                HostLine { host: &host, state, report, why: None, own_problems: None, unreached };
+            let line = HostLine { host: &host, state, report, why: None, own: None, unreached };
             line.health()
         };
         let report = HostReport { problems: Some(BTreeMap::new()), ..HostReport::default() };

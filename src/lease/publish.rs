@@ -82,11 +82,12 @@ impl Publisher {
     }
 }
 
-/// The faults differ, or the kinds of problems, or in a small network the hosts that are timed.
+/// The faults differ, or the kinds of problems, or what is in force of policies, or in a small network the hosts that are timed.
 fn differs(before: &ReachabilityReport, now: &ReachabilityReport) -> bool {
     (&before.faults, before.more) != (&now.faults, now.more)
         || !before.times.keys().eq(now.times.keys())
         || !kinds(before).eq(kinds(now))
+        || before.policies != now.policies
 }
 
 fn kinds(report: &ReachabilityReport) -> impl Iterator<Item = &ProblemKind> {

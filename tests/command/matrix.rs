@@ -163,13 +163,10 @@ fn status_of_all_hosts_has_the_problems_of_each() {
         found.unwrap_or_else(|| panic!("{shown}")).split_whitespace().collect::<Vec<_>>()
     };
     let version = env!("CARGO_PKG_VERSION");
-    let same = |name| [name, "alive", version, "1500", "auto", "no", "2", "of", "2"];
-    assert_eq!(line("h1"), [&same("h1*")[..], &["-"]].concat());
-    assert_eq!(line("h2"), [&same("h2")[..], &["route-conflict"]].concat());
-    assert!(
-        shown.stdout.contains("\nnot known here: which policies each host has in force"),
-        "{shown}"
-    );
+    let same = |name| [name, "alive", version, "1500", "auto", "no", "off", "2", "of", "2"];
+    assert_eq!((line("h1"), line("h2")), (same("h1*").into(), same("h2").into()));
+    let problems = "\n\nHOST  PROBLEMS\nh2    route-conflict\n\n";
+    assert!(shown.stdout.contains(problems) && !shown.stdout.contains("not known"), "{shown}");
     assert!(shown.stdout.contains("2 of 3 hosts are well"), "{shown}");
     let doctor = run(h1, "doctor --all", &[]);
     assert_eq!(doctor.status.code(), Some(1), "{doctor}");
@@ -206,4 +203,63 @@ fn status_of_all_hosts_has_the_problems_of_each() {
     refused(&run(h1, "doctor --all --bundle /tmp/x", &[]), 2, &["drop --all"]);
     let refused = run(h1, "status --all --wait x", &[]);
     assert_eq!(refused.status.code(), Some(2), "{refused}");
+}
+
+/// As their agents publish it; a host that does not say it has a question mark.
+#[test]
+fn status_of_all_hosts_says_what_each_has_in_force_of_policies() {
+    let cluster = Cluster::new(3);
+    let [h1, h2, h3] = &cluster.hosts[..] else { unreachable!() };
+    let _agents = [
+        Agent::start(h1, &[OFTEN, ("POLICY", "on")]),
+        Agent::start(h2, &[OFTEN]),
+        Agent::start(h3, &[("PROBE_INTERVAL", "0")]),
+    ];
+    let policies = |host: &Node| {
+        let all = object(&run(host, "status --all --json", &[]));
+        let of = |at: usize| all["hosts"][at]["policies"].clone();
+        (json!([of(0), of(1), of(2)]), all["not_known"].clone())
+    };
+    let soon = |host: &Node, wanted: Value| {
+        eventually(&format!("{wanted} on {}", host.name()), PUBLISHED, || match policies(host) {
+            (found, not_known) if found == wanted => Ok(not_known),
+            (found, _) => Err(found.to_string()),
+        })
+    };
+    let not_known = soon(h2, json!(["in-force", "off", null]));
+    assert!(not_known[0].as_str().unwrap().starts_with("what 1 of 3 hosts have"), "{not_known}");
+    let shown = run(h2, "status --all", &[]).stdout;
+    let has = |host: &str, word: &str| {
+        let found = shown.lines().find(|line| line.starts_with(host)).unwrap();
+        assert!(found.contains(&format!("  {word}  ")), "{word}: {shown}");
+    };
+    has("h1", "in force");
+    has("h2*", "off");
+    has("h3", "?");
+    assert!(shown.contains("\nnot known: what 1 of 3 hosts have"), "{shown}");
+    // What the host says, and words of other releases or of an attacker are no words of ours.
+    let report = |policies: Value| {
+        let report = json!({"schema": 1, "at": 1, "asked": 2, "answer": 2, "policies": policies});
+        cluster.etcd.put("/humanz/v1-probes/h3", report.to_string());
+    };
+    for (published, shown) in [
+        (json!("behind"), json!("behind")),
+        (json!("\u{1b}[2J"), json!("unknown")),
+        (json!("not-in-force"), json!("not-in-force")),
+        (json!({"in-force": "in-force"}), json!(null)),
+    ] {
+        report(published);
+        soon(h2, json!(["in-force", "off", shown]));
+    }
+    // Without etcd an agent has the policies of before, and says so of its own host.
+    cluster.etcd.kill();
+    let shown = eventually("policies to be behind", PUBLISHED, || {
+        let shown = run(h1, "status --all", &[]).stdout;
+        let own = shown.lines().find(|line| line.starts_with("h1*")).map(str::to_owned);
+        match own.filter(|line| line.contains("  behind  ")) {
+            Some(_) => Ok(shown),
+            None => Err(shown),
+        }
+    });
+    assert!(shown.contains("\n! "), "{shown}");
 }

@@ -1,7 +1,9 @@
 //! Pure. The part of the status about policies.
 
+use crate::agent::reachability::is_made;
 use crate::agent::snapshot::AgentSnapshot;
 use crate::api::status::{PolicySourceStatus, PolicyStatus, QuarantineStatus};
+use crate::lease::records::PolicyEnforcement;
 use crate::net::Problem;
 use crate::net::time::rfc3339;
 use crate::policy::sources::SourceState;
@@ -24,6 +26,17 @@ pub fn policies(snapshot: &AgentSnapshot, problems: &[Problem]) -> PolicyStatus 
         quarantine: quarantine(view, problems),
         unjudged: view.unjudged,
         sources: view.sources.iter().map(source).collect(),
+    }
+}
+
+impl PolicyStatus {
+    /// What the host has in force, with these `problems`.
+    pub fn enforcement(&self, problems: &[Problem]) -> PolicyEnforcement {
+        if !self.on {
+            return PolicyEnforcement::Off;
+        }
+        let follows = is_made(problems) && self.sources.iter().all(|source| source.healthy);
+        PolicyEnforcement::of(self.known, self.unjudged, follows)
     }
 }
 

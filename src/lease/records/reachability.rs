@@ -7,7 +7,7 @@ use serde::de::IntoDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::lease::records::value::{SCHEMA, json, limited, to_json};
-use crate::lease::records::{NodeName, RecordError};
+use crate::lease::records::{NodeName, PolicyEnforcement, RecordError};
 use crate::net::gather::Gather;
 use crate::net::{Family, Problem, ProblemKind, Severity};
 
@@ -48,6 +48,9 @@ pub struct ReachabilityReport {
     /// How many problems of each kind the host has, without notes; `None`: by an earlier version.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "summed")]
     pub problems: Option<BTreeMap<ProblemKind, u32>>,
+    /// `None`: by an earlier version, or its agent does not know it yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policies: Option<PolicyEnforcement>,
 }
 
 /// A fault on the path to a host; in JSON text: `silent`, `silent IPv6`, `large 1450`.
@@ -94,6 +97,7 @@ impl ReachabilityReport {
             more: number(faults().count().saturating_sub(LISTED)),
             times: times.take(if paths.len() <= TIMED { TIMED } else { 0 }).gather(),
             problems: None,
+            policies: None,
         };
         report.limit();
         Some(report)
@@ -106,6 +110,13 @@ impl ReachabilityReport {
             *counts.entry(problem.kind).or_default() += 1;
         }
         self.problems = Some(counts);
+        self.limit();
+        self
+    }
+
+    /// The report of a host that has that in force.
+    pub fn with_policies(mut self, policies: Option<PolicyEnforcement>) -> ReachabilityReport {
+        self.policies = policies;
         self.limit();
         self
     }
@@ -209,10 +220,13 @@ mod tests {
         let text = report.to_json();
         assert!(text.ends_with(r#","problems":{"route-in-the-way":2}}"#), "{text}");
         assert_eq!(ReachabilityReport::parse(text.as_bytes()).unwrap(), report);
+        let report = report.with_policies(Some(PolicyEnforcement::Behind));
+        let read = ReachabilityReport::parse(report.to_json().as_bytes()).unwrap();
+        assert_eq!((read.policies, read), (Some(PolicyEnforcement::Behind), report));
         // Of another release.
         let text = text.replace(r#""route-in-the-way""#, r#""moon-full":3,"moon-new""#);
         let read = ReachabilityReport::parse(text.as_bytes()).unwrap();
-        assert_eq!(read.problems, Some([(ProblemKind::Other, 5)].into()));
+        assert_eq!((read.problems, read.policies), (Some([(ProblemKind::Other, 5)].into()), None));
     }
 
     #[test]
@@ -226,6 +240,7 @@ mod tests {
             let all =
                 ProblemKind::ALL.iter().map(|kind| Problem::new(*kind, Object::named("x"), ""));
             let report = report.with_problems(&all.collect::<Vec<_>>());
+            let report = report.with_policies(Some(PolicyEnforcement::NotInForce));
             let text = report.to_json();
             assert!(text.len() <= LIMIT, "{}", text.len());
             assert_eq!(ReachabilityReport::parse(text.as_bytes()).unwrap(), report);
@@ -251,6 +266,7 @@ mod tests {
             r#"{"schema":1,"at":0,"asked":1,"answer":0,"faults":{"b":"large -1"}}"#,
             r#"{"schema":1,"at":0,"asked":1,"answer":0,"times":{"b":"1"}}"#,
             r#"{"schema":1,"at":0,"asked":1,"answer":0,"problems":{"etcd":-1}}"#,
+            r#"{"schema":1,"at":0,"asked":1,"answer":0,"policies":{"x":1}}"#,
             &long,
         ] {
             assert!(ReachabilityReport::parse(bad.as_bytes()).is_err(), "{bad}");
