@@ -135,12 +135,12 @@ impl LeaseError {
             LeaseError::Exhausted { dead, .. } => match dead.first() {
                 None => "widen the pool or remove hosts".to_owned(),
                 Some(host) => format!(
-                    "humanz-agent nodes rm {host} # if it no longer exists, and so each other one"
+                    "humanz-agent nodes ls # remove hosts that no longer exist, such as: humanz-agent nodes rm {host}"
                 ),
             },
             LeaseError::SubnetLost { owner, .. } => format!(
-                "humanz-agent nodes rm {owner} # if host {owner} no longer exists; else drain this host: it takes \
-                 another subnet as soon as its last pod is gone"
+                "humanz-agent nodes ls # if host {owner} no longer exists: humanz-agent nodes rm {owner}; else drain \
+                 this host: it takes another subnet as soon as its last pod is gone"
             ),
             LeaseError::SubnetShared { host, other, .. } => format!(
                 "drain host {host}: it takes another subnet as soon as its last pod is gone; or remove \
@@ -192,8 +192,8 @@ mod tests {
         assert_eq!(
             error.with_fix(),
             "no subnet is free in the pool 10.0.0.0/20: 15 of 15 are taken; 11 hosts are not alive: \
-             h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, …; humanz-agent nodes rm h0 # if it no longer exists, \
-             and so each other one"
+             h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, …; humanz-agent nodes ls # remove hosts that no longer \
+             exist, such as: humanz-agent nodes rm h0"
         );
         assert!(error.is_temporary());
     }

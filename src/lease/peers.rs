@@ -121,8 +121,8 @@ impl PeerFault {
             PeerFault::OutsidePool { host, .. } => (
                 Object::Host(host.clone()),
                 format!(
-                    "humanz-agent nodes rm {host} # if it was removed for good; else set the same IP_SUBNET and \
-                     IPV6_SUBNET on both hosts"
+                    "humanz-agent nodes ls # if {host} was removed for good: humanz-agent nodes rm {host}; else set \
+                     the same IP_SUBNET and IPV6_SUBNET on both hosts"
                 ),
             ),
             PeerFault::Overlap { host, .. } => (
@@ -138,9 +138,9 @@ impl PeerFault {
                 Object::Host(host.clone()),
                 match alive {
                     true => format!("set NODE_IP on host {host}"),
-                    false => {
-                        format!("humanz-agent nodes rm {other} # if {other} is permanently gone")
-                    }
+                    false => format!(
+                        "humanz-agent nodes ls # if {other} is permanently gone: humanz-agent nodes rm {other}"
+                    ),
                 },
             ),
             PeerFault::SharedKey { host, owner, alive, .. } => {
@@ -176,9 +176,9 @@ fn own_key(host: &NodeName, owner: &NodeName, alive: bool) -> String {
     );
     match alive {
         true => anew,
-        false => {
-            format!("humanz-agent nodes rm {owner} # if {owner} is permanently gone; {anew}")
-        }
+        false => format!(
+            "humanz-agent nodes ls # if {owner} is permanently gone: humanz-agent nodes rm {owner}; {anew}"
+        ),
     }
 }
 

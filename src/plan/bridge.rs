@@ -78,7 +78,9 @@ pub fn renamed(
     };
     let own = &wanted.name;
     let fix = |name: &IfName| match is_chosen || only.is_some() {
-        true => format!("ip link del {name} # after its pods were started anew"),
+        true => {
+            format!("ip link show master {name} # start its pods anew, then: ip link del {name}")
+        }
         false => format!(
             "ip link set {name} down && ip link set {name} name {own} # if this is the right one; remove the \
              others"

@@ -147,8 +147,8 @@ impl Networks {
             let fault = placed.err().filter(|fault| *fault != PinFault::Unread)?;
             let problem = Problem::in_object(ProblemKind::Policy, subject, fault);
             Some(problem.with_fix(format!(
-                "humanz-agent pin rm {pod} # or give it other addresses, by --address of \
-                pin set"
+                "humanz-agent pin ls # give it other addresses, by --address of pin set, or remove it: \
+                 humanz-agent pin rm {pod}"
             )))
         })
     }

@@ -64,8 +64,9 @@ pub fn hop(end: &PinnedEnd) -> Hop {
 
 /// A pod of that name here, whose pin is refused; `None`: it does not run, and does not start.
 pub fn refused(pod: &str, why: &str, runs_with: Option<IpAddr>) -> Hop {
-    let fix =
-        format!("humanz-agent pin rm {pod} # or give it other addresses, by --address of pin set");
+    let fix = format!(
+        "humanz-agent pin ls # give it other addresses, by --address of pin set, or: humanz-agent pin rm {pod}"
+    );
     match runs_with {
         Some(found) => Hop::odd(
             HOP,
@@ -108,8 +109,7 @@ mod tests {
     #[test]
     fn a_pod_whose_pin_is_refused_does_not_start_again() {
         let odd = refused("shop/db-0", "taken", Some("10.32.0.9".parse().unwrap()));
-        let fix =
-            "humanz-agent pin rm shop/db-0 # or give it other addresses, by --address of pin set";
+        let fix = "humanz-agent pin ls # give it other addresses, by --address of pin set, or: humanz-agent pin rm shop/db-0";
         assert_eq!(odd.verdict, HopVerdict::Odd(fix.into()));
         assert!(!odd.is_lost() && odd.seen.contains("does not start again"), "{odd:?}");
         assert!(refused("shop/db-0", "taken", None).is_lost());

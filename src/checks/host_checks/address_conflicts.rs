@@ -20,7 +20,9 @@ pub fn inside(
              reached"
         );
         let subject = Object::Link("interface".to_owned(), link.clone());
-        let fix = format!("ip link delete {link} # if it is left from another pod network");
+        let fix = format!(
+            "ip address show dev {link} # if it is left from another pod network: ip link delete {link}"
+        );
         Some(Problem::new(ProblemKind::AddressConflict, subject, what).with_fix(fix))
     });
     let routes = routes.iter().filter_map(|route| {
@@ -29,7 +31,9 @@ pub fn inside(
             "the route {route} is not humanz's and lies inside the pool {pool}, and pods there may \
              not be reached"
         );
-        let fix = format!("ip route delete {route} # if it is left from another pod network");
+        let fix = format!(
+            "ip route show {route} # if it is left from another pod network: ip route delete {route}"
+        );
         let problem = Problem::new(ProblemKind::RouteConflict, Object::Route(*route), what);
         Some(problem.with_fix(fix))
     });

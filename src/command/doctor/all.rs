@@ -80,7 +80,8 @@ fn without_agent(lines: &[HostLine<'_>]) -> Option<SharedProblem> {
         what: "no agent runs".to_owned(),
         hosts,
         fix: format!(
-            "humanz-agent nodes rm {first} # if it is permanently gone, and so each other one; else start its agent"
+            "systemctl start humanz-agent # on that host, or its pod on Kubernetes; one that is permanently gone: \
+             humanz-agent nodes rm {first}"
         )
         .into(),
     })

@@ -60,7 +60,8 @@ fn records(context: &DoctorContext<'_>, cluster: &ClusterView) -> Vec<Problem> {
         let few = silent.iter().take(5).copied().collect::<Vec<&str>>().join(", ");
         let what = format!("{} hosts show no sign of life: {few}", silent.len());
         let fix = format!(
-            "humanz-agent nodes rm {} # if it is permanently removed, and so each other one; else look there",
+            "humanz-agent nodes ls # start their agents; a permanently removed host, such as this one: \
+             humanz-agent nodes rm {}",
             silent[0]
         );
         let subject = Object::named("other hosts");

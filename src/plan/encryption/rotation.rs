@@ -341,11 +341,12 @@ impl Blocker {
                 format!("upgrade humanz-agent on {host}, or set ENCRYPTION_ROTATE=off")
             }
             Blocker::Changes(host) => format!(
-                "humanz-agent nodes rm {host} # if {host} is gone; else status there says for which host it waits"
+                "humanz-agent nodes ls # if {host} is gone: humanz-agent nodes rm {host}; else status there says for \
+                 which host it waits"
             ),
             Blocker::Behind(host) | Blocker::Sends(host) => format!(
-                "humanz-agent nodes rm {host} # if {host} is gone; else start its agent, and let UDP from and to \
-                 port {port} (here) and the port after ENCRYPTION_PORT (there) through"
+                "humanz-agent nodes ls # if {host} is gone: humanz-agent nodes rm {host}; else start its agent, and let \
+                 UDP from and to port {port} (here) and the port after ENCRYPTION_PORT (there) through"
             ),
         }
     }
