@@ -324,7 +324,7 @@ fn a_policy_of_groups_needs_no_kind_where_no_other_has_its_name() {
     assert_eq!(done(host, "apply -f /root/policy.json"), "+ NetworkPolicy blue/p\n");
     done(host, "policy create blue/p");
     done(host, "policy create blue/other");
-    let both = "there is NetworkPolicy blue/p: say the kind";
+    let both = "there is NetworkPolicy blue/p: say its kind: policy rm NetworkPolicy blue/p";
     refused(&typed(host, "policy rm blue/p"), 1, &["nothing was changed", both]);
     refused(&typed(host, "policy rm blue/none"), 1, &["GroupPolicy blue/none is not there"]);
     refused(&typed(host, "policy rm Group"), 2, &["which Group?"]);
