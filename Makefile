@@ -128,9 +128,9 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	install -D -m 0644 packaging/monitoring/proxy.yaml $(DESTDIR)$(PREFIX)/share/humanz/proxy.yaml
 	install -D -m 0644 packaging/monitoring/dashboard.json $(DESTDIR)$(PREFIX)/share/humanz/dashboard.json
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|/usr/sbin/|$(PREFIX)/sbin/|' packaging/humanz-agent.service \
-		> $(DESTDIR)$(PREFIX)/lib/systemd/system/humanz-agent.service
-	chmod 0644 $(DESTDIR)$(PREFIX)/lib/systemd/system/humanz-agent.service
+	set -e; for unit in humanz-agent.service humanz-connectivity.socket humanz-connectivity@.service; do \
+		sed 's|/usr/sbin/|$(PREFIX)/sbin/|' packaging/$$unit > $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit; \
+		chmod 0644 $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit; done
 	install -D -m 0644 packaging/drop-ins/networkd.conf \
 		$(DESTDIR)$(PREFIX)/lib/systemd/networkd.conf.d/50-humanz.conf
 	install -D -m 0644 packaging/drop-ins/humanz.network \

@@ -296,6 +296,8 @@ fn everything_is_installed_below_the_folder_asked_for() {
     let program = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     for path in [
         program,
+        "/usr/lib/systemd/system/humanz-connectivity.socket",
+        "/usr/lib/systemd/system/humanz-connectivity@.service",
         "/usr/libexec/netavark/humanz",
         "/usr/share/man/man5/humanz.5",
         "/usr/share/man/man8/humanz-agent.8",

@@ -39,6 +39,7 @@ mod serve;
 mod signals;
 mod start;
 pub(crate) mod sysctl_record;
+mod test_pods;
 pub(crate) mod trigger;
 mod watch;
 

@@ -224,5 +224,6 @@ impl Agent {
             }
         }
         self.registry.stop();
+        self.shared.reports.tests.end();
     }
 }

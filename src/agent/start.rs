@@ -16,7 +16,7 @@ use crate::agent::registry::Registry;
 use crate::agent::serve::{self, Agent, AgentState, RefusedSettings, RuntimeFiles};
 use crate::agent::shared_state::{self, SharedState, StartServer, StatusServer};
 use crate::agent::trigger::{self, Trigger};
-use crate::agent::{lock, own_pods, probe, signals, watch};
+use crate::agent::{lock, own_pods, probe, signals, test_pods, watch};
 use crate::inspect::Kernel;
 use crate::inspect::identity::{node_name, own_machine_id};
 use crate::ipam::Store;
@@ -70,6 +70,9 @@ pub fn serve(
     let state = state(&registry, &settings, &name, &kernel, refused, &shared);
     if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");
+    }
+    if !once && let Err(error) = test_pods::answer(&shared) {
+        log::warn!("other hosts get no pods of this one for their tests: {error}");
     }
     let server = if once { None } else { server(&shared, &settings, start_server) };
     let beat = shared.expect("reconcile", shared_state::LIMIT);

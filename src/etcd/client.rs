@@ -84,6 +84,10 @@ impl Etcd {
         &self.members
     }
 
+    pub fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
     pub fn endpoint(&self) -> String {
         self.members.endpoint()
     }

@@ -8,6 +8,7 @@
 //! - `liveness`: keeps the etcd lease of the alive key
 //! - `reports`: writes and reads reachability reports
 //! - `pod_answers`: asks all hosts for their pods, and answers
+//! - `test_answers`, `test_requests`, `test_calls`: asks another host for pods of a connectivity test, and answers
 //! - `files`: applies renewed certificates and passwords
 //! - `roles`: users and roles, for an administrator
 //! - `client`, `members`, `connection`, `failure`, `watch`: calls and members; only these files and
@@ -27,6 +28,9 @@ mod roles;
 mod session;
 mod settings;
 mod survivors;
+pub mod test_answers;
+mod test_calls;
+mod test_requests;
 mod tls;
 mod update;
 mod uptime;
@@ -39,6 +43,8 @@ pub use contact::Contact;
 pub use reports::Reports;
 pub use roles::{AppliedRole, WantedRole};
 pub use settings::{EtcdSettings, EtcdSetup, EtcdStart};
+pub use test_answers::HeldTestPods;
+pub use test_requests::AskedTest;
 pub use update::Update;
 pub use watch::{after, canceled};
 
@@ -143,6 +149,23 @@ pub fn pods(
     within: Duration,
 ) -> Result<FoundPods, String> {
     once(settings, roots, async |etcd| pod_answers::ask(etcd, host, expected, within).await)
+}
+
+/// Asks `other` in the name of `host` for pods of a test, and keeps the request until the event loop is stopped.
+/// `report` gets what becomes of it, once.
+///
+/// # Errors
+/// The thread or its event loop cannot be created.
+pub fn ask_for_test_pods(
+    settings: EtcdSettings,
+    roots: Roots,
+    (host, other): (NodeName, NodeName),
+    report: impl Fn(AskedTest) + Send + 'static,
+) -> io::Result<EventLoop> {
+    EventLoop::spawn("ask", async move |stopped| {
+        let etcd = client::Etcd::new(settings, roots);
+        test_requests::keep(&etcd, (&host, &other), report, stopped).await;
+    })
 }
 
 /// The reachability reports of all hosts.

@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use crate::etcd::client::{Etcd, FoundReports};
 use crate::etcd::pod_answers::PodAnswers;
+use crate::etcd::test_answers::TestAnswers;
 use crate::lease::records::ReachabilityReport;
 use crate::lease::{EtcdError, NodeName};
 use crate::os::random;
@@ -32,6 +33,8 @@ pub struct Reports {
     unpublished: Mutex<Option<String>>,
     /// The answers of this host to requests for pods.
     pub pods: PodAnswers,
+    /// Pods of this host for the tests of others.
+    pub tests: TestAnswers,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::etcd::contact::Contact;
 use crate::etcd::reports::{self, Reports};
 use crate::etcd::settings::{EtcdSetup, EtcdStart};
 use crate::etcd::update::Update;
-use crate::etcd::{files, liveness, pod_answers, survivors};
+use crate::etcd::{files, liveness, pod_answers, survivors, test_answers};
 use crate::lease::EtcdError;
 use crate::lease::growth;
 use crate::lease::session::{Command, Event, Found, Pause, SessionExit, SessionMachine, Settled};
@@ -98,6 +98,7 @@ pub async fn run(
         _ = files::follow(&etcd, report) => {}
         _ = reports::serve(&etcd, &shared, &name, etcd_lease.clone()) => {}
         _ = pod_answers::serve(&etcd, &shared.pods, &name, &etcd_lease) => {}
+        _ = test_answers::serve(&etcd, &shared.tests, &name, &etcd_lease) => {}
         _ = stopped => {}
     }
     let lease = *etcd_lease.borrow();

@@ -5,7 +5,7 @@ use etcd_client::{Error, Event, KeyValue, WatchOptions, WatchResponse, WatchStre
 use crate::etcd::failure::reason;
 use crate::etcd::urgent::{self, UrgentKeys};
 use crate::lease::EtcdError;
-use crate::lease::records::{Key, Roots};
+use crate::lease::records::{Key, NodeName, Roots, TestRequest};
 use crate::lease::snapshot::{Raw, Snapshot};
 
 /// A watch of both key ranges. When it ends by itself, everything is read again.
@@ -73,7 +73,7 @@ pub const HUMANZ: i64 = 2;
 const _: () = assert!(HOSTS < urgent::FIRST && HUMANZ < urgent::FIRST);
 
 /// The content of one response.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Keys that were put or deleted.
     pub changes: usize,
@@ -81,6 +81,8 @@ pub struct Changes {
     pub host_removed: bool,
     /// A host asks for the pods of all.
     pub asks_for_pods: bool,
+    /// Hosts that ask others for pods of a test, each with the host that it asks.
+    pub tests: Vec<(TestRequest, NodeName)>,
 }
 
 impl KeyWatch {
@@ -170,6 +172,13 @@ impl KeyWatch {
             }
             if self.roots.is_pods_request(pair.key()) {
                 changes.asks_for_pods |= !is_deletion(pair);
+                continue;
+            }
+            if self.roots.is_test_request(pair.key()) {
+                let hosts = self.roots.test_hosts(pair.key()).filter(|_| !is_deletion(pair));
+                let revision = pair.create_revision();
+                let asked = hosts.map(|(from, other)| (TestRequest { from, revision }, other));
+                changes.tests.extend(asked);
                 continue;
             }
             changes.changes += 1;

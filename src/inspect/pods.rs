@@ -22,6 +22,9 @@ use crate::plan::pod::LinkIdentity;
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
+/// What the container ids of pods of this program begin with; the process and a number follow.
+pub const TEST_CONTAINER: &str = "humanz-connectivity-";
+
 /// The store of one network.
 pub struct StoreNetwork {
     /// The network.

@@ -65,6 +65,7 @@ pub fn of_host(roots: &Roots, name: &NodeName, subnets: &[IpNetwork]) -> HostRol
         roots.humanz_range(),
         roots.reports_range(),
         roots.pods_range(),
+        roots.test_answers_range(),
         roots.policies_range(),
         roots.blocks_range(),
     ];
@@ -75,6 +76,8 @@ pub fn of_host(roots: &Roots, name: &NodeName, subnets: &[IpNetwork]) -> HostRol
         range(RangeAccess::Write, roots.members_of(name)),
         range(RangeAccess::ReadWrite, roots.announcements_range()),
         range(RangeAccess::Write, roots.blocks_of(name)),
+        range(RangeAccess::Write, roots.test_requests_of(name)),
+        range(RangeAccess::Write, roots.test_answers_of(name)),
     ];
     let own = [Key::Host, Key::Node, Key::Alive, Key::Contender, Key::WireguardKey];
     let own = own.map(|key| key(name.clone()));
@@ -255,6 +258,7 @@ mod tests {
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-probes/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-pods/",
+                "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-connectivity/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-policies/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-blocks/",
                 "etcdctl role grant-permission humanz-h9 write /humanz/hosts/h9",
@@ -271,6 +275,8 @@ mod tests {
                 "etcdctl role grant-permission humanz-h9 --prefix=true write /humanz/v1-members/h9/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true readwrite /humanz/v1-groups/",
                 "etcdctl role grant-permission humanz-h9 --prefix=true write /humanz/v1-blocks/h9/",
+                "etcdctl role grant-permission humanz-h9 --prefix=true write /humanz/v1/connectivity/h9/",
+                "etcdctl role grant-permission humanz-h9 --prefix=true write /humanz/v1-connectivity/h9/",
                 "etcdctl user add h9",
                 "etcdctl user grant-role h9 humanz-h9",
             ]

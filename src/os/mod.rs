@@ -1,5 +1,6 @@
 //! What the operating system offers beside netlink: files, namespaces, sysctls, echoes, processes.
 
+pub mod attended;
 pub mod disk_space;
 pub mod echo;
 pub mod echoes;

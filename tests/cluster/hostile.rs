@@ -249,9 +249,13 @@ fn keys_and_values_of_a_megabyte_make_no_long_line_and_stall_no_command() {
         cluster.etcd.put(&format!("/humanz/{range}large"), long.as_bytes());
     }
     let ranges = ["v1-probes/", "v1-members/h2/", "v1-groups/", "v1-policies/NetworkPolicy/"];
-    for range in
-        ranges.into_iter().chain(["v1-blocks/", "v1-blocks/h2/", "v1-pods/", "v1/requests/"])
-    {
+    for range in ranges.into_iter().chain([
+        "v1-blocks/",
+        "v1-blocks/h2/",
+        "v1-pods/",
+        "v1/requests/",
+        "v1/connectivity/",
+    ]) {
         cluster.etcd.put(&format!("/humanz/{range}{long}"), "7");
         cluster.etcd.put(&format!("/humanz/{range}large"), long.as_bytes());
     }

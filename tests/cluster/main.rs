@@ -8,6 +8,7 @@
 use humanz_test_support as support;
 
 mod clones;
+mod connectivity;
 mod disputed;
 mod etcd_users;
 mod firewall;

@@ -205,6 +205,10 @@ fn writes_no_key_of_others(login: Login) {
         "/humanz/v1-pods/h1",
         "/humanz/v1-pods/h33",
         "/humanz/v1/requests/h1",
+        "/humanz/v1/connectivity/h1/h2",
+        "/humanz/v1/connectivity/h33/h2",
+        "/humanz/v1-connectivity/h1/h3",
+        "/humanz/v1-connectivity/h33/h3",
         "/humanz/v1-members/h1/0a",
         "/humanz/v1-blocks/h1/10.32.0.0-26",
         "/humanz/v1-blocks/h33/10.32.0.0-26",
@@ -269,6 +273,8 @@ fn harm_its_own_pods_alone(login: Login) {
     pods[2].run(&format!("ping -n -c 1 -W 3 {}", pods[0].v4())).ok();
     let all = scene.run(h2, "pods --all", crate::TUNNELS).ok();
     assert!(all.contains("3 pods on 3 of 3 hosts"), "{all}");
+    let tested = scene.run(h3, "connectivity test --host h1", crate::TUNNELS).ok();
+    assert!(tested.contains("pod -> pod 2 of h1, TCP"), "{tested}");
     let pingers = [Pinger::start(&pods[0], pods[1].v4()), Pinger::start(&pods[1], pods[0].v4())];
     let theirs = |host: &Node, other: &str| {
         let subnet = scene.get(&format!("/humanz/hosts/{other}")).unwrap();
@@ -316,6 +322,9 @@ fn harm_its_own_pods_alone(login: Login) {
         ("/humanz/v1-probes/h3", "garbage".into(), ""),
         ("/humanz/v1-pods/h3", "garbage".into(), ""),
         ("/humanz/v1/requests/h3", "garbage".into(), ""),
+        ("/humanz/v1/connectivity/h3/h1", "garbage".into(), ""),
+        ("/humanz/v1/connectivity/h3/h3", "garbage".into(), ""),
+        ("/humanz/v1-connectivity/h3/h1", "garbage".into(), ""),
     ];
     for (key, value, named) in &attacks {
         scene.put_as_stolen(key, value.as_bytes());

@@ -62,6 +62,7 @@ const TABLE: &[(&str, &str, Takes)] = &[
     ("explain", "from", PODS),
     ("explain", "to", PODS),
     ("explain", "port", Other),
+    ("connectivity", "--host", HOSTS),
     ("connectivity", "--to", Other),
     ("connectivity", "--service", Other),
     ("connectivity", "--outside", Other),

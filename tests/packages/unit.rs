@@ -156,6 +156,53 @@ fn confined_it_still_repairs_everything() {
     pod.delete();
 }
 
+/// In its unit the agent may make no network namespace; the service manager starts the program that may.
+#[test]
+fn confined_it_has_pods_for_a_test_of_another_host() {
+    let machine = Machine::boot("asked");
+    install(&machine, &package("deb"));
+    machine.ok("systemd-run --unit store-of-hosts etcd --data-dir /tmp/store
+         echo ETCD_HOST=127.0.0.1 >>/etc/humanz/agent.env
+         systemctl enable --now humanz-agent; humanz-agent ready --wait 30");
+    let verified =
+        "systemd-analyze verify --man=no humanz-connectivity.socket humanz-connectivity@.service";
+    let said = machine.host.shell(verified);
+    assert!(said.succeeded() && said.stderr.is_empty(), "{said}");
+    let etcdctl = |line: &str| machine.ok(&format!("ETCDCTL_API=3 etcdctl {line}"));
+    let addresses = || {
+        let listed = machine.ok("humanz-agent ipam ls --json");
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        listed["addresses"].as_array().unwrap().len()
+    };
+    // A test that ends, and an agent that is killed while it has the pods.
+    for end in [
+        "ETCDCTL_API=3 etcdctl del /humanz/v1/connectivity/other/asked",
+        "systemctl kill --signal KILL humanz-agent",
+    ] {
+        etcdctl("put /humanz/v1/connectivity/other/asked ''");
+        eventually("it answers with pods", LONG, || {
+            let answer = etcdctl("get --print-value-only /humanz/v1-connectivity/asked/other");
+            match answer.contains(r#"{"pods":[["10."#) && addresses() == 2 {
+                true => Ok(()),
+                false => Err(format!("{answer}: {}", machine.journal())),
+            }
+        });
+        let units = machine.ok("systemctl list-units --no-legend 'humanz-connectivity@*'");
+        assert_eq!(units.lines().count(), 1, "{units}");
+        machine.ok(end);
+        eventually("the pods are gone", LONG, || {
+            let units =
+                machine.ok("systemctl list-units --all --no-legend 'humanz-connectivity@*'");
+            let left = addresses();
+            if left == 0 && units.is_empty() { Ok(()) } else { Err(format!("{left} {units}")) }
+        });
+        machine.ok("ETCDCTL_API=3 etcdctl del --prefix /humanz/v1-connectivity/");
+    }
+    assert!(!machine.journal().contains("no pods for the test"), "{}", machine.journal());
+    machine.ok("systemctl stop humanz-agent");
+    assert!(!machine.host.run("systemctl is-active humanz-connectivity.socket").succeeded());
+}
+
 /// Ways to become root outside of the sandbox by writing to a file or connecting to a socket: each line a
 /// name, and what succeeds where the way is open.
 const WAYS: &str = r#"

@@ -1,5 +1,6 @@
 //! `connectivity`: pods of this program, and whether packets from and to them arrive.
 
+mod ask;
 mod paths;
 pub mod pod;
 pub mod runtime;
@@ -12,8 +13,8 @@ use argh::{ArgsInfo, FromArgs};
 use crate::command::call::{Call, Outcome};
 use crate::settings::exit::Exit;
 
-/// attach two pods of its own by this host's CNI configuration, send packets between them, this host and the gateways
-/// of other hosts, and detach them
+/// attach two pods by this host's CNI configuration and two on another host, send packets between them, the hosts and the
+/// gateways of further ones, and detach them
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,

@@ -1,12 +1,17 @@
 //! Pure. Paths of packets from and to the pods of a test, and their results as table and JSON.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::command::table::{Cell, Style, Table, Tone};
+use crate::net::gather::Gather;
 use crate::net::{Family, PerFamily};
+
+/// The way to the pods of another host without its agent.
+pub const BY_HAND: &str = "by hand: humanz-agent connectivity serve there prints what to add";
 
 /// Who sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +46,9 @@ pub struct TestPath {
 /// What became of it: the time, or why it is lost.
 pub type PathResult = Result<Duration, String>;
 
+/// The name of a host, and the addresses of each of its pods; an error is why there are none.
+pub type AskedPods = Result<Option<(String, Vec<PerFamily<IpAddr>>)>, String>;
+
 /// What there is to send to.
 #[derive(Clone, Debug)]
 pub struct TestEnds {
@@ -57,6 +65,8 @@ pub struct TestEnds {
     pub port: u16,
     /// Pods that `connectivity serve` holds on other hosts.
     pub others: Vec<IpAddr>,
+    /// Those of the host that was asked for pods.
+    pub asked: AskedPods,
     pub services: Vec<SocketAddr>,
     pub outside: Vec<IpAddr>,
 }
@@ -75,12 +85,9 @@ impl TestEnds {
             add(&mut all, &format!("{name}, full size"), far, TestPacket::Large(*gateway));
         }
         for other in &self.others {
-            let name = format!("pod -> {other}");
-            let greeting = TestPacket::Greeting(SocketAddr::new(*other, self.port));
-            add(&mut all, &name, far, TestPacket::Small(*other));
-            add(&mut all, &format!("{name}, full size"), far, TestPacket::Large(*other));
-            add(&mut all, &format!("{name}, TCP"), far, greeting);
+            self.to_pod(&format!("pod -> {other}"), *other, &mut all);
         }
+        self.to_asked(&mut all);
         for service in &self.services {
             let name = format!("pod -> service {service}");
             add(&mut all, &name, far, TestPacket::Connection(*service));
@@ -99,9 +106,12 @@ impl TestEnds {
             Ok(0) => {}
             Ok(more) => untried.push(format!("{more} more hosts (humanz-agent probe --from-pod)")),
         }
-        if self.others.is_empty() && !self.hosts.is_empty() {
-            let how = "on each of them humanz-agent connectivity serve prints what to add";
-            untried.push(format!("pods of other hosts ({how})"));
+        match &self.asked {
+            Err(why) => untried.push(format!("pods of other hosts ({why}; {BY_HAND})")),
+            Ok(Some(_)) if self.hosts_count() > 1 => {
+                untried.push("pods of more than one other host (--host NAME)".to_owned());
+            }
+            Ok(_) => {}
         }
         if !self.hosts.is_empty() || !self.others.is_empty() {
             let how = "to try: humanz-agent connectivity serve here, the test there";
@@ -115,6 +125,33 @@ impl TestEnds {
             untried.extend((!is_tried).then(|| what.to_owned()));
         }
         untried
+    }
+
+    /// Other hosts, of which there may be a line in each family.
+    fn hosts_count(&self) -> usize {
+        let names: BTreeSet<&str> = self.hosts.iter().map(|(name, _)| name.as_str()).gather();
+        names.len()
+    }
+
+    fn to_pod(&self, name: &str, pod: IpAddr, all: &mut Vec<TestPath>) {
+        let (far, greeting) =
+            (TestSender::Pod(0), TestPacket::Greeting(SocketAddr::new(pod, self.port)));
+        add(all, name, far, TestPacket::Small(pod));
+        add(all, &format!("{name}, full size"), far, TestPacket::Large(pod));
+        add(all, &format!("{name}, TCP"), far, greeting);
+    }
+
+    fn to_asked(&self, all: &mut Vec<TestPath>) {
+        let Ok(Some((host, pods))) = &self.asked else { return };
+        for (number, pod) in (1..).zip(pods) {
+            for address in pod.iter() {
+                self.to_pod(&format!("pod -> pod {number} of {host}"), *address, all);
+            }
+        }
+        for address in pods.first().iter().flat_map(|pod| pod.iter()) {
+            let name = format!("host -> pod 1 of {host}");
+            add(all, &name, TestSender::Host, TestPacket::Small(*address));
+        }
     }
 
     fn on_this_host(&self, family: Family, all: &mut Vec<TestPath>) {
@@ -212,6 +249,7 @@ mod tests {
             hosts: Vec::new(),
             more_hosts: Ok(0),
             others: Vec::new(),
+            asked: Ok(None),
             services: Vec::new(),
             outside: Vec::new(),
         }
@@ -224,20 +262,25 @@ mod tests {
         assert_eq!(ends().untried(), [services, outside]);
         let hosts = vec![("h2".to_owned(), "10.1.2.1".parse().unwrap())];
         let back = "what pods of other hosts begin (to try: humanz-agent connectivity serve here, the test there)";
-        let with_hosts = TestEnds { hosts, more_hosts: Ok(3), ..ends() };
+        let asked = Err("h2 does not answer".to_owned());
+        let with_hosts = TestEnds { hosts, more_hosts: Ok(3), asked, ..ends() };
         let untried = with_hosts.untried();
         assert_eq!(untried[0], "3 more hosts (humanz-agent probe --from-pod)");
-        assert!(
-            untried[1]
-                .starts_with("pods of other hosts (on each of them humanz-agent connectivity")
-        );
+        let by_hand = "by hand: humanz-agent connectivity serve there prints what to add";
+        assert_eq!(untried[1], format!("pods of other hosts (h2 does not answer; {by_hand})"));
         assert_eq!(untried[2..], [back, services, outside]);
+        let pods = vec![both("10.1.2.2", ""), both("10.1.2.3", "")];
+        let mut answered = TestEnds { asked: Ok(Some(("h2".to_owned(), pods))), ..with_hosts };
+        assert_eq!(answered.untried()[1..], [back, services, outside]);
+        answered.hosts.push(("h3".to_owned(), "10.1.3.1".parse().unwrap()));
+        assert_eq!(answered.untried()[1], "pods of more than one other host (--host NAME)");
+        answered.hosts.pop();
         let all = TestEnds {
             more_hosts: Ok(0),
             others: vec!["10.1.2.2".parse().unwrap()],
             services: vec!["10.96.0.1:443".parse().unwrap()],
             outside: vec!["198.51.100.1".parse().unwrap()],
-            ..with_hosts
+            ..answered
         };
         assert_eq!(all.untried(), [back]);
         let unknown = TestEnds { more_hosts: Err("etcd is away".to_owned()), ..ends() };
@@ -274,6 +317,23 @@ mod tests {
         assert!(
             names(&far, Family::V4).ends_with("pod -> service 10.96.0.1:443; pod -> 198.51.100.1")
         );
+    }
+
+    #[test]
+    fn each_pod_of_the_asked_host_is_tried_in_both_families() {
+        let pods = vec![both("10.1.2.2", "fd00::22"), both("10.1.2.3", "fd00::23")];
+        let asked = TestEnds { asked: Ok(Some(("h2".to_owned(), pods))), ..ends() };
+        let (before, all) = (ends().paths().len(), asked.paths());
+        assert_eq!(all.len() - before, 2 * (2 * 3 + 1));
+        let first: Vec<_> = all.iter().filter(|it| it.name == "pod -> pod 1 of h2, TCP").collect();
+        let to = ["10.1.2.2:80", "[fd00::22]:80"].map(|text| text.parse().unwrap());
+        assert_eq!(
+            first.iter().map(|it| it.packet).collect::<Vec<_>>(),
+            to.map(TestPacket::Greeting)
+        );
+        let by_host = all.iter().filter(|it| it.name == "host -> pod 1 of h2");
+        assert!(by_host.clone().all(|it| it.from == TestSender::Host));
+        assert_eq!(by_host.count(), 2);
     }
 
     #[test]

@@ -10,16 +10,13 @@ use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 
 use crate::command::connectivity::runtime::{RuntimeNetwork, TestContainer};
-use crate::inspect::pods::{self, Life};
+use crate::inspect::pods::{self, Life, TEST_CONTAINER};
 use crate::net::{Family, IfName, PerFamily};
 use crate::netlink::link::{self, LinkChange, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
-
-/// What the container ids of such pods begin with; the process and a number follow.
-const PREFIX: &str = "humanz-connectivity-";
 
 /// Where each of them answers by TCP.
 pub const PORT: u16 = 8471;
@@ -56,7 +53,7 @@ impl<'a> TestPod<'a> {
             fresh().map_err(|error| failed(format!("make a network namespace: {error}")))?;
         let own = std::process::id();
         let container = TestContainer {
-            id: format!("{PREFIX}{own}-{number}"),
+            id: format!("{TEST_CONTAINER}{own}-{number}"),
             netns: format!("/proc/{own}/fd/{}", netns.file().as_raw_fd()),
             host_port: host_port.map(|port| (port, PORT)),
         };
@@ -157,7 +154,7 @@ pub fn remove_stale(network: &RuntimeNetwork, settings: &Settings) -> Result<(),
     for pod in all.iter().filter(|pod| pod.network == network.name()) {
         let entry = &pod.entry;
         let is_old = now.saturating_sub(Duration::from_secs(entry.time_secs)) > OLD;
-        let is_ours = entry.container_id.starts_with(PREFIX);
+        let is_ours = entry.container_id.starts_with(TEST_CONTAINER);
         if is_ours && is_old && Life::of(entry, &pod.network, &links) != Life::Attached {
             let id = entry.container_id.clone();
             let container = TestContainer { id, netns: String::new(), host_port: None };

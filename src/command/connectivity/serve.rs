@@ -1,5 +1,7 @@
 //! `connectivity serve`: two pods that answer tests of other hosts.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use argh::{ArgsInfo, FromArgs};
@@ -25,6 +27,9 @@ pub struct ServePods {
     /// until they are detached (default 600); SIGINT and SIGTERM end it earlier
     #[argh(option, default = "600")]
     seconds: u32,
+    /// detach them when standard input ends, too: so the agent runs it for a test of another host
+    #[argh(switch)]
+    until_eof: bool,
     /// print one JSON object
     #[argh(switch)]
     json: bool,
@@ -35,12 +40,20 @@ pub fn run(call: &mut Call<'_>, options: &ServePods) -> Result<Outcome, Exit> {
     let settings = call.load_to_look()?.settings;
     let network = RuntimeNetwork::read(&settings.cni)?;
     remove_stale(&network, &settings)?;
+    let stdin = io::stdin();
+    let input = options.until_eof.then(|| stdin.as_fd());
+    if signals.came_or_ended(input, Duration::ZERO) {
+        return Ok(Outcome::Fine);
+    }
     let pods = [TestPod::add(&network, 1, None)?, TestPod::add(&network, 2, None)?];
     let addresses: Vec<String> =
         pods.iter().flat_map(|pod| pod.addresses.iter()).map(ToString::to_string).collect();
     let command = addresses.iter().map(|address| format!(" --to {address}")).collect::<String>();
     let text = format!("on another host: humanz-agent connectivity test{command}");
-    let outcome = call.answer(options.json, true, json!({ "addresses": addresses }), &text)?;
-    signals.came(Duration::from_secs(options.seconds.into()));
+    let of_each: Vec<Vec<_>> =
+        pods.iter().map(|pod| pod.addresses.iter().copied().collect()).collect();
+    let value = json!({ "addresses": addresses, "pods": of_each });
+    let outcome = call.answer(options.json, true, value, &text)?;
+    signals.came_or_ended(input, Duration::from_secs(options.seconds.into()));
     Ok(outcome)
 }

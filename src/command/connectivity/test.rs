@@ -8,8 +8,9 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
+use crate::command::connectivity::ask::{AskedHost, NotAsked, ask};
 use crate::command::connectivity::paths::{
-    PathResult, TestEnds, TestPacket, TestPath, TestSender, json_of, table,
+    AskedPods, PathResult, TestEnds, TestPacket, TestPath, TestSender, json_of, table,
 };
 use crate::command::connectivity::pod::{PORT, TestPod, greeted, remove_stale};
 use crate::command::connectivity::runtime::RuntimeNetwork;
@@ -29,21 +30,29 @@ const TRIES: u32 = 3;
 /// Other hosts that are tried; `probe --from-pod` has all of them, at once.
 const HOSTS: usize = 16;
 
-/// attach two pods of its own by this host's CNI configuration and try paths of packets: pod, gateway, host, host port, the gateways of other hosts,
-/// in both families, small packets and those of the path MTU; the last line says what was not tried. They are detached at the end. What a policy denies is lost here, too
+/// attach two pods of its own by this host's CNI configuration, have the agent of another host attach two there, and try paths of packets: pod, gateway,
+/// host, host port, pods of that host, the gateways of other hosts, in both families, small packets and those of the path MTU; the last line says what
+/// was not tried. All pods are detached at the end. What a policy denies is lost here, too
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
     name = "test",
     example = "{command_name}",
+    example = "{command_name} --host h2",
     example = "{command_name} --to 10.244.2.7 --to 10.244.2.8",
     example = "{command_name} --outside 192.0.2.1 --service 10.96.0.1:443",
     error_code(0, "all packets arrived"),
     error_code(1, "packets are lost, or no pod can be attached"),
-    error_code(69, "this host has no CNI configuration of humanz")
+    error_code(
+        69,
+        "this host has no CNI configuration of humanz, or the host of --host gives no pods"
+    )
 )]
 pub struct TestConnectivity {
-    /// a pod that connectivity serve holds on another host; may be repeated
+    /// the other host, whose agent is asked through etcd (default: the next one by name whose agent runs)
+    #[argh(option)]
+    host: Option<String>,
+    /// a pod that connectivity serve holds on another host, instead of asking one; may be repeated
     #[argh(option)]
     to: Vec<IpAddr>,
     /// a service that accepts TCP connections, ADDRESS:PORT; may be repeated (in a pod: that of the Kubernetes API)
@@ -63,16 +72,20 @@ pub fn run(call: &mut Call<'_>, options: &TestConnectivity) -> Result<Outcome, E
     let host = Host::inspect(&loaded.settings, HostList::Saved)?;
     let network = RuntimeNetwork::read(&host.settings.cni)?;
     remove_stale(&network, &host.settings)?;
+    let asked = match (&options.to[..], options.host.as_deref()) {
+        ([_, ..], None) => Ok(None),
+        (_, chosen) => ask(&host.settings, chosen, &signals)?,
+    };
     let port = free_port();
     let pods = [TestPod::add(&network, 1, port)?, TestPod::add(&network, 2, None)?];
-    let ends = ends(&host, options, &pods, port);
+    let ends = TestEnds { asked: pods_of(&asked), ..ends(&host, options, &pods, port) };
     let mut results = Vec::new();
     for path in ends.paths() {
         signals.verify()?;
         let result = result_of(&path, &pods);
         results.push((path, result));
     }
-    drop(pods);
+    drop((pods, asked));
     let untried = ends.untried();
     let lost = results.iter().filter(|(_, result)| result.is_err()).count();
     let last = match lost {
@@ -114,9 +127,15 @@ fn ends(
         host_port,
         port: PORT,
         others: options.to.clone(),
+        asked: Ok(None),
         services: services(&options.service),
         outside: options.outside.clone(),
     }
+}
+
+fn pods_of(asked: &Result<Option<AskedHost>, NotAsked>) -> AskedPods {
+    let pods = |host: &AskedHost| (host.name.to_string(), host.pods.clone());
+    asked.as_ref().map(|host| host.as_ref().map(pods)).map_err(NotAsked::clone)
 }
 
 /// Those of the user; without any the one that every cluster has, where this is a container of one.

@@ -132,6 +132,10 @@ impl<P: FnMut(Update)> Session<'_, P> {
         if heard.asks_for_pods {
             self.inputs.reports.pods.ask(self.most_spread());
         }
+        let own = &self.machine.claimant().identity.name;
+        for (request, _) in heard.tests.into_iter().filter(|(_, asked)| asked == own) {
+            self.inputs.reports.tests.ask(request);
+        }
         if heard.changes > 0 {
             self.inputs.contact.changed();
             state.due.get_or_insert((now + COALESCE).max(state.rested));

@@ -12,6 +12,7 @@ mod node;
 mod policy_enforcement;
 mod reachability;
 mod roots;
+mod test_answer;
 mod value;
 
 pub use crate::net::node_name::{NodeName, NodeNameError};
@@ -24,6 +25,7 @@ pub use node::{Backend, NodeRecord, Tunnel, Vxlan, WireguardEnd};
 pub use policy_enforcement::PolicyEnforcement;
 pub use reachability::{PathFault, PathState, ReachabilityReport};
 pub use roots::{Key, Roots};
+pub use test_answer::{TestAnswer, TestPodsState, TestRequest};
 pub use value::{claim_value, host_value};
 
 macro_rules! json_records {

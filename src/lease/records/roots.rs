@@ -90,6 +90,43 @@ impl Roots {
         std::str::from_utf8(key).ok()?.strip_prefix(&self.pods_range())?.parse().ok()
     }
 
+    /// The range in which `host` alone asks other hosts for pods of a connectivity test: in the range that they watch.
+    pub fn test_requests_of(&self, host: &NodeName) -> String {
+        format!("{}/connectivity/{host}/", self.humanz)
+    }
+
+    /// Where `host` asks `other`. The key says everything, its value nothing.
+    pub fn test_request(&self, host: &NodeName, other: &NodeName) -> String {
+        format!("{}/connectivity/{host}/{other}", self.humanz)
+    }
+
+    pub fn is_test_request(&self, key: &[u8]) -> bool {
+        let below = key.strip_prefix(self.humanz.as_bytes());
+        below.is_some_and(|rest| rest.starts_with(b"/connectivity/"))
+    }
+
+    /// The host that asks, and the one that it asks; `None` if it is no such key.
+    pub fn test_hosts(&self, key: &[u8]) -> Option<(NodeName, NodeName)> {
+        let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.humanz)?;
+        let (host, other) = rest.strip_prefix("/connectivity/")?.split_once('/')?;
+        Some((host.parse().ok()?, other.parse().ok()?))
+    }
+
+    /// The range of the answers; outside the watched ranges, as reports are.
+    pub fn test_answers_range(&self) -> String {
+        format!("{}-connectivity/", self.humanz)
+    }
+
+    /// The range in which `host` alone answers.
+    pub fn test_answers_of(&self, host: &NodeName) -> String {
+        format!("{}-connectivity/{host}/", self.humanz)
+    }
+
+    /// What `host` answers `other`.
+    pub fn test_answer(&self, host: &NodeName, other: &NodeName) -> String {
+        format!("{}-connectivity/{host}/{other}", self.humanz)
+    }
+
     /// The range of what hosts say of members of groups; outside the watched ranges, as reports are.
     pub fn members_range(&self) -> String {
         format!("{}-members/", self.humanz)
@@ -307,6 +344,35 @@ mod tests {
         for other in ["/humanz/v1-probes/", "/humanz/v1-probes/a/b", "/humanz/v1/nodes/h1", "/x"] {
             assert_eq!(roots().host_of_report(other.as_bytes()), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_request_for_a_test_has_both_hosts_in_its_key() {
+        let [h1, h2] = ["h1", "h2"].map(|name| name.parse::<NodeName>().unwrap());
+        let request = roots().test_request(&h1, &h2);
+        assert_eq!(request, "/humanz/v1/connectivity/h1/h2");
+        assert!(request.starts_with(&roots().test_requests_of(&h1)));
+        assert!(request.starts_with(&roots().humanz_range()), "every host sees it");
+        assert_eq!(roots().parse(request.as_bytes()), Ok(None), "as earlier versions read it");
+        assert_eq!(roots().test_hosts(request.as_bytes()), Some((h1.clone(), h2.clone())));
+        let answer = roots().test_answer(&h2, &h1);
+        assert_eq!(answer, "/humanz/v1-connectivity/h2/h1");
+        assert!(answer.starts_with(&roots().test_answers_of(&h2)));
+        assert!(answer.starts_with(&roots().test_answers_range()));
+        assert!(!answer.starts_with(&roots().humanz_range()));
+        for (other, is_ours) in [
+            ("/humanz/v1/connectivity/h1", true),
+            ("/humanz/v1/connectivity/h1/", true),
+            ("/humanz/v1/connectivity//h2", true),
+            ("/humanz/v1/connectivity/h1/h2/h3", true),
+            ("/humanz/v1/connectivity/h1/$(reboot)", true),
+            ("/humanz/v1-connectivity/h1/h2", false),
+            ("/humanz/v1/requests/h1", false),
+        ] {
+            assert_eq!(roots().test_hosts(other.as_bytes()), None, "{other}");
+            assert_eq!(roots().is_test_request(other.as_bytes()), is_ours, "{other}");
+        }
+        assert_eq!(roots().test_hosts(b"/humanz/v1/connectivity/h1/\xff"), None);
     }
 
     #[test]

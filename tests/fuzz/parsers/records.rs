@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::UNIX_EPOCH;
 
 use humanz::lease::claim::{self, Step, leave};
-use humanz::lease::records::{Backend, HostPods, Key, ReachabilityReport, Roots};
+use humanz::lease::records::{Backend, HostPods, Key, ReachabilityReport, Roots, TestAnswer};
 use humanz::lease::restore::absent::Absent;
 use humanz::lease::restore::removed::Rollback;
 use humanz::lease::restore::{self, Continuity, Loss};
@@ -40,6 +40,7 @@ pub fn records(data: &[u8]) {
         round_trip(roots, &key);
         report(roots, &key, value);
         pods(roots, &key, value);
+        tests(roots, &key, value);
     }
     believed(&found, &own);
     claimed(&found, &own);
@@ -112,6 +113,18 @@ fn pods(roots: &Roots, key: &[u8], value: &[u8]) {
     if let Ok(pods) = HostPods::parse(value) {
         let text = pods.to_json();
         assert_eq!(HostPods::parse(text.as_bytes()), Ok(pods), "{text}");
+    }
+}
+
+/// Keys of tests and valid answers are read back as written.
+fn tests(roots: &Roots, key: &[u8], value: &[u8]) {
+    if let Some((host, other)) = roots.test_hosts(key) {
+        assert!(roots.is_test_request(key));
+        assert_eq!(roots.test_request(&host, &other).as_bytes(), key, "{host} {other}");
+    }
+    if let Ok(answer) = TestAnswer::parse(value) {
+        let text = answer.to_json();
+        assert_eq!(TestAnswer::parse(text.as_bytes()), Ok(answer), "{text}");
     }
 }
 
