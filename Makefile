@@ -18,7 +18,7 @@ DIST = dist$(addprefix /,$(ARCH))
 TIME ?= 600
 TARGETS ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 
-.PHONY: build demo test test-kernels test-arm64 fuzz soak bench lint count install packages image clean help deps
+.PHONY: build demo test test-kernels test-arm64 reproducible fuzz soak bench lint count install packages image clean help deps
 
 build: ## the static executable: dist/humanz-agent; ARCH=arm64 cross-builds dist/arm64/humanz-agent, also for packages and image
 	@packaging/deps $(or $(ARCH),build)
@@ -67,6 +67,9 @@ test-arm64: ## arm64: executable, packages, image and unit tests, by an emulated
 	$(MAKE) --no-print-directory packages image ARCH=arm64
 	$(CARGO) test --locked --test arm64 -- --show-output
 	packaging/arm64 $(CARGO) test --locked --lib -- --skip panic::tests::a_panic_in_any_thread
+
+reproducible: build ## the executable, built a second time elsewhere and compared byte by byte (as long as a build from nothing)
+	tests/reproducible $(AGENT)
 
 soak: build ## an hour of everything that can break, then a report of leaks, then the flood at denied pods and the simulator (as root); SOAK=300 seconds
 	@packaging/deps test
