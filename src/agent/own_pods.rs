@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::agent::shared_state::SharedState;
+use crate::inspect::interface_counters::{counters, uptime};
 use crate::inspect::pods;
 use crate::lease::records::{HostPod, HostPods};
 
@@ -21,7 +22,10 @@ fn own_pods(shared: &SharedState) -> Option<HostPods> {
     let subnets = known.subnets.iter().flat_map(|subnets| subnets.iter().copied());
     let ranges: Vec<IpNetwork> = subnets.chain(known.blocks.iter().map(|(it, _)| *it)).collect();
     let (attachments, _) = pods::attachments(&known.settings);
-    let mut own: Vec<HostPod> = attachments.iter().filter_map(|it| it.reported(&ranges)).collect();
+    // Without them the pods are known all the same.
+    let (counters, at) = (counters().unwrap_or_default(), uptime());
+    let own = attachments.iter().filter_map(|it| it.reported(&ranges, &counters));
+    let mut own: Vec<HostPod> = own.collect();
     own.sort_by(|a, b| a.pod.cmp(&b.pod));
-    Some(HostPods::new(own))
+    Some(HostPods::new(own).counted(at))
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::command::json::object;
-use crate::command::top::{InterfaceCounters, counters, host_end};
+use crate::inspect::interface_counters::{InterfaceCounters, counters};
 use crate::inspect::pods::{Life, PodAttachment, links, networks};
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
@@ -35,8 +35,8 @@ pub fn find(settings: &Settings) -> Result<ListedPods, Exit> {
         faults.extend(network.contents.faults.into_iter().map(|fault| fault.what));
         pods.extend(network.contents.entries.into_iter().map(|entry| {
             let life = Life::of(&entry, &network.name, &links);
-            let passed = counters.get(&host_end(&network.name, &entry)).copied();
             let attachment = PodAttachment { network: network.name.clone(), entry };
+            let passed = counters.get(&attachment.host_end()).copied();
             ListedPod { attachment, life, passed }
         }));
     }

@@ -14,6 +14,7 @@ mod host;
 pub mod host_ports;
 pub mod host_state;
 pub mod identity;
+pub mod interface_counters;
 mod kernel;
 pub mod last_policies;
 pub mod last_settings;

@@ -1,6 +1,6 @@
 //! The pods of this host: what the stores of all its networks have, and what of it is there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::fs::{self, DirEntry, ReadDir};
 use std::io::{self, ErrorKind};
@@ -11,6 +11,7 @@ use anyhow::Context;
 use ipnetwork::IpNetwork;
 
 use crate::cni::config::RangeConf;
+use crate::inspect::interface_counters::InterfaceCounters;
 use crate::ipam::import::Sources;
 use crate::ipam::{RangeSet, Store, StoreContents, StoreEntry, StoreError};
 use crate::lease::records::HostPod;
@@ -45,8 +46,19 @@ pub struct PodAttachment {
 }
 
 impl PodAttachment {
-    /// With its addresses in `ranges`; `None` if it has none there.
-    pub fn reported(&self, ranges: &[IpNetwork]) -> Option<HostPod> {
+    /// The name of its interface on the host.
+    pub fn host_end(&self) -> String {
+        let (network, entry) = (self.network.as_str(), &self.entry);
+        let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
+        LinkIdentity { network, container_id, ifname }.host_ifname().as_str().to_owned()
+    }
+
+    /// With its addresses in `ranges`; `None` if it has none there. `counters`: of each interface of the host.
+    pub fn reported(
+        &self,
+        ranges: &[IpNetwork],
+        counters: &BTreeMap<String, InterfaceCounters>,
+    ) -> Option<HostPod> {
         let is_reached = |address: &&IpAddr| ranges.iter().any(|range| range.contains(**address));
         let addresses: Vec<IpAddr> =
             self.entry.addresses.iter().filter(is_reached).copied().collect();
@@ -54,6 +66,8 @@ impl PodAttachment {
             pod: self.name().into(),
             network: self.network.as_str().into(),
             addresses,
+            // What the pod sends, the host's end receives.
+            bytes: counters.get(&self.host_end()).map(|it| [it.received_bytes, it.sent_bytes]),
         })
     }
 

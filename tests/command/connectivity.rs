@@ -183,3 +183,33 @@ fn the_busiest_pod_is_the_first() {
     assert!(shown.contains("default/busy") && !shown.contains("default/idle"), "{shown}");
     refused(&run(host, "top --seconds 0", &[]), 2, &["--seconds"]);
 }
+
+/// The counters come with the answers of `pods --all`; a host of an earlier version does not have them.
+#[test]
+fn the_busiest_pod_of_all_hosts_is_the_first_on_any_host() {
+    let cluster = Cluster::new(2);
+    let agents = cluster.start_agents(&[]);
+    let [h1, h2] = &cluster.hosts[..] else { unreachable!() };
+    let [idle, busy] = [(h1, "idle"), (h2, "busy")].map(|(host, name)| Pod::add(host, name));
+    let _flood = busy.spawn(&mut command("ping -n -q -i 0.01 -s 1000 10.244.2.1"));
+    for (host, own) in [(h1, "h1*"), (h2, "h2*")] {
+        let ended = run(host, "top --all --json", &[]);
+        let found = object(&ended);
+        assert!(ended.succeeded(), "{found:#}");
+        let pods = found["pods"].as_array().unwrap();
+        assert_eq!(pods.len(), 2, "{found:#}");
+        assert_eq!((&pods[0]["host"], &pods[0]["pod"]), (&"h2".into(), &"default/busy".into()));
+        assert_eq!(pods[0]["addresses"][0], busy.v4().to_string());
+        let rate = |at: usize| pods[at]["sends"]["bytes_per_second"].as_u64().unwrap();
+        assert!(rate(0) > 10_000 && rate(1) < 1_000, "{found:#}");
+        assert!(pods[0]["sent_bytes"].as_u64().unwrap() >= 3 * rate(0) / 2, "{found:#}");
+        let shown = run(host, "top --all --count 1", &[]).ok();
+        assert!(shown.contains("default/busy") && shown.contains(own) == (own == "h2*"), "{shown}");
+        assert!(shown.ends_with("\n1 of 2 pods, of 2 of 2 hosts\n"), "{shown}");
+    }
+    drop(idle);
+    agents[1].stop();
+    let some = run(h1, "top --all", &[]);
+    assert_eq!(some.status.code(), Some(1), "{some}");
+    assert!(some.stdout.contains("! h2: its agent does not run"), "{some}");
+}

@@ -12,7 +12,8 @@ use crate::command::pods::judged::{HostRanges, JudgedPods, judge};
 use crate::command::table::{Cell, Style, Table, Tone};
 use crate::etcd::{self, FoundPods};
 use crate::inspect::cluster::{self, ClusterView};
-use crate::inspect::pods::{PodAttachment, attachments};
+use crate::inspect::interface_counters::{counters, uptime};
+use crate::inspect::pods::attachments;
 use crate::lease::Peers;
 use crate::lease::blocks::OwnedBlocks;
 use crate::lease::records::{HostPods, NodeName};
@@ -27,16 +28,16 @@ const EACH_HOST: Duration = Duration::from_millis(1);
 
 /// The hosts, by name.
 pub struct AllPods {
-    hosts: Vec<HostAnswer>,
-    own: NodeName,
+    pub hosts: Vec<HostAnswer>,
+    pub own: NodeName,
     /// What is missing altogether.
-    remarks: Vec<String>,
+    pub remarks: Vec<String>,
 }
 
-struct HostAnswer {
-    host: NodeName,
+pub struct HostAnswer {
+    pub host: NodeName,
     /// Its pods, or why they are not known.
-    answer: Result<JudgedPods, String>,
+    pub answer: Result<JudgedPods, String>,
 }
 
 /// Asks etcd and, through it, the agents. The pods of this host are read from its stores.
@@ -124,10 +125,12 @@ fn own(settings: &Settings, cluster: &ClusterView, remarks: &mut Vec<String>) ->
     let (found, unread) = attachments(settings);
     remarks.extend(unread.into_iter().map(|exit| exit.why));
     let everywhere = everywhere();
-    let pods = found.iter().filter_map(|pod| PodAttachment::reported(pod, &everywhere));
+    let (counters, at) = (counters().unwrap_or_default(), uptime());
+    let pods = found.iter().filter_map(|pod| pod.reported(&everywhere, &counters));
     let mut pods: Vec<_> = pods.collect();
     pods.sort_by(|a, b| a.pod.cmp(&b.pod));
-    let answer = JudgedPods { pods, more: 0, foreign: Vec::new(), foreign_count: 0 };
+    let counted_at = at.and_then(|at| u64::try_from(at.as_millis()).ok());
+    let answer = JudgedPods { pods, more: 0, foreign: Vec::new(), foreign_count: 0, counted_at };
     HostAnswer { host: cluster.own.clone(), answer: Ok(answer) }
 }
 
@@ -179,7 +182,7 @@ impl AllPods {
 
 impl HostAnswer {
     /// What is missing, or not believed.
-    fn remark(&self) -> Option<String> {
+    pub fn remark(&self) -> Option<String> {
         let host = &self.host;
         let answer = match &self.answer {
             Ok(answer) => answer,

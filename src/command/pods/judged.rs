@@ -28,6 +28,8 @@ pub struct JudgedPods {
     /// Addresses that are not the host's: the first few, and how many there are.
     pub foreign: Vec<IpAddr>,
     pub foreign_count: usize,
+    /// As [`HostPods::counted_at`].
+    pub counted_at: Option<u64>,
 }
 
 impl HostRanges<'_> {
@@ -39,15 +41,21 @@ impl HostRanges<'_> {
 
 /// The pods with addresses of the host.
 pub fn judge(answer: HostPods, host: &HostRanges<'_>) -> JudgedPods {
-    let mut judged =
-        JudgedPods { pods: Vec::new(), more: answer.more, foreign: Vec::new(), foreign_count: 0 };
-    for HostPod { pod, network, addresses } in answer.pods {
-        let (own, foreign): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|it| host.has(*it));
+    let mut judged = JudgedPods {
+        pods: Vec::new(),
+        more: answer.more,
+        foreign: Vec::new(),
+        foreign_count: 0,
+        counted_at: answer.counted_at,
+    };
+    for pod in answer.pods {
+        let said = pod.addresses.iter().copied();
+        let (own, foreign): (Vec<_>, Vec<_>) = said.partition(|it| host.has(*it));
         judged.foreign_count += foreign.len();
         let room = LISTED.saturating_sub(judged.foreign.len());
         judged.foreign.extend(foreign.into_iter().take(room));
         if !own.is_empty() {
-            judged.pods.push(HostPod { pod, network, addresses: own });
+            judged.pods.push(HostPod { addresses: own, ..pod });
         }
     }
     judged
@@ -66,7 +74,7 @@ mod tests {
             pools: &[range("10.0.0.0/16")],
         };
         let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-        let pod = HostPod { pod: "a/b".into(), network: "n".into(), addresses };
+        let pod = HostPod { pod: "a/b".into(), network: "n".into(), addresses, bytes: None };
         let judged = judge(HostPods::new([pod]), &ranges);
         let shown = judged.pods.iter().flat_map(|pod| &pod.addresses).map(ToString::to_string);
         (shown.collect(), judged.foreign_count)
@@ -90,7 +98,7 @@ mod tests {
     #[test]
     fn of_many_foreign_addresses_a_few_are_kept() {
         let addresses = (0..200).map(|n| IpAddr::from([192, 0, 2, n])).collect();
-        let pod = HostPod { pod: "a/b".into(), network: "n".into(), addresses };
+        let pod = HostPod { pod: "a/b".into(), network: "n".into(), addresses, bytes: None };
         let ranges = HostRanges { subnets: Vec::new(), blocks: &[], pools: &[] };
         let judged = judge(HostPods::new([pod]), &ranges);
         assert_eq!((judged.pods.len(), judged.foreign.len(), judged.foreign_count), (0, 3, 200));

@@ -1,7 +1,7 @@
 //! `pods`: those of this host, or of all hosts.
 
-mod all;
-mod judged;
+pub mod all;
+pub mod judged;
 
 use argh::{ArgsInfo, FromArgs};
 

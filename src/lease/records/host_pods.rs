@@ -1,6 +1,7 @@
 //! Pure. The pods of a host, as it answers a request for them.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,9 @@ pub struct HostPods {
     /// Pods for which there was no room.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u32,
+    /// When the bytes were counted: milliseconds since the host was started; `None`: by an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_at: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,12 +33,15 @@ pub struct HostPod {
     pub pod: Box<str>,
     pub network: Box<str>,
     pub addresses: Vec<IpAddr>,
+    /// That it has sent, and received, since it was attached; `None`: that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<[u64; 2]>,
 }
 
 impl HostPods {
     /// Of `all` pods the first for which there is room: at most [`LIMIT`] bytes.
     pub fn new(all: impl IntoIterator<Item = HostPod>) -> HostPods {
-        let mut answer = HostPods { schema: SCHEMA, pods: Vec::new(), more: 0 };
+        let mut answer = HostPods { schema: SCHEMA, pods: Vec::new(), more: 0, counted_at: None };
         let mut bytes = FRAME;
         for pod in all {
             bytes += to_json(&pod).len() + 1;
@@ -44,6 +51,12 @@ impl HostPods {
             }
         }
         answer
+    }
+
+    /// With bytes that were counted so long after the host's start.
+    pub fn counted(self, at: Option<Duration>) -> HostPods {
+        let at = at.and_then(|at| u64::try_from(at.as_millis()).ok());
+        HostPods { counted_at: at, ..self }
     }
 
     /// # Errors
@@ -67,7 +80,7 @@ mod tests {
 
     fn pod(name: &str) -> HostPod {
         let addresses = ["10.244.1.2", "fd10::2"].map(|text| text.parse().unwrap()).into();
-        HostPod { pod: name.into(), network: "humanz".into(), addresses }
+        HostPod { pod: name.into(), network: "humanz".into(), addresses, bytes: None }
     }
 
     #[test]
@@ -79,13 +92,20 @@ mod tests {
             r#"{"schema":1,"pods":[{"pod":"default/web","network":"humanz","addresses":["10.244.1.2","fd10::2"]}]}"#
         );
         assert_eq!(HostPods::parse(text.as_bytes()), Ok(answer));
+        let counted = HostPod { bytes: Some([5, u64::MAX]), ..pod("default/web") };
+        let answer = HostPods::new([counted]).counted(Some(Duration::from_millis(7)));
+        let text = answer.to_json();
+        assert!(text.ends_with(r#""bytes":[5,18446744073709551615]}],"counted_at":7}"#), "{text}");
+        assert_eq!(HostPods::parse(text.as_bytes()), Ok(answer));
     }
 
     #[test]
     fn pods_without_room_are_counted() {
         // Each quote needs two bytes.
         for name in ["x".repeat(300), "\"".repeat(300)] {
-            let answer = HostPods::new((0..1023).map(|_| pod(&name)));
+            let most = || HostPod { bytes: Some([u64::MAX; 2]), ..pod(&name) };
+            let answer = HostPods::new((0..1023).map(|_| most()));
+            let answer = answer.counted(Some(Duration::from_millis(u64::MAX)));
             let text = answer.to_json();
             assert!(text.len() <= LIMIT, "{}", text.len());
             assert_eq!(answer.pods.len() + answer.more as usize, 1023);
@@ -106,6 +126,9 @@ mod tests {
             r#"{"schema":1,"pods":[{"pod":"a","network":"b","addresses":["x"]}]}"#,
             r#"{"schema":1,"pods":[{"pod":"a","network":"b","addresses":["10.0.0.0/8"]}]}"#,
             r#"{"schema":1,"pods":[],"more":-1}"#,
+            r#"{"schema":1,"pods":[],"counted_at":-1}"#,
+            r#"{"schema":1,"pods":[{"pod":"a","network":"b","addresses":[],"bytes":[1]}]}"#,
+            r#"{"schema":1,"pods":[{"pod":"a","network":"b","addresses":[],"bytes":[1,1e30]}]}"#,
             &long,
         ] {
             assert!(HostPods::parse(bad.as_bytes()).is_err(), "{bad}");
