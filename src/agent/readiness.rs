@@ -26,7 +26,7 @@ pub fn not_ready(shared: &SharedState, known: &AgentSnapshot) -> Option<String> 
     if !known.ready {
         return Some(match (&known.subnets, &known.etcd.down) {
             (Some(_), _) => failures(shared),
-            (None, Some(down)) => format!("this host has no subnet yet; etcd: {down}"),
+            (None, Some(down)) => format!("this host has no subnet yet: {down}"),
             (None, None) => "this host has no subnet yet".to_owned(),
         });
     }
