@@ -203,6 +203,30 @@ fn confined_it_has_pods_for_a_test_of_another_host() {
     assert!(!machine.host.run("systemctl is-active humanz-connectivity.socket").succeeded());
 }
 
+/// It tells everybody settings with a configuration and plugins in its state directory.
+#[test]
+fn a_stolen_agent_does_not_choose_what_attaches_pods_for_a_test() {
+    let machine = Machine::boot("chosen");
+    install(&machine, &package("deb"));
+    machine.ok("mkdir -p /etc/systemd/system/humanz-agent.service.d
+         echo '[Service]
+         Environment=CNI_PLUGIN_LOCATION=/var/lib/humanz/bin/humanz
+         Environment=CNI_CONFIG_LOCATION=/var/lib/humanz/net.d/10-humanz.conflist' >/etc/systemd/system/humanz-agent.service.d/way.conf
+         systemd-run --unit store-of-hosts etcd --data-dir /tmp/store
+         echo ETCD_HOST=127.0.0.1 >>/etc/humanz/agent.env
+         systemctl daemon-reload; systemctl enable --now humanz-agent; humanz-agent ready --wait 30
+         test -e /var/lib/humanz/net.d/10-humanz.conflist");
+    let etcdctl = |line: &str| machine.ok(&format!("ETCDCTL_API=3 etcdctl {line}"));
+    etcdctl("put /humanz/v1/connectivity/other/chosen ''");
+    eventually("it has no pods by those", LONG, || {
+        let answer = etcdctl("get --print-value-only /humanz/v1-connectivity/chosen/other");
+        match answer.contains(r#""state":"failed""#) {
+            true => Ok(()),
+            false => Err(format!("{answer}: {}", machine.journal())),
+        }
+    });
+}
+
 /// Ways to become root outside of the sandbox by writing to a file or connecting to a socket: each line a
 /// name, and what succeeds where the way is open.
 const WAYS: &str = r#"

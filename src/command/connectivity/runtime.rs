@@ -94,6 +94,10 @@ impl RuntimeNetwork {
         let kind = plugin["type"].as_str().unwrap_or_default();
         let program = self.folder.join(kind);
         let failed = |why: String| format!("{verb} by {}: {why}", program.display());
+        // As libcni does: a path would leave the folder of the plugins.
+        if kind.is_empty() || kind.contains('/') {
+            return Err(failed("type is no name of a plugin".to_owned()));
+        }
         let mut command = Command::new(&program);
         command.env_clear().env("CNI_COMMAND", verb).env("CNI_PATH", &self.folder);
         command.env("CNI_CONTAINERID", &container.id).env("CNI_IFNAME", IFNAME);
