@@ -96,8 +96,10 @@ fn clean_up(shared: &SharedState) {
     let Some(known) = shared.snapshot() else { return };
     let Ok(links) = pods::links() else { return };
     let (all, _) = pods::attachments(&known.settings);
+    // The program removes those of the network that it attaches pods to.
     let is_left = |pod: &pods::PodAttachment| {
-        pod.entry.container_id.starts_with(TEST_CONTAINER)
+        pod.network == known.settings.cni.name
+            && pod.entry.container_id.starts_with(TEST_CONTAINER)
             && Life::of(&pod.entry, &pod.network, &links) != Life::Attached
     };
     if all.iter().any(is_left) {

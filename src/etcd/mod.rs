@@ -44,7 +44,7 @@ pub use reports::Reports;
 pub use roles::{AppliedRole, WantedRole};
 pub use settings::{EtcdSettings, EtcdSetup, EtcdStart};
 pub use test_answers::HeldTestPods;
-pub use test_requests::AskedTest;
+pub use test_requests::{AskedTest, LOOK as REQUEST_LOOK};
 pub use update::Update;
 pub use watch::{after, canceled};
 
@@ -152,7 +152,7 @@ pub fn pods(
 }
 
 /// Asks `other` in the name of `host` for pods of a test, and keeps the request until the event loop is stopped.
-/// `report` gets what becomes of it, once.
+/// `report` gets what becomes of it, and [`AskedTest::Ended`] if it ends before.
 ///
 /// # Errors
 /// The thread or its event loop cannot be created.

@@ -9,15 +9,19 @@ use tokio::time::{Instant, sleep};
 use crate::etcd::client::Etcd;
 use crate::etcd::test_calls::REQUEST_TTL;
 use crate::lease::EtcdError;
-use crate::lease::records::{NodeName, TestPodsState};
+use crate::lease::records::{NodeName, TestPodsState, TestRequest};
 
-/// How long an agent may take to read the request, between two tests or while its watch rests; and to attach the pods.
-const READ_WITHIN: Duration = Duration::from_secs(6);
+/// How long an agent may take to read the request, while it detaches the pods of an earlier test, between two, or while its
+/// watch rests; and to attach the pods.
+const READ_WITHIN: Duration = Duration::from_secs(10);
 const ATTACHED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The first wait for an answer; each further one is twice as long, up to the other.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LONGEST_LOOK: Duration = Duration::from_millis(400);
+
+/// How often the request is looked for while the pods are held.
+pub const LOOK: Duration = Duration::from_millis(500);
 
 /// What became of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,16 +36,24 @@ pub enum AskedTest {
     Already,
     /// etcd does not answer, or refuses the request.
     Failed(String),
+    /// The request was there, and is not any more: the other host detaches the pods.
+    Ended,
 }
 
-/// Asks `other` in the name of `host`, reports what becomes of it, and keeps the request until `stopped`.
+/// Asks `other` in the name of `host`, reports what becomes of it, and keeps the request until `stopped`; reports also if
+/// it ends before.
 pub async fn keep(
     etcd: &Etcd,
     (host, other): (&NodeName, &NodeName),
     report: impl Fn(AskedTest),
-    stopped: oneshot::Receiver<()>,
+    mut stopped: oneshot::Receiver<()>,
 ) {
-    let (lease, revision) = match etcd.request_test(host, other).await {
+    let made = tokio::select! {
+        // What was written by then ends with its etcd lease.
+        _ = &mut stopped => return,
+        made = etcd.request_test(host, other) => made,
+    };
+    let (lease, revision) = match made {
         Ok(Some(made)) => made,
         Ok(None) => return report(AskedTest::Already),
         Err(error) => return report(AskedTest::Failed(error.to_string())),
@@ -49,6 +61,8 @@ pub async fn keep(
     let answer = async {
         let asked = wait(etcd, (host, other), revision).await;
         report(asked.unwrap_or_else(|error| AskedTest::Failed(error.to_string())));
+        ended(etcd, TestRequest { from: host.clone(), revision }, other).await;
+        report(AskedTest::Ended);
         std::future::pending::<Infallible>().await
     };
     tokio::select! {
@@ -58,6 +72,13 @@ pub async fn keep(
     }
     if let Err(error) = etcd.revoke(lease).await {
         log::debug!("the request ends by itself: {error}");
+    }
+}
+
+/// Returns when `request` is gone. While etcd does not answer nobody knows.
+async fn ended(etcd: &Etcd, request: TestRequest, other: &NodeName) {
+    while !matches!(etcd.is_test_requested(&request, other).await, Ok(false)) {
+        sleep(LOOK).await;
     }
 }
 

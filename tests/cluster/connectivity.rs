@@ -58,7 +58,8 @@ fn slow_test(host: &Node, other: &Node) -> Process {
     let process = host.spawn(command(&line).env("ETCD_HOST", "192.0.2.2"));
     eventually("the other host has pods", Duration::from_secs(20), || {
         match (containers(other).len(), containers(host).len()) {
-            (2, 2) => Ok(()),
+            // One that was killed may have left some here, which the next one, or the agent, removes later.
+            (2, 2..) => Ok(()),
             found => Err(format!("{found:?}: {}", process.log())),
         }
     });
@@ -183,6 +184,32 @@ fn one_test_at_a_time_has_pods_of_a_host_and_others_hear_why() {
 }
 
 #[test]
+fn pods_that_are_taken_away_during_a_test_are_no_lost_packets() {
+    let cluster = Cluster::new(2);
+    let _agents = cluster.start_agents(&[("IPV6_SUBNET", "")]);
+    let [h1, h2] = &cluster.hosts[..] else { unreachable!() };
+    let line = format!("{EXECUTABLE} connectivity test");
+    let process = h1.spawn(command(&line).env("ETCD_HOST", "192.0.2.2"));
+    let begun = Instant::now();
+    while cluster.etcd.list(ANSWERS).iter().all(|(_, answer)| !answer.contains("pods")) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "no answer: {}", process.log());
+    }
+    // Now it would attach its own pods, and begin.
+    process.signal(Signal::SIGSTOP);
+    cluster.etcd.delete_all(REQUESTS);
+    eventually("the other host has no pods any more", Duration::from_secs(20), || {
+        let left = containers(h2);
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+    process.signal(Signal::SIGCONT);
+    process.wait(Duration::from_secs(90));
+    let said = process.log();
+    println!("{said}");
+    assert!(said.contains("pods of h2 to the end (h2 took them away during the test"), "{said}");
+    nothing_is_left(&cluster, h1);
+}
+
+#[test]
 fn a_host_that_asks_all_the_time_gets_two_pods_and_its_keys_do_nothing_else() {
     let cluster = Cluster::new(2);
     let agents = cluster.start_agents(DUAL_STACK);
@@ -238,12 +265,15 @@ fn a_host_that_does_not_answer_refuses_or_lies_is_reported_with_the_way_by_hand(
     let begun = Instant::now();
     let by_hand = "by hand: humanz-agent connectivity serve there prints what to add";
     refused(&test(h1, " --host h2"), &["h2 does not answer: an earlier version", by_hand]);
-    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
-    let pods = |addresses: &str| format!(r#"{{"schema":1,"state":{{"pods":[[{addresses}]]}}}}"#);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    let pods =
+        |address: &str| format!(r#"{{"schema":1,"state":{{"pods":[[{address}],[{address}]]}}}}"#);
     for (value, words) in [
         (pods(r#""192.0.2.2""#), "addresses that are not in its subnets"),
         (pods(r#""10.244.200.1""#), "addresses that are not in its subnets"),
         (pods(r#""::1""#), "addresses that are not in its subnets"),
+        (pods(""), "the answer of h2 is none"),
+        (r#"{"schema":1,"state":{"pods":[]}}"#.to_owned(), "the answer of h2 is none"),
         ("garbage".to_owned(), "the answer of h2 is none"),
         ("x".repeat(1 << 20), "the answer of h2 is none"),
         (r#"{"schema":1,"state":{"busy":"\u001b[2J"}}"#.to_owned(), "the answer of h2 is none"),

@@ -9,7 +9,7 @@ use anyhow::Context;
 use crate::command::connectivity::paths::BY_HAND;
 use crate::command::connectivity::signals::HeldSignals;
 use crate::command::nodes::node::{self, NodeState, names, unknown};
-use crate::etcd::{AskedTest, ask_for_test_pods};
+use crate::etcd::{AskedTest, REQUEST_LOOK, ask_for_test_pods};
 use crate::inspect::cluster::{self, ClusterView};
 use crate::lease::Peer;
 use crate::lease::records::{NodeName, TestPodsState};
@@ -26,6 +26,14 @@ pub struct AskedHost {
     pub name: NodeName,
     pub pods: Vec<PerFamily<IpAddr>>,
     request: Option<EventLoop>,
+    reports: Receiver<AskedTest>,
+}
+
+impl AskedHost {
+    /// Its pods were taken away before this host had done with them. Waits until that would be known.
+    pub fn has_ended(&self) -> bool {
+        self.reports.recv_timeout(REQUEST_LOOK * 2) == Ok(AskedTest::Ended)
+    }
 }
 
 /// Why there are none, in words that name the host.
@@ -90,8 +98,8 @@ fn pods_of_other(
     let report = move |asked| drop(report.send(asked));
     let request = ask_for_test_pods(server.clone(), roots.clone(), hosts, report);
     let request = request.context("start a thread").map_err(Exit::from)?;
-    let mut host = AskedHost { name, pods: Vec::new(), request: Some(request) };
-    let pods = pods_of(&host.name, wait(&reports, signals)?)?;
+    let mut host = AskedHost { name, pods: Vec::new(), request: Some(request), reports };
+    let pods = pods_of(&host.name, wait(&host.reports, signals)?)?;
     let peers = cluster.others(&mut settings.clone());
     let peer = peers.by_name.get(&host.name);
     if !pods.iter().flatten().all(|address| is_of(peer, *address)) {
@@ -191,6 +199,7 @@ fn pods_of(host: &NodeName, asked: AskedTest) -> Result<Vec<Vec<IpAddr>>, NotAsk
             format!("a test of this host with {host} runs, or was killed within the last 10 s")
         }
         AskedTest::Failed(why) => format!("ask {host}: {why}"),
+        AskedTest::Ended => format!("the request to {host} was deleted"),
     })
 }
 

@@ -85,9 +85,18 @@ pub fn run(call: &mut Call<'_>, options: &TestConnectivity) -> Result<Outcome, E
         let result = result_of(&path, &pods);
         results.push((path, result));
     }
-    drop((pods, asked));
-    let untried = ends.untried();
+    let mut untried = ends.untried();
     let lost = results.iter().filter(|(_, result)| result.is_err()).count();
+    if let Ok(Some(host)) = &asked
+        && lost > 0
+        && host.has_ended()
+    {
+        untried.push(format!(
+            "pods of {0} to the end ({0} took them away during the test: what is lost on the way to them says nothing)",
+            host.name
+        ));
+    }
+    drop((pods, asked));
     let last = match lost {
         0 => call.style.sentence(Tone::Good, &format!("all {} paths are open", results.len())),
         lost => {

@@ -10,8 +10,11 @@ use crate::lease::records::{NodeName, RecordError};
 /// Longest value, in bytes: two pods with two addresses each have 200.
 const LIMIT: usize = 1024;
 
-/// Pods of an answer, and addresses of each.
-const MOST: usize = 2;
+/// Pods of an answer …
+const PODS: usize = 2;
+
+/// … and the most addresses of each.
+const ADDRESSES: usize = 2;
 
 /// The key `$HUMANZ_PREFIX/connectivity/<host that asks>/<hostname>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,14 +53,16 @@ impl TestAnswer {
     }
 
     /// # Errors
-    /// [`RecordError`] if `value` is no such JSON object of at most 1 KiB.
+    /// [`RecordError`] if `value` is no such JSON object of at most 1 KiB. Without pods, or addresses of one, nothing could be
+    /// tested.
     pub fn parse(value: &[u8]) -> Result<TestAnswer, RecordError> {
         let answer: TestAnswer = json_within(value, LIMIT)?;
         match &answer.state {
             TestPodsState::Pods(pods)
-                if pods.len() > MOST || pods.iter().any(|pod| pod.len() > MOST) =>
+                if pods.len() != PODS
+                    || pods.iter().any(|pod| !(1..=ADDRESSES).contains(&pod.len())) =>
             {
-                Err(RecordError::Json(format!("more than {MOST} pods, or addresses of one")))
+                Err(RecordError::Json(format!("not {PODS} pods with 1 to {ADDRESSES} addresses")))
             }
             _ => Ok(answer),
         }
@@ -74,12 +79,13 @@ mod tests {
 
     #[test]
     fn an_answer_is_read_back_as_written() {
-        let pods = vec![["10.244.1.2", "fd10::2"].map(|text| text.parse().unwrap()).into()];
+        let pods = [&["10.244.1.2", "fd10::2"][..], &["10.244.1.3"]];
+        let pods = pods.map(|pod| pod.iter().map(|text| text.parse().unwrap()).collect()).into();
         for (state, text) in [
             (TestPodsState::Preparing, r#"{"schema":1,"state":"preparing"}"#),
             (
                 TestPodsState::Pods(pods),
-                r#"{"schema":1,"state":{"pods":[["10.244.1.2","fd10::2"]]}}"#,
+                r#"{"schema":1,"state":{"pods":[["10.244.1.2","fd10::2"],["10.244.1.3"]]}}"#,
             ),
             (TestPodsState::Busy("h3".parse().unwrap()), r#"{"schema":1,"state":{"busy":"h3"}}"#),
             (TestPodsState::Off, r#"{"schema":1,"state":"off"}"#),
@@ -100,8 +106,12 @@ mod tests {
             r#"{"schema":2,"state":"off"}"#,
             r#"{"schema":1,"state":"sudo"}"#,
             r#"{"schema":1,"state":{"pods":[["10.0.0.0/8"]]}}"#,
-            r#"{"schema":1,"state":{"pods":[[],[],[]]}}"#,
-            r#"{"schema":1,"state":{"pods":[["10.0.0.1","10.0.0.2","10.0.0.3"]]}}"#,
+            r#"{"schema":1,"state":{"pods":[]}}"#,
+            r#"{"schema":1,"state":{"pods":[[],[]]}}"#,
+            r#"{"schema":1,"state":{"pods":[["10.0.0.1"]]}}"#,
+            r#"{"schema":1,"state":{"pods":[["10.0.0.1"],[]]}}"#,
+            r#"{"schema":1,"state":{"pods":[["10.0.0.1"],["10.0.0.2"],["10.0.0.3"]]}}"#,
+            r#"{"schema":1,"state":{"pods":[["10.0.0.9"],["10.0.0.1","10.0.0.2","10.0.0.3"]]}}"#,
             r#"{"schema":1,"state":{"busy":"h3; reboot"}}"#,
             &long,
         ] {
