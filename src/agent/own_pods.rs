@@ -23,7 +23,7 @@ fn own_pods(shared: &SharedState) -> Option<HostPods> {
     let ranges: Vec<IpNetwork> = subnets.chain(known.blocks.iter().map(|(it, _)| *it)).collect();
     let (attachments, _) = pods::attachments(&known.settings);
     // Without them the pods are known all the same.
-    let (counters, at) = (counters().unwrap_or_default(), uptime());
+    let (counters, at) = counters().map_or_else(|_| Default::default(), |it| (it, uptime()));
     let own = attachments.iter().filter_map(|it| it.reported(&ranges, &counters));
     let mut own: Vec<HostPod> = own.collect();
     own.sort_by(|a, b| a.pod.cmp(&b.pod));

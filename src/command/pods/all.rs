@@ -125,7 +125,7 @@ fn own(settings: &Settings, cluster: &ClusterView, remarks: &mut Vec<String>) ->
     let (found, unread) = attachments(settings);
     remarks.extend(unread.into_iter().map(|exit| exit.why));
     let everywhere = everywhere();
-    let (counters, at) = (counters().unwrap_or_default(), uptime());
+    let (counters, at) = counters().map_or_else(|_| Default::default(), |it| (it, uptime()));
     let pods = found.iter().filter_map(|pod| pod.reported(&everywhere, &counters));
     let mut pods: Vec<_> = pods.collect();
     pods.sort_by(|a, b| a.pod.cmp(&b.pod));

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::lease::records::RecordError;
 use crate::lease::records::value::{SCHEMA, json_within, to_json};
 
-/// Longest value, in bytes: a bridge has 1,023 ports, and a pod with usual names in two families 120 bytes.
-const LIMIT: usize = 128 * 1024;
+/// Longest value, in bytes: a bridge has 1,023 ports, and a pod with usual names in two families 120 bytes, and 45 for what
+/// it sends.
+const LIMIT: usize = 192 * 1024;
 
 /// Room for what is not a pod.
 const FRAME: usize = 128;
@@ -112,7 +113,11 @@ mod tests {
             assert!(answer.pods.len() > 150, "{}", answer.pods.len());
             assert!(HostPods::parse(text.as_bytes()) == Ok(answer));
         }
-        assert_eq!(HostPods::new((0..1023).map(|n| pod(&format!("default/web-{n}")))).more, 0);
+        let usual = |n| HostPod {
+            bytes: Some([u64::MAX / 1000; 2]),
+            ..pod(&format!("production/web-7d4b9c6f5-{n:05}"))
+        };
+        assert_eq!(HostPods::new((0..1023).map(usual)).more, 0);
     }
 
     #[test]
