@@ -108,19 +108,15 @@ impl EtcdMembers {
         (held.taken.clone(), held.faults.iter().cloned().chain(remark).collect())
     }
 
-    /// How long every member has been running; `None` if one of them does not say, or is not configured here.
-    pub async fn shortest_uptime(&self) -> Option<Duration> {
+    /// How long the only member has been running; `None` if it does not say. Several may have been apart all the time,
+    /// without a leader.
+    pub async fn uptime(&self) -> Option<Duration> {
         let list = async |mut member: MemberConnection| member.cluster.member_list().await;
         let members = self.call("list the members", list).await.ok()?.members().len();
-        let (settings, (files, _)) = (self.settings(), self.files());
-        if settings.endpoints.len() < members {
-            return None;
+        match members {
+            1 => uptime::ask(&self.endpoint(), &self.files().0).await,
+            _ => None,
         }
-        let mut shortest = Duration::MAX;
-        for endpoint in &settings.endpoints {
-            shortest = shortest.min(uptime::ask(endpoint, &files).await?);
-        }
-        Some(shortest)
     }
 
     fn settings(&self) -> Rc<EtcdSettings> {

@@ -1,8 +1,8 @@
 //! The wait of a new host on an empty etcd, in which hosts that lost their keys put them back.
 //!
 //! It counts only while etcd answers: what interrupts this host's stream, or silences it, keeps those hosts from
-//! writing, too. Where nothing was ever written into the data, and every member has been running for longer, those
-//! hosts have had that time already, and nobody waits: the first host of a new cluster.
+//! writing, too. Where nothing was ever written into the data, and etcd, of one member, has been running for
+//! longer, those hosts have had that time already, and nobody waits: the first host of a new cluster.
 
 use std::time::Duration;
 
@@ -46,9 +46,9 @@ pub async fn wait(etcd: &Etcd, roots: &Roots) -> Result<(), EtcdError> {
     Ok(())
 }
 
-/// What those hosts have not had of [`GRACE`] since the youngest member serves.
+/// What those hosts have not had of [`GRACE`] since the only member serves.
 async fn left(etcd: &Etcd) -> Duration {
-    let uptime = timeout(PUT_BACK, etcd.members().shortest_uptime()).await;
+    let uptime = timeout(PUT_BACK, etcd.members().uptime()).await;
     let served = uptime.ok().flatten().unwrap_or_default().saturating_sub(SERVES);
     GRACE.saturating_sub(served)
 }

@@ -1,4 +1,4 @@
-//! How long the members have been running, by their metrics, which etcd serves where it serves its clients.
+//! How long a member has been running, by its metrics, which etcd serves where it serves its clients.
 //!
 //! HTTP/1.0: without TLS a member speaks HTTP/2 for gRPC only, and 1.0 ends an answer without chunks.
 
