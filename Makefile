@@ -42,7 +42,7 @@ test: packages image target/debian13 ## every test (as root); SKIP_RUNTIMES=1 le
 	@test "$(SKIP_BROWSER)" = 1 || packaging/deps browser || \
 		echo "WARNING: no chromium: the tests of the page will fail; make test SKIP_BROWSER=1 leaves them out" >&2
 	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) SKIP_BROWSER=$(SKIP_BROWSER) \
-		SCHEDULES=10000 RUST_TEST_THREADS=$$(($$(nproc) + 1)) \
+		SCHEDULES=5000 RUST_TEST_THREADS=$$(($$(nproc) + 1)) \
 		tests/whole $(CARGO) $(BESIDE)
 
 # Tests of packages and runtimes have a machine of it.
@@ -75,7 +75,7 @@ soak: build ## an hour of everything that can break, then a report of leaks, the
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) SOAK=$(SOAK) $(CARGO) run --quiet --locked --example soak
 	HUMANZ_BIN=$(AGENT) POLICY_LEAK=whole $(CARGO) test --locked --test policy_agent leak:: -- --show-output
-	SCHEDULES=100000 $(CARGO) test --locked --test simulator -- --show-output
+	SCHEDULES=50000 $(CARGO) test --locked --test simulator -- --show-output
 
 # What is found stays in target/fuzz; what must not come back is copied into tests/fuzz/corpus, which
 # `make test` replays. Without a sanitizer: humanz has no unsafe code, and panics are what is looked for.

@@ -1,6 +1,8 @@
 //! The page, with nothing but a keyboard: every stop is in sight and has a ring.
 
 use std::net::IpAddr;
+use std::thread::sleep;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -66,13 +68,26 @@ impl Keyboard {
         stop["name"].as_str().unwrap().to_owned()
     }
 
+    /// Where the keyboard is, once the page has been drawn with it: what stands above may just be drawn anew.
+    fn drawn_stop(&mut self) -> Value {
+        let mut stop = self.read(STOP);
+        for _ in 0..20 {
+            if stop["seen"] == true {
+                break;
+            }
+            sleep(Duration::from_millis(50));
+            stop = self.read(STOP);
+        }
+        stop
+    }
+
     /// Presses `key`, Tab forward or back, until the keyboard is at `wanted`. After the last stop comes the first.
     #[track_caller]
     fn go(&mut self, key: &str, wanted: &str) {
         let mut passed = Vec::new();
         for _ in 0..STOPS {
             self.press(key);
-            let stop = self.read(STOP);
+            let stop = self.drawn_stop();
             let name = stop["name"].as_str().unwrap().to_owned();
             // Between the last stop and the first one the browser's own buttons would be.
             let is_page = self.read("document.activeElement === document.body") == true;

@@ -249,7 +249,9 @@ fn whatever_the_answer_says_of_tenants_is_shown_as_text() {
                 await new Promise((done) => setTimeout(done, 100));
             }}
             await new Promise((done) => setTimeout(done, 300));
-            // Policies of this agent are off.
+            // What was asked for before may have come after the first answer. Policies of this agent are off.
+            await askPods();
+            await askTenants();
             status = null;
             showPods();
             const shown = ["networks", "groups", "pairs", "quarantined", "pods"].map((id) => document.getElementById(id).innerText);

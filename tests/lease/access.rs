@@ -120,7 +120,7 @@ fn each_permission_is_needed_and_reported_when_it_is_missing() {
             let host = Host::launch(start_as_agent(&etcd, &file));
             let why = host.disconnected(0);
             assert!(why.what.contains("permission denied"), "{why}");
-            assert!(why.fix.as_ref().unwrap().contains("grant the role"), "{why}");
+            assert!(why.fix.as_ref().unwrap().contains("grants the role"), "{why}");
             assert!(words.iter().all(|word| why.what.contains(word)), "{words:?}: {why}");
             etcd.call(async |client| client.role_grant_permission("host", missing).await.map(drop));
             assert_eq!(host.subnet(), "10.244.1.0/24", "with the permission that was missing");

@@ -158,7 +158,7 @@ fn waits_for_agent_and_locks_do_not_add_up() {
             "5",
             ["lock is locked by another process", "s for locks of other processes"],
         ),
-        ("red/mute", "0", ["policies: no time", "s for the agent's answer about policies"]),
+        ("red/mute", "0", ["policies: no time", "agent's answer"]),
     ] {
         host.write(file, &plans);
         // What the table has of an address has the plugin wait longer for the agent that might say so.

@@ -111,13 +111,13 @@ impl BlockingRule {
                 let what = format!("{place}: may drop pod traffic and cannot be read: {error}");
                 let list = list(place, place.chain());
                 return problem(ProblemKind::ForwardUnreadable, what)
-                    .with_fix(format!("read its rules: {list}"));
+                    .with_fix(format!("{list} # read its rules"));
             }
             Cause::NotUnderstood => {
                 let what = format!("{place}: may drop pod traffic: a rule is not understood");
                 let list = list(place, place.chain());
                 return problem(ProblemKind::ForwardUnclear, what)
-                    .with_fix(format!("read its rules: {list}"));
+                    .with_fix(format!("{list} # read its rules"));
             }
             Cause::DropsPacket { source, destination, chain } => {
                 (chain, format!("packets like this one, from {source} to {destination}"), true)
@@ -137,7 +137,7 @@ impl BlockingRule {
             }
             (Some(chain), _) if is_about_some => {
                 let list = list(place, chain);
-                format!("if it is not wanted (any more): find it with `{list}` and delete it")
+                format!("{list} # finds it: delete it if it is not wanted (any more)")
             }
             _ => fix(place, traffic),
         };

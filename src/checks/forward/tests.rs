@@ -99,7 +99,7 @@ fn a_rule_that_may_accept_is_not_relied_on() {
         &[INSERT_OUT, INSERT_IN],
     );
     let line = "nft table inet filter, chain forward: may drop pod traffic: a rule is not understood; \
-        read its rules: nft -a list chain inet filter forward";
+        nft -a list chain inet filter forward # read its rules";
     check(chain(PLAIN, ChainPolicy::Drop, &[perhaps]), &[line]);
 }
 

@@ -42,7 +42,7 @@ fn room(path: &Path, what: &str) -> Option<Problem> {
             let what = format!("{} ({what}) cannot be inspected: {error}", path.display());
             let subject = Object::File("disk of", path.to_owned());
             let problem = Problem::new(ProblemKind::Disk, subject, what);
-            Some(problem.with_fix("look for errors of the disk: dmesg"))
+            Some(problem.with_fix("dmesg # look for errors of the disk"))
         }
     }
 }

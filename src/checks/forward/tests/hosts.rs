@@ -164,8 +164,8 @@ fn the_fix_is_a_command_that_finds_the_rule() {
         assert!(problem.what.contains("a rule of chain WALL drops"), "{problem}");
         assert!(problem.fix.as_ref().unwrap().contains(wanted), "{problem}");
     };
-    check(IPTABLES, "find it with `iptables -S WALL` and delete it");
-    check(PLAIN, "find it with `nft -a list chain inet filter WALL` and delete it");
+    check(IPTABLES, "iptables -S WALL # finds it: delete it");
+    check(PLAIN, "nft -a list chain inet filter WALL # finds it: delete it");
     check(FIREWALLD, "firewall-cmd --permanent --zone=trusted --add-source=10.244.0.0/16");
 }
 
