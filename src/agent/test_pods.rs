@@ -94,14 +94,17 @@ fn start() -> io::Result<AttendedProgram> {
 /// Such a program removes them as it begins, and ends at once when nobody attends it.
 fn clean_up(shared: &SharedState) {
     let Some(known) = shared.snapshot() else { return };
-    let Ok(links) = pods::links() else { return };
-    let (all, _) = pods::attachments(&known.settings);
+    let (mut all, _) = pods::attachments(&known.settings);
     // The program removes those of the network that it attaches pods to.
-    let is_left = |pod: &pods::PodAttachment| {
-        pod.network == known.settings.cni.name
-            && pod.entry.container_id.starts_with(TEST_CONTAINER)
-            && Life::of(&pod.entry, &pod.network, &links) != Life::Attached
-    };
+    all.retain(|pod| {
+        pod.network == known.settings.cni.name && pod.entry.container_id.starts_with(TEST_CONTAINER)
+    });
+    if all.is_empty() {
+        return;
+    }
+    let Ok(links) = pods::links() else { return };
+    let is_left =
+        |pod: &pods::PodAttachment| Life::of(&pod.entry, &pod.network, &links) != Life::Attached;
     if all.iter().any(is_left) {
         match start() {
             Ok(program) => program.end(ATTACH_WITHIN),
