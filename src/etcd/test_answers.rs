@@ -14,6 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::etcd::client::Etcd;
+use crate::etcd::test_requests::LOOK;
 use crate::lease::EtcdError;
 use crate::lease::records::{NodeName, TestAnswer, TestPodsState, TestRequest};
 use crate::os::attended::AttendedProgram;
@@ -24,9 +25,6 @@ pub const LONGEST: Duration = Duration::from_secs(300);
 /// Least time between two tests, and between two refusals.
 const BETWEEN: Duration = Duration::from_secs(2);
 const BETWEEN_REFUSALS: Duration = Duration::from_millis(200);
-
-/// How often the request is looked for while the pods are held.
-const LOOK: Duration = Duration::from_millis(500);
 
 /// How long the pods may take to be detached.
 const END: Duration = Duration::from_secs(5);

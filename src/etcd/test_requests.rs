@@ -20,7 +20,7 @@ const ATTACHED_WITHIN: Duration = Duration::from_secs(30);
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LONGEST_LOOK: Duration = Duration::from_millis(400);
 
-/// How often the request is looked for while the pods are held.
+/// How often both hosts look for the request while the pods are held.
 pub const LOOK: Duration = Duration::from_millis(500);
 
 /// What became of a request.

@@ -86,6 +86,21 @@ pub enum QuarantineReason {
 }
 
 impl View {
+    /// Of the node n1, with nothing refused or held.
+    #[cfg(test)]
+    pub fn of_node(known: Option<PolicySnapshot>, pods: Vec<LocalPod>) -> View {
+        View {
+            host: "n1".parse().unwrap(),
+            subnets: vec!["10.1.2.0/24".parse().unwrap()],
+            sources: Vec::new(),
+            known: known.map(Arc::new),
+            pods: pods.into(),
+            held: BTreeMap::new(),
+            not_in_force: BTreeSet::new(),
+            unjudged: false,
+        }
+    }
+
     /// The pods of this host that policies know, with their addresses.
     pub fn endpoints(&self) -> Vec<Endpoint> {
         let known = self.known.as_deref();
@@ -283,16 +298,8 @@ mod tests {
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
         };
-        View {
-            host: "n1".parse().unwrap(),
-            subnets: vec!["10.1.2.0/24".parse().unwrap()],
-            sources: Vec::new(),
-            known: known.map(Arc::new),
-            pods: vec![pod("c1", Some("shop/web"), "10.1.2.3"), pod("c2", None, "10.1.2.4")].into(),
-            held: BTreeMap::new(),
-            not_in_force: BTreeSet::new(),
-            unjudged: false,
-        }
+        let pods = [pod("c1", Some("shop/web"), "10.1.2.3"), pod("c2", None, "10.1.2.4")];
+        View::of_node(known, pods.into())
     }
 
     fn problems(view: &View, now: SystemTime) -> Vec<String> {

@@ -81,7 +81,6 @@ fn listed(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::SystemTime;
 
     use super::*;
@@ -108,28 +107,10 @@ mod tests {
             let read = documents::read(&[policies, &described].concat(), true);
             assert_eq!(read.problems, []);
             let pods = read.endpoints.pods;
-            Arc::new(PolicySnapshot { rules: read.rules, pods, ..PolicySnapshot::default() })
+            PolicySnapshot { rules: read.rules, pods, ..PolicySnapshot::default() }
         });
-        let pod = |(name, address): (&str, &str)| LocalPod {
-            network: "net".to_owned(),
-            container_id: name.to_owned(),
-            ifname: "eth0".to_owned(),
-            pod: Some(format!("shop/{name}")),
-            uid: None,
-            addresses: vec![address.parse().unwrap()],
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-        };
-        View {
-            host: "n1".parse().unwrap(),
-            subnets: vec!["10.1.2.0/24".parse().unwrap()],
-            sources: Vec::new(),
-            known,
-            pods: pods.map(pod).to_vec().into(),
-            held: BTreeMap::new(),
-            not_in_force: BTreeSet::new(),
-            unjudged: false,
-        }
+        let pods = pods.map(|(name, address)| LocalPod::in_shop(name, name, address));
+        View::of_node(known, pods.into())
     }
 
     /// `fields` of the pods db and web.
