@@ -1,6 +1,7 @@
 //! The members of the etcd cluster: one connection at a time, the next one when it fails.
 
 use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
@@ -26,6 +27,9 @@ const TRY_AGAIN: Duration = Duration::from_secs(60);
 
 /// Time between two checks of a connection with a remark: one serializable read.
 const RECHECK: Duration = Duration::from_secs(10);
+
+/// A request to one member, which keeps what that answers.
+type MemberRequest<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
 
 /// The members, one of which is in use.
 pub struct EtcdMembers {
@@ -136,13 +140,32 @@ impl EtcdMembers {
         what: &str,
         request: impl AsyncFn(MemberConnection) -> Result<T, Error>,
     ) -> Result<T, EtcdError> {
+        let found = RefCell::new(None);
+        let (request, kept) = (&request, &found);
+        let keep = |member| -> MemberRequest<'_> {
+            Box::pin(async move {
+                kept.replace(Some(request(member).await?));
+                Ok(())
+            })
+        };
+        self.answered(what, &keep).await?;
+        let missing = || EtcdError::Unreachable(format!("{what}: no answer").into());
+        found.into_inner().ok_or_else(missing)
+    }
+
+    /// [`EtcdMembers::call`] but for the answer: compiled once, not for each of dozens of requests.
+    async fn answered<'a>(
+        &self,
+        what: &str,
+        request: &(dyn Fn(MemberConnection) -> MemberRequest<'a> + 'a),
+    ) -> Result<(), EtcdError> {
         let mut unreachable = Vec::new();
         let mut renewed = false;
         while unreachable.len() < self.settings().endpoints.len().max(1) {
             let (settings, index) = (self.settings(), self.current.get());
             let endpoint = self.endpoint();
             let attempt = tokio::select! {
-                attempt = timeout(settings.timeout, self.attempt(&request)) => attempt,
+                attempt = timeout(settings.timeout, self.attempt(request)) => attempt,
                 () = self.replaced.notified() => continue,
             };
             let failure = match attempt {
@@ -186,10 +209,10 @@ impl EtcdMembers {
         }
     }
 
-    async fn attempt<T>(
+    async fn attempt<'a>(
         &self,
-        request: &impl AsyncFn(MemberConnection) -> Result<T, Error>,
-    ) -> Result<T, Failure> {
+        request: &(dyn Fn(MemberConnection) -> MemberRequest<'a> + 'a),
+    ) -> Result<(), Failure> {
         let known = self.connection.borrow().clone();
         let member = match known {
             Some(member) => member,
@@ -276,9 +299,11 @@ impl EtcdMembers {
             *at = Instant::now();
         }
         let (settings, probe) = (self.settings(), self.probe.as_str());
-        let request = async |mut member: MemberConnection| {
-            let asked = GetOptions::new().with_serializable().with_count_only();
-            member.kv.get(probe, Some(asked)).await
+        let request = |mut member: MemberConnection| -> MemberRequest<'_> {
+            Box::pin(async move {
+                let asked = GetOptions::new().with_serializable().with_count_only();
+                member.kv.get(probe, Some(asked)).await.map(drop)
+            })
         };
         let answer = timeout(settings.timeout, self.attempt(&request)).await;
         if !matches!(answer, Ok(Err(Failure::Token(_)))) {

@@ -1,6 +1,7 @@
 //! Event loops: in a thread of their own for a session, or for one request.
 
 use std::io;
+use std::pin::Pin;
 use std::thread;
 
 use tokio::runtime::{Builder, Runtime};
@@ -79,10 +80,18 @@ impl<Setup: PartialEq, Attributes: PartialEq> Steered<Setup, Attributes> {
 /// # Errors
 /// Those of `request`, or that no event loop can be created.
 pub fn once<T>(request: impl AsyncFnOnce() -> Result<T, String>) -> Result<T, String> {
-    let runtime = runtime().map_err(|error| format!("create an event loop: {error}"))?;
-    let answer = runtime.block_on(request());
+    let mut answer = None;
+    run(Box::pin(async { answer = Some(request().await) }))
+        .map_err(|error| format!("create an event loop: {error}"))?;
+    answer.unwrap_or_else(|| Err("the event loop ended".to_owned()))
+}
+
+/// Compiled once, not for each kind of request.
+fn run(request: Pin<Box<dyn Future<Output = ()> + '_>>) -> io::Result<()> {
+    let runtime = runtime()?;
+    runtime.block_on(request);
     runtime.shutdown_background();
-    answer
+    Ok(())
 }
 
 /// Sends `value` to a session, which is woken only if it differs from the last one.

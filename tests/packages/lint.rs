@@ -58,3 +58,12 @@ fn both_packages_install_the_same_files() {
     assert!(zsh.0 && zsh.1, "each where its zsh looks");
     assert!(deb.contains(&"/usr/sbin/humanz-agent".to_owned()), "{deb:?}");
 }
+
+/// Both packages and the image have this file.
+#[test]
+fn the_executable_that_ships_is_smaller_than_8_mb() {
+    let path = root().join("dist/humanz-agent");
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    println!("{bytes} bytes");
+    assert!(bytes < 8_000_000, "{}: {bytes} bytes", path.display());
+}
