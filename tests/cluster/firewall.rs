@@ -16,6 +16,11 @@ fn reported_drop(cluster: &Cluster) -> (String, String) {
     (text("what"), text("fix"))
 }
 
+/// A fix is a command, and after ` # ` what it does.
+fn command_of(fix: &str) -> &str {
+    fix.split(" # ").next().unwrap()
+}
+
 #[test]
 fn a_drop_for_the_pods_of_one_host_is_reported_with_that_host() {
     let cluster = Cluster::new(3);
@@ -39,7 +44,7 @@ fn a_drop_for_the_pods_of_one_host_is_reported_with_that_host() {
     assert!(seen.stdout.contains(&format!("{theirs} (host h2)")), "{seen}");
 
     // The reported fix works.
-    let list = fix.split('`').nth(1).unwrap().replace("iptables", "iptables-nft");
+    let list = command_of(&fix).replace("iptables", "iptables-nft");
     let rules = host.run(&list).ok();
     let rule = rules.lines().find(|line| line.contains(&theirs)).unwrap();
     host.run(&format!("iptables-nft {}", rule.replace("-A", "-D"))).ok();
@@ -56,5 +61,5 @@ fn a_drop_for_the_pods_of_one_host_is_reported_with_that_host() {
     assert!(what.starts_with("nft table inet wall, chain f: a rule drops what pods of "), "{what}");
     assert!(what.ends_with(" send to pods"), "{what}");
     assert!(what.contains("(host h2)") && what.contains("(host h3)"), "{what}");
-    assert!(host.run(fix.split('`').nth(1).unwrap()).ok().contains("drop # handle"), "{fix}");
+    assert!(host.run(command_of(&fix)).ok().contains("drop # handle"), "{fix}");
 }

@@ -263,13 +263,14 @@ fn the_fix_for_a_partial_drop_does_not_accept_everything() {
         nft add rule inet evil g ip daddr $C4 drop"
     );
     let uplink = format!("{table}; nft add rule inet evil f iifname eth0 drop");
-    let some = "find it with `nft -a list chain inet evil";
+    let of_f = "nft -a list chain inet evil f # finds it";
+    let of_g = "nft -a list chain inet evil g # finds it";
     let all = "insert rule inet evil f iifname \"humanz0\" accept";
     for (script, ends, seen, fix) in [
-        (from_c.as_str(), "$C4 a", "a rule drops packets like this one, from $C4 to $A4", some),
-        (&from_a, "a $C4", "a rule drops packets like this one, from $A4 to $C4", some),
-        (&port, "a http://$H2:8080", "a rule drops packets like this one, from $A4 to $H2", some),
-        (&called, "a $C4", "a rule of chain g drops packets like this one, from $A4 to $C4", some),
+        (from_c.as_str(), "$C4 a", "a rule drops packets like this one, from $C4 to $A4", of_f),
+        (&from_a, "a $C4", "a rule drops packets like this one, from $A4 to $C4", of_f),
+        (&port, "a http://$H2:8080", "a rule drops packets like this one, from $A4 to $H2", of_f),
+        (&called, "a $C4", "a rule of chain g drops packets like this one, from $A4 to $C4", of_g),
         (&uplink, "$C4 a", "a rule drops what other hosts' pods send to pods", all),
         (policy, "a $C4", "its policy drops what pods send", all),
     ] {
