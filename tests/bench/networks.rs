@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::parallel;
 use crate::policy::{Side, last_call, row};
 use crate::series::middle;
 use crate::support::cni::{Attachment, Network};
@@ -20,7 +21,7 @@ const LIMIT: f64 = 100.0;
 /// Until the agent has done what the last pod left to do.
 const QUIET: std::time::Duration = std::time::Duration::from_millis(80);
 
-pub fn measure(_: &mut Workspace, table: &mut Table) {
+pub fn measure(workspace: &mut Workspace, table: &mut Table) {
     let off = Side::start_with(&[("POLICY", "off")]);
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
@@ -31,6 +32,7 @@ pub fn measure(_: &mut Workspace, table: &mut Table) {
     // The block is there from now on.
     let _stays = connect(host, "blue", "stays", "");
     starts(off.host(), host, table);
+    parallel::delegated(workspace, host, "blue", table);
     limits(host, table);
 }
 

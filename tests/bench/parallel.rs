@@ -2,6 +2,7 @@
 
 use crate::series::{Series, alternate};
 use crate::subject::{Offer, Program, Subject};
+use crate::support::node::Node;
 use crate::table::{Row, Table};
 use crate::workspace::Workspace;
 
@@ -14,18 +15,36 @@ const ROUNDS: usize = 5;
 pub fn measure(workspace: &mut Workspace, table: &mut Table) {
     let candidates = [Program::Reference, Program::Floor, Program::Humanz];
     let subjects = candidates.map(|program| Subject::new(workspace, program, Offer::Plain, PODS));
-    let [mut add, mut delete] = [(); 2].map(|()| candidates.map(|_| Series::default()));
+    let [add, delete] = by_turns(&subjects, PODS);
+    rates("8 ADDs in parallel", &add, 0.60, "≥ 60 % of floor", table);
+    slowest(&add, table);
+    rates("8 DELs in parallel", &delete, 0.95, "≥ 95 % of floor", table);
+}
+
+/// Pods that the agent of `host` has a part in, in the network of its settings (in place of the reference) and in the
+/// tenant's of `namespace`: no more than a block of that has addresses.
+pub fn delegated(workspace: &mut Workspace, host: &Node, namespace: &str, table: &mut Table) {
+    let of = |namespace| Subject::of_host(host, namespace, BLOCK);
+    let floor = Subject::new(workspace, Program::Floor, Offer::Plain, BLOCK);
+    let subjects = [of("plain"), floor, of(namespace)];
+    let [add, delete] = by_turns(&subjects, BLOCK);
+    rates("8 ADDs in a tenant's network in parallel", &add, 0.60, "≥ 60 % of floor", table);
+    slowest(&add, table);
+    rates("8 DELs in a tenant's network in parallel", &delete, 0.95, "≥ 95 % of floor", table);
+}
+
+/// ADD and DEL of `pods` of each subject.
+fn by_turns(subjects: &[Subject; 3], pods: usize) -> [[Series; 3]; 2] {
+    let mut both = [(); 2].map(|()| [(); 3].map(|()| Series::default()));
     for _ in 0..ROUNDS {
-        for (verb, all) in [("ADD", &mut add), ("DEL", &mut delete)] {
-            let round = alternate(&subjects, PODS / BLOCK, |subject, block| {
+        for (verb, all) in ["ADD", "DEL"].into_iter().zip(&mut both) {
+            let round = alternate(subjects, pods / BLOCK, |subject, block| {
                 subject.in_parallel(verb, block * BLOCK..(block + 1) * BLOCK, WORKERS)
             });
             all.iter_mut().zip(round).for_each(|(all, round)| all.extend(round));
         }
     }
-    rates("8 ADDs in parallel", &add, 0.60, "≥ 60 % of floor", table);
-    slowest(&add, table);
-    rates("8 DELs in parallel", &delete, 0.95, "≥ 95 % of floor", table);
+    both
 }
 
 fn rates(

@@ -12,6 +12,7 @@ use crate::series::Block;
 use crate::support::cni::{Attachment, Network, PLUGINS};
 use crate::support::disk::{Disk, EXECUTABLE};
 use crate::support::node::{Node, Place};
+use crate::support::pod::make_netns;
 use crate::workspace::Workspace;
 
 /// Where Debian's package puts the reference plugins.
@@ -62,6 +63,21 @@ impl Subject {
         let subject = Self::without_bridge(workspace, program, offer, pods + 1);
         subject.one_by_one("ADD", pods..pods + 1);
         subject
+    }
+
+    /// Empty pods of `namespace` on a host with an agent, whose network it is.
+    pub fn of_host(host: &Node, namespace: &str, pods: usize) -> Self {
+        let pod = |number| {
+            let mut pod = Pod::new(number, Offer::Plain);
+            let name = format!("{namespace}-{number}");
+            make_netns(host, &name);
+            pod.attachment = Attachment::new(&name);
+            pod.attachment.args =
+                format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}");
+            pod
+        };
+        let pods = (0..pods).map(pod).collect();
+        Self { node: host.clone(), network: Network::of(host), pods }
     }
 
     /// Just the host and its pods.
