@@ -20,7 +20,7 @@ fn try_further(host: &Node, pod: &Pod, network: &str) -> Result<Pod, Box<Failure
     Pod::connect(host, &further, attachment)
 }
 
-fn further(host: &Node, pod: &Pod, network: &str) -> Pod {
+pub fn further(host: &Node, pod: &Pod, network: &str) -> Pod {
     try_further(host, pod, network).unwrap_or_else(|error| panic!("{}: {error}", pod.label()))
 }
 

@@ -17,7 +17,7 @@ fn networks(list: &str) -> Value {
 }
 
 /// The addresses of the interface of a pod.
-fn addresses(pod: &Pod, ifname: &str) -> Vec<IpAddr> {
+pub fn addresses(pod: &Pod, ifname: &str) -> Vec<IpAddr> {
     let interfaces = pod.result["interfaces"].as_array().unwrap();
     let is_own = |it: &Value| it["name"] == ifname && !it["sandbox"].is_null();
     let place = interfaces.iter().position(is_own).unwrap_or_else(|| panic!("{}", pod.result));
