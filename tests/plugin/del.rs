@@ -118,6 +118,38 @@ fn a_real_failure_is_reported_without_phrases_that_runtimes_ignore() {
     host.assert_clean("after the second DEL");
 }
 
+/// The link may still be there: nobody else gets its address.
+#[test]
+fn a_del_that_may_not_remove_the_link_keeps_the_address_and_is_called_again() {
+    let host = PluginHost::new();
+    host.add(&subnet(), "c1");
+    let before = host.leftovers();
+    let refused = Call::new("DEL", &subnet(), "c1").under("setpriv --bounding-set -net_admin");
+    let answer = refused.run(&host);
+    assert_eq!(answer.code(), 999, "{}", answer.error());
+    assert!(answer.error().contains("remove interface"), "{}", answer.error());
+    assert_eq!(host.leftovers(), before);
+    Call::new("DEL", &subnet(), "c1").run(&host).ok();
+    host.assert_clean("after the second DEL");
+}
+
+/// Nobody knows what is meant.
+#[test]
+fn half_a_call_of_del_removes_nothing() {
+    let host = PluginHost::new();
+    host.add(&subnet(), "c1");
+    let before = host.leftovers();
+    let del = || Call::new("DEL", &subnet(), "c1");
+    for variable in ["CNI_CONTAINERID", "CNI_IFNAME"] {
+        assert_eq!(del().with(variable, "").run(&host).code(), 4, "without {variable}");
+    }
+    assert_eq!(del().run_with(&host, "{").code(), 6);
+    assert_eq!(del().key("name", Value::Null).run(&host).code(), 7);
+    assert_eq!(host.leftovers(), before);
+    del().run(&host).ok();
+    host.assert_clean("after the whole call");
+}
+
 #[test]
 fn a_late_del_leaves_the_pod_alone_that_has_the_address_now() {
     let host = PluginHost::new();
