@@ -8,6 +8,7 @@ use humanz_test_support as support;
 mod another_user;
 mod config;
 mod connectivity;
+mod contiv;
 mod doctor;
 mod encryption;
 mod explain;

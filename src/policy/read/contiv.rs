@@ -59,7 +59,9 @@ impl ContivObjects {
             Some(kind) => self.object(kind, fields),
             None => {
                 let key = fields.get("key").map(text).unwrap_or_else(|| "an object".to_owned());
-                self.notes.push(format!("{key} is left out: humanz has nothing of its kind"));
+                let named = FOREIGN.iter().find(|(field, _)| fields.contains_key(*field));
+                let kind = named.map(|(_, kind)| *kind).unwrap_or_default();
+                self.notes.push(format!("{kind}{key} is left out: humanz has nothing of its kind"));
                 Ok(())
             }
         };
@@ -148,6 +150,15 @@ fn kind(fields: &Fields) -> Option<&'static str> {
         () => return None,
     })
 }
+
+/// Kinds that humanz has not, by a field that each object of them has: keys of several kinds are the same.
+const FOREIGN: [(&str, &str); 5] = [
+    ("serviceName", "service load balancer "),
+    ("contractsGroupName", "external contracts "),
+    ("appProfileName", "application profile "),
+    ("hostname", "BGP neighbour "),
+    ("fwdMode", "settings of the cluster "),
+];
 
 /// The fields of a tenant, which consists of its objects here.
 const TENANT: [&str; 5] = ["key", "tenantName", "defaultNetwork", "link-sets", "links"];
@@ -427,7 +438,8 @@ mod tests {
         }
         let bgp = converted(json!({"key": "h1\n", "hostname": "h1", "as": "65001"}));
         assert!(
-            bgp.objects.is_empty() && bgp.notes[0].starts_with("\"h1\\n\" is left out"),
+            bgp.objects.is_empty()
+                && bgp.notes[0].starts_with("BGP neighbour \"h1\\n\" is left out"),
             "{bgp:?}"
         );
         let twice = |policies: Value| json!({"groupName": "web", "policies": policies});
