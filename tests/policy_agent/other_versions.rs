@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::etcd::{FROM_ETCD, apply};
 use crate::support::wait::SOON;
-use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, facts, soon};
+use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts, soon};
 use crate::tenants::{add, blocks, is_apart, is_in, reaches, try_add, two_tenants};
 
 /// What the agent has on disk of networks: for plugins, and for its next start.
@@ -105,4 +105,50 @@ fn pods_of_tenants_outlive_files_of_an_older_version() {
 #[test]
 fn pods_of_tenants_outlive_files_of_an_older_version_while_etcd_is_away() {
     outlives(older, false);
+}
+
+/// What a host was before it knew of tenants: neither the agent's settings nor what the runtime keeps of a pod says
+/// anything of policies.
+#[test]
+fn pods_of_before_there_were_tenants_run_on_in_the_network_of_the_settings() {
+    let cluster = Cluster::new(2);
+    let hosts @ [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let agents = cluster.start_agents(&FROM_ETCD[..1]);
+    let [old1, old2, ends] =
+        [(h1, "blue/old"), (h2, "blue/old"), (h1, "blue/ends")].map(|(host, pod)| add(host, pod));
+    let pingers = [Pinger::start(&old1, old2.v4()), Pinger::start(&old2, old1.v6())];
+    agents.iter().for_each(Agent::stop);
+    let agents = hosts.map(|host| Agent::start(host, FROM_ETCD));
+    agents.iter().for_each(|agent| println!("ready after {:?}", agent.wait_ready()));
+    apply(h1, &two_tenants());
+    let blue = hosts.map(|host| starts_in(host, "blue/new", "10.32.0.0/16"));
+    soon("the tenant", || reaches(&blue[0], &blue[1]) && reaches(&blue[1], &blue[0]));
+    // They are of the network that they have an address in, whatever the rule of their namespace says by now.
+    for (old, new) in [(&old1, &blue[0]), (&old1, &blue[1]), (&old2, &blue[0])] {
+        soon("the end of the old way", || is_apart(new, old) && is_apart(old, new));
+    }
+    for pod in [&old1, &old2, &ends] {
+        pod.check().unwrap_or_else(|error| panic!("{}: CHECK: {error}", pod.label()));
+    }
+    for pinger in pingers {
+        pinger.report().assert_nothing_lost();
+    }
+    let address = ends.v4();
+    ends.delete();
+    assert!(!h1.list("/run/humanz/ipam/humanz").contains(&address.to_string()));
+    assert!(reaches(&old1, &old2) && reaches(&old2, &old1));
+    agents.iter().for_each(Agent::stop);
+}
+
+/// Once the agent knows of the network.
+fn starts_in(host: &Node, pod: &str, network: &str) -> Pod {
+    eventually(&format!("{pod} starts in {network}"), SOON, || {
+        let started = starts(host, pod);
+        if is_in(started.v4(), network) {
+            return Ok(started);
+        }
+        let address = started.v4();
+        started.delete();
+        Err(format!("it has {address}"))
+    })
 }
