@@ -7,6 +7,8 @@ mod blocks;
 mod chart;
 #[path = "packaging/crds.rs"]
 mod crds;
+#[path = "packaging/every_fix.rs"]
+mod every_fix;
 #[path = "packaging/fixes.rs"]
 mod fixes;
 #[path = "packaging/manifests.rs"]

@@ -68,7 +68,7 @@ fn end(shared: &SharedState, why: &str) {
     shared.probes.lock().clear();
     let what = format!("other hosts are not probed: whether they are reached is not known: {why}");
     let ended = Problem::new(ProblemKind::ProbesEnded, Object::named("probes"), what)
-        .with_fix("give the agent CAP_NET_RAW (as its unit and manifests do) and restart it");
+        .with_fix("systemctl cat humanz-agent # give it CAP_NET_RAW, as its unit and manifests do, and restart it");
     shared.problems.set(ProblemSource::Probes, Some(ended));
 }
 

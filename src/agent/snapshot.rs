@@ -74,7 +74,7 @@ impl StoreStatus {
         let down = self.down.as_ref().map(|why| {
             let why = why.clone().at(format_args!("{store} does not answer"));
             let fix = why.fix.unwrap_or_else(|| {
-                format!("check that {ask}, its port is open, user and certificates are right")
+                format!("humanz-agent doctor # check that {ask}, its port is open, user and certificates are right")
             });
             Problem::new(kind, subject(), why.what).with_fix(format!(
                 "{fix}; until then pods keep their network, and no new host is reached"
@@ -101,6 +101,10 @@ mod tests {
             assert!(!problem.what.contains(wanted), "{}", problem.what);
         };
         check(FailureReason::new("expired", "renew it"), "renew it; until then", "port is open");
-        check("no answer".into(), "check that the API server is up", "renew it");
+        check(
+            "no answer".into(),
+            "humanz-agent doctor # check that the API server is up",
+            "renew it",
+        );
     }
 }

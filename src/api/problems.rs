@@ -49,7 +49,7 @@ fn stuck(shared: &SharedState) -> Vec<Problem> {
         let what = format!("the loop {} has not moved for {} s", beat.name, age.as_secs());
         let subject = Object::named(format!("loop {}", beat.name));
         let problem = Problem::new(ProblemKind::AgentStuck, subject, what)
-            .with_fix(format!("{restart} (pods do not notice), and report a bug"));
+            .with_fix(format!("{restart} # pods do not notice; report a bug"));
         stuck.push(problem.with_since(SystemTime::now() - age));
     }
     stuck
@@ -103,9 +103,10 @@ fn below(problem: Problem, handshakes: Option<&Handshakes>) -> Problem {
 fn lost(name: &NodeName, own: IpAddr, at: IpAddr, seen: &ProbeStats) -> Option<Problem> {
     let what = format!("host {name}: {}", seen.fault(at)?);
     let (kind, fix) = match seen.black_hole() {
-        Some(_) => {
-            (ProblemKind::HostMtu, "set MTU lower, or let ICMP through between hosts".to_owned())
-        }
+        Some(_) => (
+            ProblemKind::HostMtu,
+            format!("humanz-agent probe {name} # set MTU lower, or let ICMP through between hosts"),
+        ),
         None => (
             ProblemKind::HostUnanswered,
             format!("humanz-agent explain {own} {at} # shows where they are lost"),

@@ -33,7 +33,7 @@ impl Handshakes {
         let (address, port) = (self.to.ip(), self.to.port());
         let secret = if self.preshared { "set" } else { "not set" };
         format!(
-            "let UDP from and to port {port} of {address} through, at both hosts and between them; if it is \
+            "nft list ruleset # let UDP from and to port {port} of {address} through, at both hosts and between them; if it is \
              open, ENCRYPTION_PSK_FILE ({secret} here) may have another content there or be set on one of \
              both hosts alone; look with humanz-agent doctor there"
         )
@@ -54,7 +54,12 @@ mod tests {
         assert_eq!(ended, "no WireGuard handshake with [fd99::12]:10401 succeeded for 200 s");
         assert!(fault(None).unwrap().ends_with("succeeded since this host knows its key"));
         let fix = with(None, true).fix();
-        assert!(fix.starts_with("let UDP from and to port 10401 of fd99::12 through"), "{fix}");
+        assert!(
+            fix.starts_with(
+                "nft list ruleset # let UDP from and to port 10401 of fd99::12 through"
+            ),
+            "{fix}"
+        );
         assert!(fix.contains("ENCRYPTION_PSK_FILE (set here) may have another content"), "{fix}");
         let fix = with(None, false).fix();
         assert!(fix.contains("ENCRYPTION_PSK_FILE (not set here)"), "{fix}");

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::checks::forward::blocking_rule::DroppedHosts;
+use crate::checks::forward::blocking_rule::{DroppedHosts, iptables};
 use crate::checks::forward::evaluate::{ChainVerdict, evaluate};
 use crate::net::{Family, IfName, Object, Problem, ProblemKind, subnet};
 use crate::nft::base_chains::{
@@ -260,8 +260,9 @@ pub fn not_inserted(edit: &RuleEdit, why: &str) -> Option<Problem> {
     let option = direction.option();
     (edit.action == EditKind::Insert).then(|| {
         let what = format!("{place} drops pod traffic, and {why}");
-        Problem::new(ProblemKind::ForwardBlocked, Object::Chain(place.to_string()), what)
-            .with_fix(format!("put `{option} {bridge} -j ACCEPT` at its head"))
+        Problem::new(ProblemKind::ForwardBlocked, Object::Chain(place.to_string()), what).with_fix(
+            format!("{} -I {} {option} {bridge} -j ACCEPT", iptables(place), place.chain()),
+        )
     })
 }
 

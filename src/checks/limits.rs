@@ -32,7 +32,10 @@ pub fn space(path: &Path, what: &str, found: &FreeSpace) -> Option<Problem> {
         Some(files) if few => format!("{files} files"),
         _ => format!("{} KiB", found.free_bytes / 1024),
     };
-    Some(problem(kind, format!("{place} ({what}) has {left} left")).with_fix("make room there"))
+    Some(
+        problem(kind, format!("{place} ({what}) has {left} left"))
+            .with_fix(format!("df -h {place} # make room there")),
+    )
 }
 
 /// Whether the kernel may remember as many neighbours as there are pods and hosts: above the third
@@ -63,8 +66,9 @@ pub fn mtu(pods: u32, underlay: u32, tunnel: Option<u32>) -> Option<Problem> {
         let behind = if tunnel.is_some() { " through a tunnel" } else { "" };
         let what =
             format!("pods get MTU {pods}, and the path to other hosts takes {least}{behind}");
-        Problem::new(ProblemKind::Mtu, Object::named("MTU of bridge and uplink"), what)
-            .with_fix(format!("set MTU=auto or MTU={least}; then recreate the pods"))
+        Problem::new(ProblemKind::Mtu, Object::named("MTU of bridge and uplink"), what).with_fix(
+            format!("humanz-agent config # set MTU=auto or MTU={least}; then recreate the pods"),
+        )
     })
 }
 

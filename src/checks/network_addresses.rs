@@ -41,7 +41,8 @@ pub fn conflicts(
 pub fn problem(network: &Scoped, why: &str) -> Problem {
     let subject = Object::named(format!("Network {network}"));
     let what = format!("{why}; no new pod starts in network {network} here");
-    let fix = "give it other subnets, by --cidr of net set";
+    let fix =
+        format!("humanz-agent net show {network} # give it other subnets, by --cidr of net set");
     Problem::in_object(ProblemKind::AddressConflict, subject, what).with_fix(fix)
 }
 

@@ -26,14 +26,14 @@ pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
                 let restart = manager.restart();
                 format!("{restart} # pods do not notice; its log may say why it hangs")
             }
-            None => "set SOCKET, so that the agent can be queried".to_owned(),
+            None => "humanz-agent config # set SOCKET, so that the agent can be queried".to_owned(),
         };
         return problem(ProblemKind::AgentSilent, what, &fix);
     }
     if let Some(holder) = lock::network_holder() {
         let what =
             format!("{why}, but an agent with a STATE_DIR of its own serves this host ({holder})");
-        let fix = "ask it with its settings (--env-file, or its STATE_DIR and SOCKET), or stop it: a host has one agent";
+        let fix = "pgrep -a humanz-agent # ask it with its settings (--env-file, or its STATE_DIR and SOCKET), or stop it: a host has one agent";
         return problem(ProblemKind::AgentSilent, what, fix);
     }
     if settings.is_etcd_unknown() {
@@ -41,7 +41,7 @@ pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
             "{why}, none holds its lock, and ETCD_HOST is not set: what only etcd knows is unknown"
         );
         let fix = format!(
-            "nothing, if the plugin alone serves this host; else set ETCD_HOST in /etc/humanz/agent.env, then {}",
+            "humanz-agent config # that is right if the plugin alone serves this host; else set ETCD_HOST in /etc/humanz/agent.env, then {}",
             manager.start()
         );
         return problem(ProblemKind::AgentDown, what, &fix);

@@ -58,7 +58,7 @@ pub fn fix(settings: &Settings, lines: &[Line]) -> String {
               their guard or link"
             .to_owned(),
         count if count == lines.len() => again(settings),
-        _ => format!("{}; then start a pod: the plugin repairs the rest", again(settings)),
+        _ => format!("{} # then start a pod: the plugin repairs the rest", again(settings)),
     }
 }
 

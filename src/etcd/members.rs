@@ -426,7 +426,10 @@ fn of_connection(why: FailureReason, usual: &str) -> Problem {
 }
 
 fn without_login(remark: String) -> Problem {
-    of_connection(remark.into(), "enable authentication in etcd, or remove ETCD_USER")
+    of_connection(
+        remark.into(),
+        "etcdctl auth status # enable authentication in etcd, or remove ETCD_USER",
+    )
 }
 
 /// The consequence of files that cannot be used.

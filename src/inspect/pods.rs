@@ -185,7 +185,7 @@ pub fn store_problem(ipam_dir: &Path, why: impl Display, is_denied: bool) -> Pro
         return Problem::new(ProblemKind::StoresUnread, subject, what).with_fix("run this as root");
     }
     let fix = format!(
-        "make IPAM_DIR ({}) a directory that root can read and write, on a disk without errors",
+        "ls -la {} # make IPAM_DIR a directory that root can read and write, on a disk without errors",
         ipam_dir.display()
     );
     Problem::new(ProblemKind::IpamStore, subject, why.to_string()).with_fix(fix)

@@ -85,7 +85,10 @@ fn foreign_bridge(settings: &HostSettings, rtnl: &Rtnl) -> Option<Problem> {
         None => "a physical device".to_owned(),
     };
     let why = format!("this interface exists and is {kind}, not a bridge");
-    Some(invalid("BRIDGE_NAME", name.as_str(), why).with_fix("choose another name"))
+    Some(
+        invalid("BRIDGE_NAME", name.as_str(), why)
+            .with_fix(format!("ip link show {name} # choose another BRIDGE_NAME")),
+    )
 }
 
 /// The kernel would encrypt nothing.
@@ -116,7 +119,7 @@ fn pool_around_host(settings: &HostSettings, rtnl: &Rtnl) -> Option<Problem> {
     let variable = if pool.is_ipv4() { "IP_SUBNET" } else { "IPV6_SUBNET" };
     let why = format!("contains {}, an address of this host on {link}", found.address);
     let fix = format!(
-        "choose a pool that nobody uses, or remove {link} if it is left from another pod network"
+        "ip address # choose a pool that nobody uses, or remove {link} if it is left from another pod network"
     );
     Some(invalid(variable, &pool.to_string(), why).with_fix(fix))
 }

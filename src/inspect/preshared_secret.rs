@@ -28,7 +28,7 @@ pub fn read(path: &Path) -> Result<PresharedSecret, Problem> {
     let shown = path.display().to_string();
     let fault = |why: &str, fix: String| invalid(VARIABLE, &shown, why).with_fix(fix);
     let failed = |error: std::io::Error| {
-        let fix = "put the same file on every host, as root and with mode 0600 (below /home, /root and /run \
+        let fix = "humanz-agent config # put the same file on every host, as root and with mode 0600 (below /home, /root and /run \
                    the unit of the agent does not see it)";
         fault(&format!("cannot be read: {error}"), fix.to_owned())
     };
@@ -47,7 +47,7 @@ pub fn read(path: &Path) -> Result<PresharedSecret, Problem> {
         fault(
             why,
             format!(
-                "(umask 077; wg genpsk >{shown}) on one host, then the same file on every host"
+                "(umask 077; wg genpsk >{shown}) # on one host, then the same file on every host"
             ),
         )
     })

@@ -220,16 +220,16 @@ impl BlockFault {
             BlockFault::Overlap { host, block, .. } => (
                 Object::Host(host.clone()),
                 format!(
-                    "hosts take free blocks only: somebody wrote the key; delete that of host {host} for {block}"
+                    "humanz-agent nodes show {host} # hosts take free blocks only: somebody wrote the key; delete that for {block}"
                 ),
             ),
             BlockFault::Outside { host, .. } => (
                 Object::Host(host.clone()),
-                "if its network was removed, apply it again until its pods are gone".to_owned(),
+                "humanz-agent net ls # if its network was removed, apply it again until its pods are gone".to_owned(),
             ),
             BlockFault::TooMany { host } => (
                 Object::Host(host.clone()),
-                format!("look at the keys of host {host}: no host has room for so many pods"),
+                format!("humanz-agent nodes show {host} # look at its keys: no host has room for so many pods"),
             ),
             BlockFault::Malformed(key) => {
                 (Object::Key(key.to_string()), format!("etcdctl del {key:?}"))

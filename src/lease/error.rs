@@ -105,7 +105,7 @@ impl LeaseError {
     pub fn fix(&self) -> String {
         match self {
             LeaseError::HeldByOther { .. } => {
-                "give one of the two machines another NODE_NAME".to_owned()
+                "humanz-agent nodes ls # give one of the two machines another NODE_NAME".to_owned()
             }
             LeaseError::StoreWentBack { from, .. } => format!(
                 "humanz-agent nodes ls # remove hosts that had been removed and are back; this is reported until \
@@ -114,26 +114,26 @@ impl LeaseError {
             LeaseError::HeldByCopy { .. }
             | LeaseError::Copied { .. }
             | LeaseError::MayBeCopy { .. } => {
-                "on the copy: stop its agent, remove its state directory, renew /etc/machine-id \
+                "cat /etc/machine-id # on the copy: stop its agent, remove its state directory, renew /etc/machine-id \
                  (systemd-machine-id-setup), set another NODE_NAME, start its agent"
                     .to_owned()
             }
             LeaseError::OutsidePool { subnet, key, .. } => format!(
-                "either set IP_SUBNET or IPV6_SUBNET back to a pool with {subnet}, or drain this \
-                 host and delete the etcd key {key}"
+                "etcdctl get {key} # set IP_SUBNET or IPV6_SUBNET back to a pool with {subnet}, or drain this \
+                 host and delete the key"
             ),
             LeaseError::ConfigMismatch { variable, key, .. } => format!(
-                "all hosts must agree: correct {variable} here, or stop all agents and delete the \
-                 etcd key {key}"
+                "etcdctl get {key} # all hosts must agree: correct {variable} here, or stop all agents and delete the \
+                 key"
             ),
             LeaseError::ConfigBroken { key, .. } => {
-                format!("correct the value, or stop all agents and delete the etcd key {key}")
+                format!("etcdctl get {key} # correct the value, or stop all agents and delete the key")
             }
             LeaseError::CannotGrow { narrow, .. } => {
-                format!("set IP_SUBNET or IPV6_SUBNET back to {narrow}")
+                format!("humanz-agent config # set IP_SUBNET or IPV6_SUBNET back to {narrow}")
             }
             LeaseError::Exhausted { dead, .. } => match dead.first() {
-                None => "widen the pool or remove hosts".to_owned(),
+                None => "humanz-agent nodes ls # widen the pool or remove hosts".to_owned(),
                 Some(host) => format!(
                     "humanz-agent nodes ls # remove hosts that no longer exist, such as: humanz-agent nodes rm {host}"
                 ),
@@ -143,7 +143,7 @@ impl LeaseError {
                  this host: it takes another subnet as soon as its last pod is gone"
             ),
             LeaseError::SubnetShared { host, other, .. } => format!(
-                "drain host {host}: it takes another subnet as soon as its last pod is gone; or remove \
+                "humanz-agent nodes ls # drain host {host}: it takes another subnet as soon as its last pod is gone; or remove \
                  host {other} and its key, and let it join again"
             ),
             LeaseError::Node(error) => error.fix(),
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(
             error.with_fix(),
             "the name h1 is in use by another machine: machine id abc, 192.0.2.1, its agent runs \
-             since 2026-11-20T18:46:00Z; give one of the two machines another NODE_NAME"
+             since 2026-11-20T18:46:00Z; humanz-agent nodes ls # give one of the two machines another NODE_NAME"
         );
     }
 }

@@ -34,28 +34,31 @@ impl NodeError {
     pub fn fix(&self) -> String {
         match self {
             NodeError::Unknown(_) => {
-                "start the kubelet, and set NODE_NAME to the name under which \
+                "kubectl get nodes # start the kubelet, and set NODE_NAME to the name under which \
                                       it registers this host"
                     .to_owned()
             }
-            NodeError::AnotherMachine { .. } => "correct NODE_NAME".to_owned(),
+            NodeError::AnotherMachine { .. } => "kubectl get nodes # correct NODE_NAME".to_owned(),
             NodeError::NoSubnet(_) => {
-                "kube-controller-manager gives it one, if it is started with \
+                "kubectl get nodes # kube-controller-manager gives it one, if it is started with \
                                        --allocate-node-cidrs and --cluster-cidr"
                     .to_owned()
             }
             NodeError::NoFamily { family, .. } => format!(
-                "give kube-controller-manager a --cluster-cidr of that family, or remove {}",
+                "kubectl get nodes # give kube-controller-manager a --cluster-cidr of that family, or remove {}",
                 pool_of(*family)
             ),
             NodeError::OutsidePool { subnet, .. } => format!(
-                "set {} to the --cluster-cidr of kube-controller-manager",
+                "humanz-agent config # set {} to the --cluster-cidr of kube-controller-manager",
                 pool_of(subnet::family(*subnet))
             ),
             NodeError::TooSmall { .. } => {
-                "give the node a podCIDR of /30 (IPv6: /126) or wider".to_owned()
+                "kubectl get nodes # give the node a podCIDR of /30 (IPv6: /126) or wider"
+                    .to_owned()
             }
-            NodeError::Changed { .. } => "drain this host and restart its agent".to_owned(),
+            NodeError::Changed { .. } => {
+                "kubectl get nodes # drain this host and restart its agent".to_owned()
+            }
         }
     }
 

@@ -128,16 +128,17 @@ impl PeerFault {
             PeerFault::Overlap { host, .. } => (
                 Object::Host(host.clone()),
                 format!(
-                    "two hosts share a name, a disk or a hand-made key: repair it on host {host}"
+                    "humanz-agent nodes show {host} # two hosts share a name, a disk or a hand-made key: repair it there"
                 ),
             ),
-            PeerFault::Address { host, .. } => {
-                (Object::Host(host.clone()), format!("set NODE_IP on host {host}"))
-            }
+            PeerFault::Address { host, .. } => (
+                Object::Host(host.clone()),
+                format!("humanz-agent nodes show {host} # set NODE_IP there"),
+            ),
             PeerFault::SharedAddress { host, other, alive, .. } => (
                 Object::Host(host.clone()),
                 match alive {
-                    true => format!("set NODE_IP on host {host}"),
+                    true => format!("humanz-agent nodes show {host} # set NODE_IP there"),
                     false => format!(
                         "humanz-agent nodes ls # if {other} is permanently gone: humanz-agent nodes rm {other}"
                     ),
@@ -170,16 +171,14 @@ impl PeerFault {
 
 /// How `host` gets another key than that of `owner`.
 fn own_key(host: &NodeName, owner: &NodeName, alive: bool) -> String {
-    let anew = format!(
-        "if {host} was copied from it, {host} needs a key of its own: remove wireguard.key from its state \
-         directory and its link humanz-wg, and restart its agent"
-    );
-    match alive {
-        true => anew,
-        false => format!(
-            "humanz-agent nodes ls # if {owner} is permanently gone: humanz-agent nodes rm {owner}; {anew}"
-        ),
-    }
+    let gone = match alive {
+        true => String::new(),
+        false => format!("if {owner} is permanently gone: humanz-agent nodes rm {owner}; "),
+    };
+    format!(
+        "humanz-agent nodes ls # {gone}if {host} was copied from it, {host} needs a key of its own: remove \
+         wireguard.key from its state directory and its link humanz-wg, and restart its agent"
+    )
 }
 
 /// The hosts of `snapshot` other than `own`, and what was ignored.

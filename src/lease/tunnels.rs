@@ -33,11 +33,15 @@ impl TunnelFault {
         let TunnelFault { host, flaw } = self;
         let fix = match flaw {
             Flaw::VniTooLarge(_) | Flaw::NoPort => {
-                format!("set VXLAN_VNI and VXLAN_PORT on host {host}")
+                format!("humanz-agent nodes show {host} # set VXLAN_VNI and VXLAN_PORT there")
             }
-            Flaw::OtherVni { .. } => "set the same VXLAN_VNI on all hosts".to_owned(),
+            Flaw::OtherVni { .. } => {
+                "humanz-agent config # set the same VXLAN_VNI on all hosts".to_owned()
+            }
             Flaw::OwnMac(_) | Flaw::SameMac { .. } => {
-                format!("restart humanz-agent on host {host}, which then publishes its own MAC")
+                format!(
+                    "humanz-agent nodes show {host} # restart its agent, which then publishes its own MAC"
+                )
             }
         };
         let subject = Object::Host(host.clone());

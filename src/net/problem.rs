@@ -249,7 +249,7 @@ impl Problem {
         let usual = match self.kind {
             ProblemKind::Etcd => "humanz-agent doctor # checks etcd, certificates and permissions",
             ProblemKind::KubernetesApi => {
-                "check that the API server is up and that this host may list and watch"
+                "kubectl get nodes # check that the API server is up and that this host may list and watch"
             }
             ProblemKind::Policy => {
                 "humanz-agent policy ls # shows what is in force: correct it where it is written"

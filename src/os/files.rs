@@ -26,9 +26,9 @@ impl FileError {
     pub fn fix(&self) -> Option<&'static str> {
         Some(match self.why.kind() {
             io::ErrorKind::IsADirectory => "a directory is in the way: remove it",
-            io::ErrorKind::StorageFull => "make room on that file system",
+            io::ErrorKind::StorageFull => "df -h # make room on that file system",
             io::ErrorKind::ReadOnlyFilesystem => {
-                "let the agent write there (its unit's ReadWritePaths=, or a mount of its pod that is not \
+                "findmnt # let the agent write there (its unit's ReadWritePaths=, or a mount of its pod that is not \
                  read-only), or mount that file system read-write"
             }
             _ => return None,

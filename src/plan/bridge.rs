@@ -118,7 +118,12 @@ pub fn changes(
             found.kind.as_deref().map_or("a physical device".into(), |kind| format!("a {kind}"));
         let what = format!("interface {} exists and is {kind}, not a bridge", wanted.name);
         let problem = Problem::new(ProblemKind::ForeignLink, Object::Bridge(name()), what);
-        return Err(problem.with_fix("remove it or set BRIDGE_NAME to another name").into());
+        return Err(problem
+            .with_fix(format!(
+                "ip link show {} # remove it or set BRIDGE_NAME to another name",
+                wanted.name
+            ))
+            .into());
     }
     let mut changes = Vec::new();
     if found.name != wanted.name {

@@ -81,8 +81,9 @@ pub fn full(bridge: &IfName) -> Problem {
     let what = format!(
         "bridge {bridge} is full: the kernel gives a bridge 1,023 ports, and each pod takes one"
     );
-    Problem::new(ProblemKind::BridgePorts, Object::Bridge(bridge.clone()), what)
-        .with_fix("delete pods of this host, or limit them (maxPods of the kubelet)")
+    Problem::new(ProblemKind::BridgePorts, Object::Bridge(bridge.clone()), what).with_fix(
+        "humanz-agent pods # delete some of this host, or limit them (maxPods of the kubelet)",
+    )
 }
 
 /// What is wrong with a bridge with `count` ports; nothing while there are plenty left.
@@ -98,7 +99,7 @@ pub fn crowded(bridge: &IfName, count: usize) -> Option<Problem> {
         MOST.. => Some(full(bridge)),
         MANY.. => Some(
             Problem::new(ProblemKind::BridgePortsLow, subject(), what())
-                .with_fix("limit the pods of this host (maxPods of the kubelet)"),
+                .with_fix("humanz-agent pods # limit those of this host (maxPods of the kubelet)"),
         ),
         _ => None,
     }

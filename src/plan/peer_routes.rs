@@ -121,14 +121,14 @@ impl ClearPeer {
                     "host {host} encrypts and this host does not: packets to its pods are clear text, \
                      and lost if it takes in none"
                 ),
-                "set ENCRYPTION=wireguard on this host".to_owned(),
+                "humanz-agent config # set ENCRYPTION=wireguard on this host".to_owned(),
             ),
             false => (
                 format!(
                     "pods of host {host} are reached in clear text: it publishes no WireGuard key of \
                      its own (ENCRYPTION_STRICT=false)"
                 ),
-                format!("set ENCRYPTION=wireguard on host {host}"),
+                format!("humanz-agent nodes show {host} # set ENCRYPTION=wireguard there"),
             ),
         };
         Problem::new(ProblemKind::ClearText, Object::Host(host.clone()), what).with_fix(fix)
@@ -185,26 +185,27 @@ impl UnreachableSubnet {
     pub fn problem(&self) -> Problem {
         use UnreachableReason as Reason;
         let UnreachableSubnet { host, subnet, reason } = self;
+        let show = |fix: &str| format!("humanz-agent nodes show {host} # {fix}");
         let (why, fix) = match reason {
             Reason::NoAddress => {
                 let family = Family::of(subnet.ip());
-                (format!("the host has no {family} address"), "set NODE_IP there".to_owned())
+                (format!("the host has no {family} address"), show("set NODE_IP there"))
             }
             Reason::LookUpPending => (
                 format!("it published no address and the name {host} is being looked up"),
-                "wait for the name servers of /etc/resolv.conf".to_owned(),
+                "cat /etc/resolv.conf # wait for its name servers".to_owned(),
             ),
             Reason::Unresolved => (
                 format!("it published no address and the name {host} does not resolve"),
-                "add it to DNS or /etc/hosts".to_owned(),
+                format!("getent hosts {host} # add it to DNS or /etc/hosts"),
             ),
             Reason::NotOnLink(address) => (
                 format!("{address} is not on a segment of this host, and BACKEND=direct"),
-                "set BACKEND=auto on both hosts".to_owned(),
+                "humanz-agent config # set BACKEND=auto on both hosts".to_owned(),
             ),
             Reason::NoTunnel(address) => (
                 format!("{address} is not on a segment of this host, and the host has no tunnel"),
-                "set BACKEND=auto there (and update humanz)".to_owned(),
+                show("set BACKEND=auto there (and update humanz)"),
             ),
             Reason::LinkDown(address) => (
                 format!("the link to {address} is down"),
@@ -226,13 +227,12 @@ impl UnreachableSubnet {
             ),
             Reason::OwnAddress(address) => (
                 format!("its address {address} belongs to this host: two hosts claim one address"),
-                "check NODE_IP on both".to_owned(),
+                "ip address # check NODE_IP on both".to_owned(),
             ),
             Reason::NoKey => (
                 "it publishes no WireGuard key of its own, and this host sends nothing in clear text"
                     .to_owned(),
-                "set ENCRYPTION=wireguard there (or ENCRYPTION_STRICT=false here until then)"
-                    .to_owned(),
+                show("set ENCRYPTION=wireguard there (or ENCRYPTION_STRICT=false here until then)"),
             ),
         };
         let what = format!("pods of host {host} ({subnet}) cannot be reached: {why}");

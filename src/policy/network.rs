@@ -310,7 +310,7 @@ impl NetworkOverlap {
 
     pub fn problem(&self) -> Problem {
         let subject = Object::named(format!("Network {}", self.network));
-        let fix = "give one of the two networks other subnets";
+        let fix = "humanz-agent net ls # give one of the two networks other subnets";
         Problem::in_object(ProblemKind::Policy, subject, self).with_fix(fix)
     }
 }

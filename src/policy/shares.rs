@@ -97,7 +97,9 @@ impl Excess {
                 "{subject}: their peers find more than {} {found} in all; those of the last policies by name find none",
                 self.limit
             );
-            let fix = format!("fewer peers in namespace {namespace} that find many pods each");
+            let fix = format!(
+                "kubectl -n {namespace} get networkpolicies # fewer peers that find many pods each"
+            );
             Problem::new(ProblemKind::Policy, subject, what).with_fix(fix)
         };
         self.namespaces.iter().map(problem).collect()

@@ -304,7 +304,7 @@ impl Policies {
             "a change of policies is not in force, {before}: members on other hosts of {first}{more}, \
              which a rule denies, are not known"
         );
-        let fix = "it ends when etcd has answered: see the other problems";
+        let fix = "humanz-agent status # it ends when etcd has answered: see the other problems";
         Some(Problem::new(ProblemKind::Policy, subject, what).with_fix(fix))
     }
 }

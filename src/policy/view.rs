@@ -128,7 +128,7 @@ impl View {
     /// Pods that run and are not judged, as one problem.
     pub fn not_judged(&self) -> Option<Problem> {
         let what = format!("pods are {}; no pod can start", WithoutPolicies::NotJudged);
-        let fix = "correct what the other problems say of POLICY_FILE or the source of policies: its policies are \
+        let fix = "humanz-agent status # correct what the other problems say of POLICY_FILE or the source of policies: its policies are \
                    in force at once; POLICY=off lets pods start without any";
         let subject = Object::Table(POLICY_TABLE.to_owned());
         (self.unjudged && self.pods.iter().next().is_some())
@@ -220,18 +220,18 @@ impl Quarantined {
         );
         let fix = match self.reason {
             QuarantineReason::NoPolicies => {
-                "it ends when policies can be read: see the other problems, POLICY_FILE and the \
+                "humanz-agent status # it ends when policies can be read: see the other problems, POLICY_FILE and the \
                  connection with the source"
             }
             QuarantineReason::NotKnown => {
-                "it ends when the source describes the pod: see whether it is followed, and whether it has the pod"
+                "humanz-agent endpoint ls # it ends when the source describes the pod: see whether it is followed, and whether it has the pod"
             }
             QuarantineReason::Held(HeldReason::TooManyLines) => {
-                "it ends with fewer or smaller NetworkPolicies in its namespace, or with fewer pods there that differ \
+                "humanz-agent policy ls # it ends with fewer or smaller NetworkPolicies in its namespace, or with fewer pods there that differ \
                  in what selects them"
             }
             QuarantineReason::Held(_) => {
-                "it ends when etcd has what this host says of its pods: see the other problems, and \
+                "humanz-agent status # it ends when etcd has what this host says of its pods: see the other problems, and \
                  whether etcd answers"
             }
             QuarantineReason::NotInForce => {

@@ -265,14 +265,20 @@ impl SettingsLoader {
             let known = VARIABLES.iter().any(|variable| variable.name == name) || name == LOG;
             let hidden = self.environment.get(name.as_str()).filter(|env| **env != set.value);
             let (why, fix) = if !known {
-                ("is not a setting of humanz".to_owned(), "correct the name, or remove the line")
+                (
+                    "is not a setting of humanz".to_owned(),
+                    "humanz-agent config # correct the name, or remove the line",
+                )
             } else if self.options.contains_key(name.as_str()) {
-                ("is ignored: it is given as an option".to_owned(), "remove one of them")
+                (
+                    "is ignored: it is given as an option".to_owned(),
+                    "humanz-agent config # remove one of them",
+                )
             } else {
                 let why = format!("is ignored: the environment has {:?}", hidden?);
                 (
                     why,
-                    "remove EnvironmentFile= from the unit (the agent reads the file itself), or the variable",
+                    "systemctl cat humanz-agent # remove EnvironmentFile= from it (the agent reads the file itself), or the variable",
                 )
             };
             let what = format!("{} line {}: {name} {why}", self.path().display(), set.line);
@@ -294,8 +300,7 @@ pub fn without_effect(texts: &Texts, settings: &Settings) -> Option<Problem> {
         "SUBNET={subnet} has no effect: SUBNET_SOURCE is {source} (static serves this host alone)"
     );
     let subject = Object::Setting("SUBNET", subnet.clone());
-    let fix =
-        "take it out of the settings: nodes reserve keeps a subnet for a host that is to come";
+    let fix = "humanz-agent config # take it out of the settings: nodes reserve keeps a subnet for a host that is to come";
     Some(Problem::new(ProblemKind::SettingsFile, subject, what).with_fix(fix))
 }
 

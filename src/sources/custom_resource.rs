@@ -48,8 +48,7 @@ pub fn without_networks(mut read: Documents) -> Documents {
     for (namespace, network) in named.collect::<Vec<_>>() {
         let what =
             format!("network {network} has no addresses: pods of the namespace stay in quarantine");
-        let fix =
-            "leave network out of it: hosts share networks of tenants by etcd (SUBNET_SOURCE=etcd)";
+        let fix = "kubectl get namespacerules.humanz.io # leave network out of it: hosts share networks of tenants by etcd (SUBNET_SOURCE=etcd)";
         let subject = Object::named(format!("NamespaceRule {namespace}"));
         read.problems.push(Problem::in_object(ProblemKind::Policy, subject, what).with_fix(fix));
         read.cluster.close(namespace);
@@ -64,7 +63,7 @@ pub fn unused(count: usize, first: Option<String>, place: &str, ruling: &str) ->
         "{count} of them, as {first}, {} not in force: those of {ruling} are (POLICY_OBJECTS)",
         if count == 1 { "is" } else { "are" }
     );
-    let fix = "remove them once those in force say the same, or change POLICY_OBJECTS on all hosts";
+    let fix = "humanz-agent policy ls # remove them once those in force say the same, or change POLICY_OBJECTS on all hosts";
     let subject = Object::named(format!("objects of humanz in {place}"));
     Some(Problem::in_object(ProblemKind::Policy, subject, what).with_fix(fix))
 }

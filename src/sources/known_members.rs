@@ -319,7 +319,9 @@ fn behind_problem(host: &NodeName) -> Problem {
     let what = format!(
         "etcd has an older state of the members of groups on host {host} than it published; those that were known stay"
     );
-    of_host(host, what).with_fix(format!("start humanz-agent on {host}: it publishes them again"))
+    of_host(host, what).with_fix(format!(
+        "humanz-agent nodes show {host} # start its agent: it publishes them again"
+    ))
 }
 
 #[cfg(test)]

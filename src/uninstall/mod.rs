@@ -27,7 +27,7 @@ fn stop() -> String {
 }
 
 /// What to do about a failure that gives no better advice.
-const AGAIN: &str = "correct that, then run humanz-agent uninstall again with the same options";
+const AGAIN: &str = "humanz-agent uninstall # again, with the same options, once that is corrected";
 
 /// What was taken off a host, or would be.
 #[derive(Debug)]

@@ -183,7 +183,7 @@ fn a_host_with_the_plugin_alone_is_looked_at_without_etcd() {
     let doctor = run(host, "doctor", unset);
     println!("{doctor}");
     assert!(doctor.stdout.contains("ETCD_HOST is not set"), "{doctor}");
-    assert!(!doctor.stdout.contains("is a member up"), "{doctor}");
+    assert!(!doctor.stdout.contains("is a member of ETCD_HOST up"), "{doctor}");
     let explained = run(host, "explain one two", unset);
     assert!(explained.succeeded(), "{explained}");
     let listed = run(host, "ipam list", unset);
@@ -244,7 +244,7 @@ fn a_repair_and_an_unreachable_host_are_shown() {
         });
     };
     cluster.etcd.put("/humanz/hosts/nowhere", "10.244.200.0/24");
-    shows(&["nowhere  unreachable", "pods of host nowhere", "-> add it to DNS"]);
+    shows(&["nowhere  unreachable", "pods of host nowhere", "# add it to DNS"]);
     // What changes together with something of etcd's may be taken for a part of that.
     host.run("nft delete table inet humanz").ok();
     shows(&["latest repairs", "added nft table inet humanz"]);

@@ -162,7 +162,8 @@ fn a_port_that_is_blocked_between_the_hosts_is_in_the_problem() {
             problem["kind"] == "host-unanswered" && what.contains("no WireGuard handshake")
         });
         let fix = of_peer.and_then(|problem| problem["fix"].as_str()).unwrap_or_default();
-        let has_port = fix.starts_with("let UDP from and to port 10401 of 192.0.2.12 through");
+        let has_port = fix
+            .starts_with("nft list ruleset # let UDP from and to port 10401 of 192.0.2.12 through");
         if has_port { Ok(()) } else { Err(problems.to_string()) }
     });
     let doctor = Agent::run(host, "doctor --json", &settings);

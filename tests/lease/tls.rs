@@ -162,7 +162,7 @@ fn errors_in_the_files_of_this_host_include_the_file_and_the_fix() {
                 (
                     "not its key",
                     &|start| cert(start, "stranger.pem"),
-                    &["ETCD_KEY", "client.key: not the key of", "stranger.pem; replace both"],
+                    &["ETCD_KEY", "client.key: not the key of", "stranger.pem # replace both"],
                 ),
                 (
                     "a key with a passphrase",

@@ -10,37 +10,68 @@ use humanz::settings::flags::VARIABLES;
 use crate::{root, sources};
 
 /// How commands of other programs begin.
-const PROGRAMS: [&str; 25] = [
+pub const PROGRAMS: [&str; 37] = [
+    "apt install ",
     "auditctl -",
     "bridge fdb ",
+    "cat ",
     "chmod ",
     "chown ",
+    "df -h ",
     "dmesg",
     "etcdctl ",
+    "findmnt ",
     "firewall-cmd ",
+    "fuser ",
+    "getent hosts ",
     "ip address ",
     "ip link ",
+    "ip link;",
     "ip route ",
     "ip rule",
     "iptables -",
     "journalctl ",
     "kubectl ",
+    "ls ",
     "modprobe ",
+    "mv ",
     "nft '",
     "nft -",
     "nft insert ",
     "nft list ",
     "nsenter ",
+    "openssl ",
+    "pgrep -",
     "podman network ",
     "rm ",
     "sysctl -",
     "systemctl ",
     "timedatectl ",
+    "ufw allow ",
 ];
 
 /// Words in capitals that stand for nothing else.
-const WORDS: [&str; 12] =
-    ["ACCEPT", "ADD", "API", "CNI", "DEL", "GC", "ICMP", "IP", "JSON", "NAT", "UDP", "VXLAN"];
+const WORDS: [&str; 19] = [
+    "ACCEPT",
+    "ADD",
+    "API",
+    "CAP_NET_RAW",
+    "CNI",
+    "DEL",
+    "DNS",
+    "ECDSA",
+    "GC",
+    "ICMP",
+    "IP",
+    "JSON",
+    "MAC",
+    "NAT",
+    "RSA",
+    "STATUS",
+    "UDP",
+    "VXLAN",
+    "_MARGIN",
+];
 
 /// Arguments that stand for several words.
 const MANY: [&str; 2] = ["{options}", "{verb}"];
@@ -189,31 +220,40 @@ fn messages() -> Vec<(String, String)> {
 
 /// The literals of Rust's `code`, without escapes.
 fn literals(code: &str) -> Vec<String> {
-    let (mut all, mut rest) = (Vec::new(), code);
+    parts(code).1
+}
+
+/// `code` without comments and with a number in the place of each literal's text, and those texts.
+pub fn parts(code: &str) -> (String, Vec<String>) {
+    let (mut all, mut bare, mut rest) = (Vec::new(), String::new(), code);
     while let Some(at) = rest.find(['"', '/', '\'', 'r']) {
         let (before, from) = rest.split_at(at);
+        bare.push_str(before);
         let is_word = before.ends_with(|it: char| it.is_alphanumeric() || it == '_');
         let hashes = from[1..].chars().take_while(|it| *it == '#').count();
         let is_raw = from.starts_with('r') && !is_word && from[1 + hashes..].starts_with('"');
-        let length = if from.starts_with("//") {
-            from.find('\n').unwrap_or(from.len())
+        let (text, length) = if from.starts_with("//") {
+            (None, from.find('\n').unwrap_or(from.len()))
         } else if is_raw {
             let (begin, end) = (hashes + 2, format!("\"{}", "#".repeat(hashes)));
             let text = from[begin..].split(&end).next().unwrap_or_default();
-            all.push(text.to_owned());
-            begin + text.len() + end.len()
+            (Some(text.to_owned()), begin + text.len() + end.len())
         } else if let Some(begun) = from.strip_prefix('"') {
             let (text, length) = literal(begun);
-            all.push(text);
-            length + 1
+            (Some(text), length + 1)
         } else if from.starts_with('\'') {
-            character(from)
+            (None, character(from))
         } else {
-            1
+            bare.push_str(&from[..1]);
+            (None, 1)
         };
+        if let Some(text) = text {
+            bare.push_str(&format!("\"{}\"", all.len()));
+            all.push(text);
+        }
         rest = &from[length..];
     }
-    all
+    (bare + rest, all)
 }
 
 /// The length of the literal of a character, or that of a lifetime's mark.

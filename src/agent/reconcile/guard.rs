@@ -207,7 +207,8 @@ fn no_guard(link: &Link, settings: &Settings) -> Problem {
         settings.cni.ipam_dir.display()
     );
     let subject = Object::Guard(link.name.to_string());
-    Problem::new(ProblemKind::Unguarded, subject, what).with_fix("restart the pod")
+    Problem::new(ProblemKind::Unguarded, subject, what)
+        .with_fix(format!("ip link show {} # its alias has the pod: recreate that", link.name))
 }
 
 /// Names and indexes of links that shall have no guard: those of our network, if guards are off.

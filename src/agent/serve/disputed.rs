@@ -61,7 +61,7 @@ impl Agent {
             closed.why
         );
         let problem = Problem::new(ProblemKind::Lease, Object::named("IPAM store"), what);
-        Some(problem.with_fix("bring etcd back"))
+        Some(problem.with_fix("humanz-agent doctor # shows why etcd does not answer"))
     }
 
     fn close_disputed(&mut self, own: &PerFamily<IpNetwork>) -> anyhow::Result<()> {
@@ -99,5 +99,5 @@ impl Agent {
 fn failure(error: &anyhow::Error) -> Problem {
     let what = format!("a subnet of another host cannot be closed for new pods: {error:#}");
     Problem::new(ProblemKind::ChangeFailed, Object::named("IPAM store"), what)
-        .with_fix("make IPAM_DIR a directory that root can read and write")
+        .with_fix("humanz-agent config # make IPAM_DIR a directory that root can read and write")
 }

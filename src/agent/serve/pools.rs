@@ -92,12 +92,14 @@ impl Agent {
         };
         let (pool, margin) = (wide.network(), wide.margin());
         let grown = format!("the {family} pool of the network grew to {pool}");
-        let set = format!("set {variable}={pool} and {variable}_MARGIN={margin} here as well");
+        let set = format!(
+            "humanz-agent config # set {variable}={pool} and {variable}_MARGIN={margin} here as well"
+        );
         let (what, fix) = match (wide == used, self.address_inside(wide)) {
             (true, _) => (format!("{grown}; this host uses it"), set),
             (_, Some(address)) => (
                 format!("{grown}, which contains this host's address {address}"),
-                "give the host another address".to_owned(),
+                "ip address # give the host another one".to_owned(),
             ),
             _ => (
                 format!(
@@ -105,7 +107,7 @@ impl Agent {
                     self.settings.limits.get(family).map_or("none".to_owned(), ToString::to_string)
                 ),
                 format!(
-                    "if you grew the pool, {set}; if not, the etcd key {} was changed by \
+                    "{set}, if you grew the pool; if not, the etcd key {} was changed by \
                      somebody else: delete it, and the agents write what they know",
                     self.config_key()
                 ),

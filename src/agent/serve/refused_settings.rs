@@ -32,7 +32,7 @@ impl RefusedSettings {
              have the agent reload them"
         };
         self.faults.iter().cloned().map(move |fault| {
-            let fix = fault.fix.as_deref().unwrap_or("correct it");
+            let fix = fault.fix.as_deref().unwrap_or("humanz-agent config # correct it");
             let fix = format!("{fix}; {instead}");
             fault.with_fix(fix)
         })

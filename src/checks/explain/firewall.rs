@@ -91,7 +91,7 @@ fn judge(name: &'static str, path: &Path, found: &HookChains, packet: &FirstPack
     match (unclear, unreadable) {
         (Some(place), _) => {
             let seen = format!("{place} may drop it: a rule there is not understood");
-            Hop::odd(name, HERE, seen, "read its rules yourself")
+            Hop::odd(name, HERE, seen, "nft list ruleset # read its rules yourself")
         }
         (None, Some(unreadable)) => unread(name, &unreadable),
         (None, None) => {

@@ -168,7 +168,7 @@ fn list(place: &ChainRef, chain: &str) -> String {
 }
 
 /// The program of iptables that has the chain.
-fn iptables(place: &ChainRef) -> &'static str {
+pub fn iptables(place: &ChainRef) -> &'static str {
     match place {
         ChainRef::Legacy(Family::V4, _) => "iptables-legacy",
         ChainRef::Legacy(Family::V6, _) => "ip6tables-legacy",

@@ -14,7 +14,7 @@ pub fn before(ours: &str, found: &[String]) -> Option<Problem> {
     );
     let subject = Object::Configuration(first.into());
     let problem = Problem::new(ProblemKind::CniConfigurationOrder, subject, what);
-    Some(problem.with_fix("remove it or give it a later name"))
+    Some(problem.with_fix("humanz-agent config # remove it from the folder of CNI_CONFIG_LOCATION, or give it a later name"))
 }
 
 #[cfg(test)]

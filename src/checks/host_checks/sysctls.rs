@@ -45,12 +45,12 @@ fn ipv6<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Option<Problem> {
         Some("0") => return None,
         Some(_) => (
             "sysctl net.ipv6.conf.all.disable_ipv6 = 1",
-            "sysctl -w net.ipv6.conf.all.disable_ipv6=0",
+            "sysctl -w net.ipv6.conf.all.disable_ipv6=0 #",
         ),
-        None => ("this kernel has no IPv6", "boot without ipv6.disable=1"),
+        None => ("this kernel has no IPv6", "cat /proc/cmdline # boot without ipv6.disable=1,"),
     };
     let what = format!("IPV6_SUBNET is set and IPv6 is off: {why}");
-    let fix = format!("{fix}, or set IPV6_SUBNET= for IPv4 only");
+    let fix = format!("{fix} or set IPV6_SUBNET= for IPv4 only");
     Some(of_sysctl(ProblemKind::Ipv6, key, what).with_fix(fix))
 }
 

@@ -32,7 +32,7 @@ pub fn reported(context: &DoctorContext<'_>) -> Vec<Problem> {
     problems.extend(version.map(|version| {
         let what = format!("the agent is {version}, this program {own}");
         Problem::new(ProblemKind::AgentVersion, Object::named(AGENT), what)
-            .with_fix(format!("{restart}: it is the one of before the upgrade"))
+            .with_fix(format!("{restart} # it is the one of before the upgrade"))
     }));
     problems
 }
@@ -69,15 +69,14 @@ fn reconcile(context: &DoctorContext<'_>, found: &DryRun) -> Vec<Problem> {
         let what = format!("not as it should be: {}{more}", lines.join("; "));
         let fix = match context.host.agent() {
             Ok(_) => format!(
-                "the agent repairs at once what the kernel reports, and the rest within {:?} \
-                 (RESYNC_INTERVAL); if it stays, another program undoes it: see repairs in its \
-                 status",
+                "humanz-agent status # the agent repairs at once what the kernel reports, and the rest within {:?} \
+                 (RESYNC_INTERVAL); if it stays, another program undoes it: see repairs",
                 context.settings().resync
             ),
             Err(_) if context.settings().agentless => {
                 single_machine::fix(context.settings(), &found.lines)
             }
-            Err(_) => "start the agent, which does that".to_owned(),
+            Err(_) => service_manager().start().to_owned(),
         };
         let subject = Object::named("this host");
         problems.push(Problem::new(ProblemKind::ChangePending, subject, what).with_fix(fix));

@@ -126,7 +126,7 @@ fn different(snapshot: &Snapshot) -> Vec<SharedProblem> {
         kind: ProblemKind::Mtu,
         what: "pods of several MTUs".to_owned(),
         hosts,
-        fix: "set MTU to the smallest on each host, if that is not wanted".into(),
+        fix: "humanz-agent status --all # set MTU to the smallest on each host, if that is not wanted".into(),
     });
     version.into_iter().chain(mtu).collect()
 }

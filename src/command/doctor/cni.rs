@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::checks::shell::word;
 use crate::command::doctor::context::DoctorContext;
 use crate::command::single_machine;
+use crate::inspect::service_manager::service_manager;
 use crate::net::{Object, Problem, ProblemKind};
 
 /// Versions of CNI that there are.
@@ -19,7 +20,7 @@ pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let cni = &settings.cni;
     let init = settings.agentless.then(|| single_machine::again(settings));
     let writer = init.as_deref();
-    let again = writer.unwrap_or("the agent writes it: is humanz-agent running?");
+    let again = writer.unwrap_or(service_manager().start());
     let mut problems = configuration(&cni.config, cni.plugin.parent(), again);
     if let Some(folder) = cni.plugin.parent() {
         problems.extend(plugins(folder));
@@ -27,8 +28,7 @@ pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
         if fs::metadata(&loopback).is_err() {
             let what = format!("{} is missing: containerd starts no pod", loopback.display());
             let fix = writer.unwrap_or(
-                "start the agent, which puts its own there; or: apt install \
-                 containernetworking-plugins",
+                "apt install containernetworking-plugins # or start the agent, which puts its own there",
             );
             let subject = Object::PluginLink(loopback);
             let problem = Problem::new(ProblemKind::LoopbackPlugin, subject, what);
@@ -66,7 +66,7 @@ fn configuration(path: &Path, folder: Option<&Path>, again: &str) -> Vec<Problem
     } else if version == "1.1.0" {
         let what = "cniVersion is 1.1.0: containerd before 2.0, CRI-O before 1.31 and podman before \
                     5.0 refuse it";
-        let fix = "set CNI_VERSION=1.0.0 unless all runtimes are newer: GC and STATUS then come by \
+        let fix = "humanz-agent config # set CNI_VERSION=1.0.0 unless all runtimes are newer: GC and STATUS then come by \
                     cniVersions";
         problems.push(problem(ProblemKind::CniVersionNew, what, fix));
     }
@@ -76,9 +76,10 @@ fn configuration(path: &Path, folder: Option<&Path>, again: &str) -> Vec<Problem
         if !there && !name.contains('/') {
             let folder = folder.map(|folder| folder.display().to_string()).unwrap_or_default();
             let what = format!("plugin {name} is not in {folder}: every ADD fails");
+            let fix = format!("ls {folder} # install it there, or take it out of the list");
             let subject = Object::Plugin(Path::new(&folder).join(name));
             let problem = Problem::new(ProblemKind::CniPlugin, subject, what);
-            problems.push(problem.with_fix("install it, or take it out of the list"));
+            problems.push(problem.with_fix(fix));
         }
     }
     problems

@@ -21,7 +21,7 @@ pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let stale = || context.host.cluster.as_ref()?.stale.as_ref().map(|stale| &stale.why);
     match (context.host.peers_unknown.as_ref().or_else(stale), &context.host.cluster) {
         (Some(error), _) => {
-            let fix = "is a member up, is the port open, are user and certificates right? Pods keep \
+            let fix = "humanz-agent config # is a member of ETCD_HOST up, is the port open, are user and certificates right? Pods keep \
                         their network; no new host is seen until then";
             let what = format!("etcd cannot be read: {error}");
             let problem = Problem::new(ProblemKind::Etcd, Object::named("etcd"), what);
@@ -69,7 +69,8 @@ fn records(context: &DoctorContext<'_>, cluster: &ClusterView) -> Vec<Problem> {
     }
     if context.host.agent().is_ok() && !snapshot.hosts.contains_key(name) {
         let what = format!("etcd holds no subnet of this host ({name})");
-        let fix = "the agent claims it again by itself; if this stays, its etcd user may not write";
+        let fix =
+            format!("humanz-agent nodes roles {name} # if this stays, its etcd user may not write");
         let subject = Object::Lease(name.clone());
         problems.push(Problem::new(ProblemKind::Lease, subject, what).with_fix(fix));
     }

@@ -28,7 +28,7 @@ fn modules(context: &DoctorContext<'_>) -> Vec<Problem> {
     if !folder.exists() {
         let others = fs::read_dir("/lib/modules").is_ok_and(|mut entries| entries.next().is_some());
         let what = format!("{} is gone: no module can be loaded any more", folder.display());
-        let fix = "the kernel was upgraded: reboot";
+        let fix = "ls /lib/modules # the kernel was upgraded: reboot";
         let subject = Object::File("directory", folder);
         let problem = Problem::new(ProblemKind::KernelReplaced, subject, what).with_fix(fix);
         return others.then_some(problem).into_iter().collect();

@@ -84,7 +84,7 @@ fn stray(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Pro
             false => "without POD_GUARD other pods may get their addresses: recreate them now",
         };
         let fix = format!(
-            "if their pods are gone: {}; if not, IPAM_DIR was emptied: {then}",
+            "humanz-agent pods # if theirs are gone: {}; if not, IPAM_DIR was emptied: {then}",
             delete.join("; ")
         );
         Problem::new(ProblemKind::StrayLinks, Object::named("links of pods"), what).with_fix(fix)
@@ -106,7 +106,10 @@ fn quarantine(context: &DoctorContext<'_>) -> Option<Problem> {
         .filter(|path| std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some()));
     let path = full.next()?;
     let what = format!("{} holds entries that could not be read", path.display());
-    let fix = "find what wrote them (a disk with errors, or another program), then remove them";
+    let fix = format!(
+        "ls -l {} # find what wrote them (a disk with errors, or another program), then remove them",
+        path.display()
+    );
     let subject = Object::File("directory", path);
     Some(Problem::new(ProblemKind::Quarantine, subject, what).with_fix(fix))
 }

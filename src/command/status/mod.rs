@@ -117,7 +117,9 @@ fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
     if host.subnets.is_empty() && !settings.is_etcd_unknown() {
         let what = "this host's subnet is unknown, so nothing was compared with it";
         let problem = Problem::new(ProblemKind::Lease, Object::named("lease"), what);
-        problems.push(problem.with_fix("an agent gets one from etcd when it starts"));
+        problems.push(
+            problem.with_fix("humanz-agent nodes ls # an agent gets one from etcd when it starts"),
+        );
     } else if !pending.is_empty() {
         let count = match pending.len() {
             1 => "1 change is".to_owned(),
@@ -128,7 +130,7 @@ fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
         let fix = match alone {
             true => single_machine::fix(settings, &pending),
             false => {
-                "start the agent to apply them; humanz-agent --dry-run lists them, too".to_owned()
+                "humanz-agent --dry-run # lists them, too: start the agent to apply them".to_owned()
             }
         };
         problems.push(problem.with_fix(fix));
@@ -161,7 +163,8 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
         let own = network.name == settings.cni.name;
         for StoreFault { what, since } in &network.contents.faults {
             let problem = Problem::new(ProblemKind::Quarantine, store(), what.as_str());
-            let problem = problem.with_fix("the next ADD or DEL moves it into quarantine");
+            let problem = problem
+                .with_fix("humanz-agent ipam ls # the next ADD or DEL moves it into quarantine");
             problems.push(Problem { since: *since, ..problem });
         }
         problems.extend(ended(network, store()));
@@ -191,7 +194,7 @@ fn ended(network: &StoreNetwork, store: Object) -> Option<Problem> {
         addresses.join(", ")
     );
     let problem = Problem::new(ProblemKind::LeakedAddresses, store, what);
-    let fix = format!("end the process that holds it: fuser {lock}");
+    let fix = format!("fuser {lock} # end the process that holds it");
     (!network.contents.ended.is_empty()).then(|| problem.with_fix(fix))
 }
 

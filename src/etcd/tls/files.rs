@@ -40,9 +40,6 @@ pub struct Pem {
     validity: Option<Validity>,
 }
 
-/// The fix of every other fault.
-const REPLACE: &str = "put a good one in its place";
-
 impl Files {
     /// Reads the files in `settings`, those of TLS only if `tls`. A faulty file is replaced by that in
     /// `before`; certificate and key only together. Gives the faults, too.
@@ -106,11 +103,11 @@ impl Pem {
     fn untimely(&self, now: SystemTime) -> Option<Problem> {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let validity = self.validity?;
-        let renew = "replace it with a renewed one, which is applied without a restart";
+        let renew = "humanz-agent config # replace it with a renewed one, which is applied without a restart";
         let until = Date(validity.until);
         let (kind, what, fix) = if validity.is_to_come(now) {
             let from = Date(validity.from);
-            let fix = "check the clock of this host";
+            let fix = "timedatectl # check the clock of this host";
             (ProblemKind::Certificate, format!("not valid before {from}"), fix)
         } else if validity.is_over(now) {
             (ProblemKind::Certificate, format!("expired at {until}"), renew)
@@ -144,7 +141,8 @@ impl At<'_> {
 
     fn fault(&self, wrong: impl fmt::Display) -> Problem {
         let what = format!("{}: {wrong}", self.setting());
-        Problem::new(ProblemKind::EtcdFiles, self.setting(), what).with_fix(REPLACE)
+        let fix = format!("ls -lL {} # put a good one in its place", self.path.display());
+        Problem::new(ProblemKind::EtcdFiles, self.setting(), what).with_fix(fix)
     }
 
     fn read(&self) -> Result<String, Problem> {
@@ -163,7 +161,7 @@ impl At<'_> {
     fn password(&self) -> Result<String, Problem> {
         let text = self.read()?;
         match text.trim_end() {
-            "" => Err(self.fault("empty").with_fix("write the password of ETCD_USER to it")),
+            "" => Err(self.fault("empty")),
             password => Ok(password.to_owned()),
         }
     }
@@ -204,10 +202,16 @@ impl At<'_> {
             Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
                 let wrong =
                     format!("not the key of the certificate in ETCD_CERT {}", cert.display());
-                Err(self.fault(wrong).with_fix("replace both"))
+                Err(self.fault(wrong).with_fix(format!(
+                    "openssl x509 -noout -text -in {} # replace both",
+                    cert.display()
+                )))
             }
             Err(error) => {
-                let fix = "use RSA from 2048 bits, ECDSA on P-256 or P-384, or Ed25519";
+                let fix = format!(
+                    "openssl pkey -noout -text_pub -in {} # use RSA from 2048 bits, ECDSA on P-256 or P-384, or Ed25519",
+                    self.path.display()
+                );
                 Err(self.fault(format!("unsupported ({error})")).with_fix(fix))
             }
         }

@@ -120,7 +120,10 @@ fn foreign(link: &Link) -> Problem {
     let kind = link.kind.as_deref().unwrap_or("physical device");
     let what = format!("interface {} exists and is a {kind}", link.name);
     let problem = Problem::new(ProblemKind::ForeignLink, Object::Tunnel(link.name.clone()), what);
-    problem.with_fix("remove or rename it, for encryption needs its name")
+    problem.with_fix(format!(
+        "ip link show {} # remove or rename it, for encryption needs its name",
+        link.name
+    ))
 }
 
 #[cfg(test)]

@@ -336,9 +336,13 @@ impl Blocker {
 
     fn fix(&self, port: u16) -> String {
         match self {
-            Blocker::Contested => "see the problem of the key that two hosts have".to_owned(),
+            Blocker::Contested => {
+                "humanz-agent status # see the problem of the key that two hosts have".to_owned()
+            }
             Blocker::Older(host) => {
-                format!("upgrade humanz-agent on {host}, or set ENCRYPTION_ROTATE=off")
+                format!(
+                    "humanz-agent nodes show {host} # upgrade humanz-agent there, or set ENCRYPTION_ROTATE=off"
+                )
             }
             Blocker::Changes(host) => format!(
                 "humanz-agent nodes ls # if {host} is gone: humanz-agent nodes rm {host}; else status there says for \

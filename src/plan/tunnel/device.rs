@@ -135,7 +135,10 @@ fn refuse_foreign(wanted: &TunnelDevice, link: &Link) -> Result<(), Box<Problem>
     };
     let what = format!("interface {} exists and is {what}", link.name);
     let problem = Problem::new(ProblemKind::ForeignLink, Object::Tunnel(link.name.clone()), what);
-    let fix = "remove or rename it, or set BACKEND=direct, for the tunnel needs its name";
+    let fix = format!(
+        "ip link show {} # remove or rename it, or set BACKEND=direct, for the tunnel needs its name",
+        link.name
+    );
     Err(problem.with_fix(fix).into())
 }
 

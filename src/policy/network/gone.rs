@@ -91,7 +91,7 @@ fn problem(name: &Scoped, network: &TenantNetwork, of_api: bool) -> Problem {
     );
     let options = network.options();
     let fix = match of_api {
-        true => "apply its custom resource again with kubectl; humanz-agent controller writes it to etcd".into(),
+        true => "kubectl get networks.humanz.io # apply its custom resource again: humanz-agent controller writes it to etcd".into(),
         false => format!("humanz-agent net create {name} {options} # makes it again"),
     };
     Problem::new(ProblemKind::Policy, subject, what).with_fix(fix)

@@ -6,9 +6,9 @@ use super::*;
 fn a_subnet_outside_the_pool_is_refused_with_both_and_what_to_do() {
     assert_eq!(
         refused(&[("/h/h1", "10.1.9.0/24")], &own()).with_fix(),
-        "this host's subnet 10.1.9.0/24 (etcd key /h/h1) lies outside the pool 10.0.0.0/16; either \
-         set IP_SUBNET or IPV6_SUBNET back to a pool with 10.1.9.0/24, or drain this host and \
-         delete the etcd key /h/h1"
+        "this host's subnet 10.1.9.0/24 (etcd key /h/h1) lies outside the pool 10.0.0.0/16; etcdctl get \
+         /h/h1 # set IP_SUBNET or IPV6_SUBNET back to a pool with 10.1.9.0/24, or drain this host and \
+         delete the key"
     );
 }
 
