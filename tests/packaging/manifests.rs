@@ -1,12 +1,14 @@
 //! What the manifests and the image say of the executable is so.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use humanz::kube::yaml::documents;
 use serde_json::Value;
 
-use crate::read;
+use crate::{read, root};
 
 const MANIFESTS: [&str; 2] = ["packaging/daemonset.yaml", "packaging/daemonset-kubernetes.yaml"];
 
@@ -111,4 +113,45 @@ fn both_manifests_mount_the_same_and_have_the_same_probes() {
         assert!(mounts.iter().any(|mount| mount["mountPath"] == place), "{place}: {mounts:?}");
     }
     assert_eq!(one, other);
+}
+
+/// What `kubectl kustomize` makes of a folder, by kind and name.
+fn kustomized(folder: &Path) -> BTreeMap<String, Value> {
+    let made = Command::new("kubectl").arg("kustomize").arg(folder).output();
+    let made = made.expect("kubectl is missing: packaging/deps test");
+    let text = String::from_utf8(made.stdout).unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    by_name(documents(&text).unwrap())
+}
+
+fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
+    let name = |object: &Value| format!("{} {}", object["kind"], object["metadata"]["name"]);
+    objects.into_iter().map(|object| (name(&object), object)).collect()
+}
+
+#[test]
+fn kubectl_makes_the_kustomize_base_and_the_overlay_that_it_shows() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kustomize");
+    let (base, overlay) = (folder.join("base"), folder.join("overlay"));
+    for each in [&base, &overlay] {
+        fs::create_dir_all(each).unwrap();
+    }
+    // Alone, so that it needs no other file.
+    for name in ["kustomization.yaml", "daemonset-kubernetes.yaml"] {
+        fs::copy(root().join("packaging").join(name), base.join(name)).unwrap();
+    }
+    let mut wanted = by_name(documents(&read("packaging/daemonset-kubernetes.yaml")).unwrap());
+    assert_eq!(kustomized(&base), wanted);
+    let text = read("packaging/kustomization.yaml");
+    let shown = text.lines().filter_map(|line| line.strip_prefix("#   "));
+    let shown: String = shown.map(|line| format!("{line}\n")).collect();
+    assert_eq!(shown.lines().count(), 3, "{shown}");
+    let shown = shown.replace("github.com/…/packaging", "../base");
+    fs::write(overlay.join("kustomization.yaml"), shown).unwrap();
+    let set = wanted.get_mut("\"DaemonSet\" \"humanz\"").unwrap();
+    let image = &mut set["spec"]["template"]["spec"]["containers"][0]["image"];
+    let tag = image.as_str().unwrap().strip_prefix("localhost/humanz").unwrap().to_owned();
+    *image = format!("registry.example.org/humanz{tag}").into();
+    wanted.get_mut("\"ConfigMap\" \"humanz\"").unwrap()["data"]["MTU"] = "1400".into();
+    assert_eq!(kustomized(&overlay), wanted);
 }
