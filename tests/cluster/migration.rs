@@ -182,6 +182,8 @@ fn lost_but_once(pinger: Pinger) {
     println!("{report}, for {:?}", report.longest_gap());
     let gaps = report.lost.windows(2).filter(|two| two[0] + 1 < two[1]).count();
     assert!(gaps == 0 && !report.lost.contains(&report.sent), "lost but once: {:?}", report.lost);
+    // It was 0.3 to 0.85 s; a machine that runs many tests is slower.
+    assert!(report.longest_gap() < Duration::from_secs(10), "{report}");
 }
 
 /// The guide's `systemctl enable --now humanz-agent`.
