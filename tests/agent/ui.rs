@@ -460,3 +460,37 @@ fn text_stands_out_in_light_and_in_dark() {
         }
     }
 }
+
+/// AA wants 3 for what a drawing is read by (WCAG 2.2, 1.4.11).
+#[test]
+fn what_the_map_draws_stands_out_in_light_and_in_dark() {
+    let sheet = include_str!("../../src/command/ui/page.css");
+    let rules = || sheet.lines().filter_map(|line| line.split_once(" { "));
+    let value = |rule: &str, name: &str| {
+        let of = |pair: &str| Some(pair.trim().strip_prefix(name)?.strip_prefix(": ")?.to_owned());
+        rule.trim_end_matches('}').split(';').find_map(of)
+    };
+    let opacity = |rule: &str| value(rule, "opacity").map(|it| it.parse::<f64>().unwrap());
+    let of_ways = rules().find(|(selector, _)| *selector == ".way").and_then(|it| opacity(it.1));
+    let (light, dark) = sheet.split_once("prefers-color-scheme: dark").unwrap();
+    let mut seen = 0;
+    for (selector, rule) in rules() {
+        let (drawn, usual) = match selector {
+            it if it.starts_with(".way") => ("stroke", of_ways),
+            it if it.starts_with(".host") => ("fill", None),
+            _ => continue,
+        };
+        let Some(colour) = value(rule, drawn) else { continue };
+        let name = colour.trim_start_matches("var(--").trim_end_matches(')');
+        let part = opacity(rule).or(usual).unwrap_or(1.0);
+        for scheme in [light, dark] {
+            let colours = colours(scheme);
+            let (ink, paper) = (colours[name], colours["paper"]);
+            let mixed = [0, 1, 2].map(|at| ink[at] * part + paper[at] * (1.0 - part));
+            let found = contrast(mixed, paper);
+            assert!(found >= 3.0, "{selector} on {paper:?} has {found:.2}");
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 14);
+}
