@@ -174,11 +174,11 @@ fn confined_it_has_pods_for_a_test_of_another_host() {
         let listed: Value = serde_json::from_str(&listed).unwrap();
         listed["addresses"].as_array().unwrap().len()
     };
-    // A test that ends, and an agent that is killed while it has the pods.
-    for end in [
-        "ETCDCTL_API=3 etcdctl del /humanz/v1/connectivity/other/asked",
-        "systemctl kill --signal KILL humanz-agent",
-    ] {
+    // A test that ends, an agent that is killed while it has the pods, and a test after its next start.
+    let ends = "ETCDCTL_API=3 etcdctl del /humanz/v1/connectivity/other/asked";
+    let killed = format!("systemctl kill --signal KILL humanz-agent; {ends}");
+    for end in [ends, &killed, ends] {
+        machine.ok("humanz-agent ready --wait 30");
         etcdctl("put /humanz/v1/connectivity/other/asked ''");
         eventually("it answers with pods", LONG, || {
             let answer = etcdctl("get --print-value-only /humanz/v1-connectivity/asked/other");
@@ -197,6 +197,7 @@ fn confined_it_has_pods_for_a_test_of_another_host() {
             if left == 0 && units.is_empty() { Ok(()) } else { Err(format!("{left} {units}")) }
         });
         machine.ok("ETCDCTL_API=3 etcdctl del --prefix /humanz/v1-connectivity/");
+        machine.ok("systemctl is-active humanz-connectivity.socket");
     }
     assert!(!machine.journal().contains("no pods for the test"), "{}", machine.journal());
     machine.ok("systemctl stop humanz-agent");
