@@ -92,7 +92,15 @@ fn a_container_serves_its_host_and_can_be_removed() {
     let explained = inside("explain default/a default/b").ok();
     assert!(!explained.contains("gone or incomplete"), "{explained}");
     inside("status").ok();
-    inside("doctor").ok();
+    inside("doctor --bundle /var/log/humanz-bundle.tar").ok();
+    // The bundle lies on the node.
+    let bundle = host.run("tar -tf /var/log/humanz-bundle.tar").ok();
+    assert!(bundle.lines().count() > 5, "{bundle}");
+    // With pods of its own, which are gone then.
+    let tested = inside("connectivity test").ok();
+    assert!(tested.contains("paths are open"), "{tested}");
+    let left = inside("ipam ls").ok();
+    assert_eq!(left.matches("attached").count(), 2, "{left}");
     other.delete();
     host.run("podman --storage-driver vfs rm --force --time 10 agent").ok();
     host.run("podman --storage-driver vfs rmi --force --all").ok();
