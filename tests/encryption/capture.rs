@@ -3,10 +3,16 @@
 use crate::support::node::{Place, command};
 use crate::support::{Cluster, Node, kernel};
 
-/// What is counted, each with the matches of its rules, both ways.
+/// What is counted, each with the matches of its rules, both ways: pods of the hosts' own subnets and of [`crate::blocks`].
 const COUNTED: [(&str, &[&str]); 4] = [
-    ("from pods", &["ip saddr 10.244.0.0/16", "ip6 saddr fd10:244::/48"]),
-    ("to pods", &["ip daddr 10.244.0.0/16", "ip6 daddr fd10:244::/48"]),
+    (
+        "from pods",
+        &["ip saddr { 10.244.0.0/16, 10.32.0.0/16 }", "ip6 saddr { fd10:244::/48, fd00:32::/64 }"],
+    ),
+    (
+        "to pods",
+        &["ip daddr { 10.244.0.0/16, 10.32.0.0/16 }", "ip6 daddr { fd10:244::/48, fd00:32::/64 }"],
+    ),
     ("of tunnels", &["udp dport { 8472, 10400 }"]),
     (ENCRYPTED, &["udp dport 10401"]),
 ];

@@ -9,6 +9,7 @@
 use humanz_test_support as support;
 
 mod beside;
+mod blocks;
 mod capture;
 mod guard;
 mod guide;
