@@ -71,10 +71,11 @@ test-arm64: ## arm64: executable, packages, image and unit tests, by an emulated
 reproducible: build ## the executable, built a second time elsewhere and compared byte by byte (as long as a build from nothing)
 	tests/reproducible $(AGENT)
 
-soak: build ## an hour of everything that can break, then a report of leaks, then the flood at denied pods and the simulator (as root); SOAK=300 seconds
+soak: build ## an hour of everything that can break, then a report of leaks, then the flood at denied pods, tenants on 50 hosts and the simulator (as root); SOAK=300 seconds
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) SOAK=$(SOAK) $(CARGO) run --quiet --locked --example soak
 	HUMANZ_BIN=$(AGENT) POLICY_LEAK=whole $(CARGO) test --locked --test policy_agent leak:: -- --show-output
+	HUMANZ_BIN=$(AGENT) TENANT_HOSTS=50 PATIENCE=3 $(CARGO) test --locked --test policy_agent many_hosts:: -- --show-output
 	SCHEDULES=50000 $(CARGO) test --locked --test simulator -- --show-output
 
 # What is found stays in target/fuzz; what must not come back is copied into tests/fuzz/corpus, which
