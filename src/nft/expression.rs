@@ -53,9 +53,10 @@ impl ExpressionList {
             Match::In(field, set) => self.load(*field).then("lookup", lookup(set)),
             Match::NotIn(field, set) => self.load(*field).then("lookup", not_in(set)),
             Match::AllIn(fields, set) => self.load_key(fields).then("lookup", lookup(set)),
-            Match::NotLocal => {
-                self.destination_type().compare(n::NOT_EQUAL, &n::LOCAL.to_ne_bytes())
-            }
+            Match::NotLocal => self.not_local(n::FIB_OF_DESTINATION),
+            Match::SourceNotLocal => self.not_local(n::FIB_OF_SOURCE),
+            // The rule does not match what has no such socket.
+            Match::FromProgram => self.meta(n::SOCKET_USER).compare(n::AT_LEAST, &[0; 4]),
             Match::BridgedNdp => self.bridged_ndp(),
             Match::UdpTo(port) => self.udp_to(*port),
             Match::Vxlan(vni) => self.vxlan(*vni),
@@ -157,13 +158,13 @@ impl ExpressionList {
         list.within(&network)
     }
 
-    /// Loads what kind of address the destination is to this host.
-    fn destination_type(self) -> ExpressionList {
+    /// The destination or the source, as `flags` say, is no address of this host.
+    fn not_local(self, flags: u32) -> ExpressionList {
         let load = Attributes::new()
             .be32(n::FIB_REGISTER, n::REGISTER_1)
             .be32(n::FIB_RESULT, n::FIB_ADDRESS_TYPE)
-            .be32(n::FIB_FLAGS, n::FIB_OF_DESTINATION);
-        self.then("fib", load)
+            .be32(n::FIB_FLAGS, flags);
+        self.then("fib", load).compare(n::NOT_EQUAL, &n::LOCAL.to_ne_bytes())
     }
 
     /// The destination becomes what the map holds, address and port, if it holds anything.

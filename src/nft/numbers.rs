@@ -222,6 +222,7 @@ pub mod expression {
     /// IPPROTO_ICMPV6.
     pub const ICMPV6: u8 = 58;
     pub const MARK: u32 = 3;
+    pub const SOCKET_USER: u32 = 10;
     pub const INPUT_INDEX: u32 = 4;
     pub const OUTPUT_INDEX: u32 = 5;
     pub const INPUT_NAME: u32 = 6;
@@ -257,6 +258,8 @@ pub mod expression {
     /// NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR; RTN_LOCAL of linux/rtnetlink.h.
     pub const FIB_ADDRESS_TYPE: u32 = 3;
     pub const FIB_OF_DESTINATION: u32 = 1 << 1;
+    /// NFTA_FIB_F_SADDR
+    pub const FIB_OF_SOURCE: u32 = 1;
     pub const LOCAL: u32 = 2;
     pub const REGISTER_VERDICT: u32 = 0;
     pub const REGISTER_1: u32 = 1;

@@ -115,6 +115,10 @@ pub enum Match {
     Wireguard,
     /// Its destination is no address of this host.
     NotLocal,
+    /// Its source is no address of this host.
+    SourceNotLocal,
+    /// A socket of a process in this network namespace sends it.
+    FromProgram,
     /// All these bits of its mark are set.
     Marked(u32),
     /// It is a UDP packet to that port.
@@ -271,6 +275,8 @@ impl fmt::Display for Match {
             }
             Match::Wireguard => f.write_str("meta l4proto udp @th,64,8 1-4 @th,72,24 0"),
             Match::NotLocal => f.write_str("fib daddr type != local"),
+            Match::SourceNotLocal => f.write_str("fib saddr type != local"),
+            Match::FromProgram => f.write_str("meta skuid >= 0"),
             Match::Marked(bits) => write!(f, "meta mark & {bits:#x} == {bits:#x}"),
             Match::UdpTo(port) => write!(f, "meta l4proto udp th dport {port}"),
             Match::VniNot(vni) => write!(f, "vxlan vni != {vni}"),

@@ -83,8 +83,8 @@ pub fn standalone_table(network: &str) -> String {
 pub fn ruleset(spec: &FirewallSpec) -> Option<Ruleset> {
     let families = Family::BOTH.into_iter().filter(|family| spec.has_pods(*family));
     let families: Vec<Family> = families.filter(|_| spec.masquerade).collect();
-    let chains: Vec<Chain> =
-        [forward(spec), tunnel(spec), postrouting(spec, &families)].into_iter().flatten().collect();
+    let chains = [forward(spec), tunnel(spec), programs(spec), postrouting(spec, &families)];
+    let chains: Vec<Chain> = chains.into_iter().flatten().collect();
     if chains.is_empty() {
         return None;
     }
@@ -135,6 +135,22 @@ fn tunnel(spec: &FirewallSpec) -> Option<Chain> {
     };
     let base = base("filter", Hook::OUTPUT, PRIORITY_RAW);
     Some(Chain { name: "tunnel".to_owned(), base: Some(base), rules: vec![rule] })
+}
+
+/// Every user may bind a socket to an IPv6 address that is not the host's (IP_FREEBIND), and send from it. What the
+/// kernel sends in the name of a pod (an error, a reset) has no socket.
+fn programs(spec: &FirewallSpec) -> Option<Chain> {
+    let networks = spec.pools.iter().chain(&spec.pod_subnets);
+    let networks = networks.filter(|network| subnet::family(**network) == Family::V6);
+    let networks: BTreeSet<IpNetwork> = networks.copied().map(subnet::masked).gather();
+    let rule = |network| NftRule {
+        comment: "a program sends from an address of pods".to_owned(),
+        matches: vec![Match::Source(network), Match::FromProgram, Match::SourceNotLocal],
+        action: Action::Verdict(Verdict::Drop),
+    };
+    let base = base("filter", Hook::OUTPUT, PRIORITY_RAW);
+    let rules: Vec<NftRule> = networks.into_iter().map(rule).collect();
+    (!rules.is_empty()).then(|| Chain { name: "programs".to_owned(), base: Some(base), rules })
 }
 
 fn postrouting(spec: &FirewallSpec, families: &[Family]) -> Option<Chain> {
@@ -270,12 +286,15 @@ mod tests {
     const CLUSTER4: &str = "@cluster4 10.244.0.0/16 172.16.0.0/12 224.0.0.0/4 255.255.255.255";
     const FROM_PODS: &str = "forward: iifname \"humanz0\" counter accept";
     const TO_PODS: &str = "forward: oifname \"humanz0\" counter accept";
+    const PROGRAMS: &str =
+        "programs: ip6 saddr fd00:10::/48 meta skuid >= 0 fib saddr type != local counter drop";
     const MASQUERADE4: &str = "postrouting: ip saddr 10.244.3.0/24 ip daddr != @cluster4 \
         ip daddr != @nodes4 oifname != \"humanz0\" counter masquerade fully-random";
 
     #[test]
     fn pods_of_one_family_need_nothing_of_the_other() {
-        let lines = [CLUSTER4, "@nodes4 192.0.2.1 192.0.2.2", FROM_PODS, TO_PODS, MASQUERADE4];
+        let lines =
+            [CLUSTER4, "@nodes4 192.0.2.1 192.0.2.2", FROM_PODS, TO_PODS, PROGRAMS, MASQUERADE4];
         check(&spec(&["10.244.3.0/24"]), &lines);
     }
 
@@ -288,6 +307,8 @@ mod tests {
             "@nodes6 2001:db8::1",
             FROM_PODS,
             TO_PODS,
+            PROGRAMS,
+            "programs: ip6 saddr fd00:10:0:3::/64 meta skuid >= 0 fib saddr type != local counter drop",
             MASQUERADE4,
             "postrouting: ip6 saddr fd00:10:0:3::/64 ip6 daddr != @cluster6 ip6 daddr != @nodes6 \
              oifname != \"humanz0\" counter masquerade fully-random",
@@ -300,7 +321,7 @@ mod tests {
         let alone = FirewallSpec { node_addresses: BTreeSet::new(), ..spec(&["10.244.3.0/24"]) };
         let rule = "postrouting: ip saddr 10.244.3.0/24 ip daddr != @cluster4 \
                     oifname != \"humanz0\" counter masquerade fully-random";
-        check(&alone, &[CLUSTER4, FROM_PODS, TO_PODS, rule]);
+        check(&alone, &[CLUSTER4, FROM_PODS, TO_PODS, PROGRAMS, rule]);
     }
 
     #[test]
@@ -317,7 +338,7 @@ mod tests {
     #[test]
     fn without_masquerade_only_forwarding_is_left() {
         let plain = FirewallSpec { masquerade: false, ..spec(&["10.244.3.0/24"]) };
-        check(&plain, &[FROM_PODS, TO_PODS]);
+        check(&plain, &[FROM_PODS, TO_PODS, PROGRAMS]);
     }
 
     #[test]
@@ -326,7 +347,7 @@ mod tests {
             FirewallSpec { masquerade: false, tunnel_vni: Some(104), ..spec(&["10.244.3.0/24"]) };
         let untracked =
             "tunnel: meta l4proto udp @th,64,32 0x8000000 @th,96,24 0x68 counter notrack";
-        check(&tunnels, &[FROM_PODS, TO_PODS, untracked]);
+        check(&tunnels, &[FROM_PODS, TO_PODS, untracked, PROGRAMS]);
     }
 
     #[test]
@@ -349,16 +370,18 @@ mod tests {
             )
         };
         let (v4, v6) = (through("humanz-vx4"), through("humanz-vx6"));
-        check(&spec, &[CLUSTER4, "@own4 192.0.2.1", untracked, pods, &v4, &v6]);
-        check(&FirewallSpec { tunnel_vni: None, ..spec }, &[CLUSTER4, pods]);
+        check(&spec, &[CLUSTER4, "@own4 192.0.2.1", untracked, PROGRAMS, pods, &v4, &v6]);
+        check(&FirewallSpec { tunnel_vni: None, ..spec }, &[CLUSTER4, PROGRAMS, pods]);
     }
 
     #[test]
     fn nothing_asked_for_is_no_table() {
+        let pools = || vec!["10.244.0.0/16".parse().unwrap()];
+        let pods = spec(&["10.244.3.0/24"]);
         let plain =
-            FirewallSpec { masquerade: false, accept_forward: false, ..spec(&["10.244.3.0/24"]) };
+            FirewallSpec { masquerade: false, accept_forward: false, pools: pools(), ..pods };
         check(&plain, &[]);
-        let empty = FirewallSpec { accept_forward: false, ..spec(&[]) };
+        let empty = FirewallSpec { accept_forward: false, pools: pools(), ..spec(&[]) };
         check(&empty, &[]);
     }
 

@@ -21,6 +21,7 @@ mod metrics_address;
 mod neighbours;
 mod packet_socket;
 mod packets;
+mod programs;
 mod requested_macs;
 mod scene;
 mod sub_interfaces;

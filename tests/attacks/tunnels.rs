@@ -1,5 +1,6 @@
 //! Packets of tunnels that no other host sent: from pods, from strangers, and from a host that lies.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
@@ -271,11 +272,14 @@ pub fn send(from: &dyn Place, to: SocketAddr, data: &[u8]) {
     from.spot().inside(|| {
         let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let socket = UdpSocket::bind(any).unwrap();
-        socket.send_to(data, to).unwrap();
+        // What OUTPUT drops is an error of the call.
+        if let Err(error) = socket.send_to(data, to) {
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        }
     });
 }
 
-fn mac(host: &Node) -> Mac {
+pub fn mac(host: &Node) -> Mac {
     let text = host.read("/sys/class/net/humanz-vx4/address").unwrap();
     text.trim().parse::<humanz::net::Mac>().unwrap().0
 }
@@ -313,5 +317,33 @@ fn what_is_behind_a_host_on_another_bridge_sends_nothing_through_tunnels() {
     assert_eq!(scene.arriving(&attacks).len(), attacks.len(), "without rules");
     drop(attacks);
     drop(guest);
+    scene.agents.clear();
+}
+
+/// A program of a host, of any user: the host it sends from is the right one.
+#[test]
+fn a_program_of_a_host_sends_nothing_through_a_tunnel_but_as_the_host() {
+    let mut scene = Scene::new();
+    let [near, far] = scene.hosts();
+    let mut attacks: Vec<Attack<'_>> = Vec::new();
+    for to in far.addresses() {
+        for inner in 0..2 {
+            let (own, pod) = (scene.near.gateways()[inner], scene.far.addresses()[inner]);
+            for (name, from) in [("itself", own), ("a pod", scene.near.addresses()[inner])] {
+                let mark = [b'p', b'r', b'o', b'g', b'r', b'a', b'm', attacks.len() as u8];
+                let frame = scene.inner((from, pod), &mark);
+                let name = format!("as {name} by {to}");
+                attacks.push(Attack { name, from: near, to, frame, mark });
+            }
+        }
+    }
+    let arrived = scene.arriving(&attacks);
+    assert_eq!(arrived.len(), attacks.len() / 2, "{arrived:?}");
+    assert!(arrived.iter().all(|name| name.starts_with("as itself")), "{arrived:?}");
+    let places: [&dyn Place; 2] = [&scene.near, near];
+    all_reach(&places, &addresses(&[&scene.far as &dyn Place]));
+    scene.agents.iter().for_each(Agent::kill);
+    near.run(&format!("nft delete table inet {TABLE}")).ok();
+    assert_eq!(scene.arriving(&attacks).len(), attacks.len(), "without rules");
     scene.agents.clear();
 }

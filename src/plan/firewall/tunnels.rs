@@ -4,7 +4,8 @@
 //! taken in if another host sent it (its outer source) from its own pods (the inner source) to pods of
 //! this host (the inner destination). The outer source cannot be a pod or whatever else is behind a host and
 //! gets its address when it is forwarded (containers of another bridge, machines that it masquerades): hosts let
-//! nothing through to the tunnel of any host but what a host has sent.
+//! nothing through to the tunnel of any host but what a host has sent. Nor can it be a program of a host, whatever
+//! its user: what a socket sends to a tunnel can be from the host itself alone.
 //!
 //! A table of its own: it changes with every host, and what is written anew with the settings is small.
 
@@ -30,6 +31,7 @@ const MOST_SLOTS: usize = 4096;
 /// Comments of the rules that drop, by which `explain` and the metrics know them.
 pub const FROM_POD: &str = "a pod sends to a tunnel";
 pub const FORWARDED: &str = "somebody who is no host sends to a tunnel";
+pub const FROM_PROGRAM: &str = "a program sends to a tunnel what is not from this host itself";
 pub const FOREIGN: &str = "no other host sends this from its pods to pods of this host";
 
 /// What the table must know.
@@ -77,16 +79,22 @@ pub fn ruleset(filter: &TunnelFilter) -> Ruleset {
         Chain { name: name.to_owned(), base, rules }
     };
     let sent = Family::BOTH.iter().flat_map(|family| filter.sent(*family)).collect();
+    let by_programs = Family::BOTH.map(|family| filter.sent_by_programs(family)).into();
     let chains = vec![
         chain("received", Hook::INPUT, vec![filter.received()]),
         Chain { name: CHECKED.to_owned(), base: None, rules: filter.checked(&pairs) },
         chain("sent", Hook::FORWARD, sent),
+        chain("programs", Hook::OUTPUT, by_programs),
+        Chain { name: BY_PROGRAM.to_owned(), base: None, rules: filter.by_program() },
     ];
     Ruleset { table: TUNNELS_TABLE.to_owned(), comment, sets, flowtable: None, chains }
 }
 
 /// The chain that a packet of a tunnel goes through.
 const CHECKED: &str = "checked";
+
+/// The chain for what a socket of this host sends to a tunnel.
+const BY_PROGRAM: &str = "program";
 
 /// Families of the outer and the inner packet.
 #[derive(Clone, Copy)]
@@ -125,19 +133,11 @@ impl TunnelFilter {
     /// before what is compared is dropped with all that cannot be read, and the others are nothing without
     /// it: so nothing but the port decides here.
     fn received(&self) -> NftRule {
-        NftRule {
-            comment: "packets of tunnels".to_owned(),
-            matches: vec![Match::UdpTo(self.port)],
-            action: Action::Verdict(Verdict::Jump(CHECKED.to_owned())),
-        }
+        let matches = vec![Match::UdpTo(self.port)];
+        rule("packets of tunnels", matches, Verdict::Jump(CHECKED.to_owned()))
     }
 
     fn checked(&self, pairs: &[Pair]) -> Vec<NftRule> {
-        let rule = |comment: &str, matches, verdict| NftRule {
-            comment: comment.to_owned(),
-            matches,
-            action: Action::Verdict(verdict),
-        };
         let drop = |comment, matches| rule(comment, matches, Verdict::Drop);
         let not_ours = vec![Match::VniNot(self.vni)];
         let not_ours = rule("a device of somebody else", not_ours, Verdict::Accept);
@@ -214,16 +214,15 @@ impl TunnelFilter {
     /// What another host itself sends to pods of this one: an answer to a pod that it saw unmasqueraded.
     fn accepted_from_node(&self, family: Family) -> Vec<NftRule> {
         let sender = vec![Field::Source(family), Field::InnerSource(family, family.bits())];
-        let rule = |destination| NftRule {
-            comment: "another host to pods of this host".to_owned(),
-            matches: vec![
+        let accept = |destination| {
+            let matches = vec![
                 Match::Inner(family),
                 Match::InnerDestination(destination),
                 Match::AllIn(sender.clone(), nodes_set(family).to_owned()),
-            ],
-            action: Action::Verdict(Verdict::Accept),
+            ];
+            rule("another host to pods of this host", matches, Verdict::Accept)
         };
-        self.destinations(family).map(rule).collect()
+        self.destinations(family).map(accept).collect()
     }
 
     /// The node addresses of other hosts, each with itself.
@@ -279,28 +278,47 @@ impl TunnelFilter {
         }
     }
 
+    /// The packets that the kernel makes of pods' ones have no socket here.
+    fn sent_by_programs(&self, family: Family) -> NftRule {
+        let end = vec![Field::Destination(family), Field::DestinationPort];
+        let end = Match::AllIn(end, ends_set(family).to_owned());
+        let matches = vec![Match::FromProgram, Match::Vxlan(self.vni), end];
+        rule("a program sends to a tunnel", matches, Verdict::Jump(BY_PROGRAM.to_owned()))
+    }
+
+    /// This host itself sends to pods from its node address, or gets the address of the tunnel.
+    fn by_program(&self) -> Vec<NftRule> {
+        let gateways = self.pod_subnets.iter().map(|subnet| subnet::gateway(*subnet));
+        let from_itself = gateways.chain(self.own.iter().copied()).map(|address| {
+            let inner = Family::of(address);
+            let source = Field::InnerSource(inner, inner.bits());
+            let source = Match::Within(source, subnet::host(address));
+            rule("this host itself", vec![Match::Inner(inner), source], Verdict::Accept)
+        });
+        let drop = |matches| rule(FROM_PROGRAM, matches, Verdict::Drop);
+        let spoofed = drop(vec![Match::SourceNotLocal]);
+        [spoofed].into_iter().chain(from_itself).chain([drop(Vec::new())]).collect()
+    }
+
     fn sent(&self, family: Family) -> [NftRule; 2] {
-        let rule = |comment: &str, from| NftRule {
-            comment: comment.to_owned(),
+        let drop = |comment, from| {
             // Addresses and ports are what other hosts published: no other packet than one of a tunnel is
             // dropped because of them.
-            matches: vec![
-                Match::Vxlan(self.vni),
-                from,
-                Match::AllIn(
-                    vec![Field::Destination(family), Field::DestinationPort],
-                    ends_set(family).to_owned(),
-                ),
-            ],
-            action: Action::Verdict(Verdict::Drop),
+            let end = vec![Field::Destination(family), Field::DestinationPort];
+            let end = Match::AllIn(end, ends_set(family).to_owned());
+            rule(comment, vec![Match::Vxlan(self.vni), from, end], Verdict::Drop)
         };
         let no_host = Match::NotIn(Field::Source(family), hosts_set(family).to_owned());
         [
-            rule(FROM_POD, Match::InputInterface(self.bridge.clone())),
+            drop(FROM_POD, Match::InputInterface(self.bridge.clone())),
             // The address of a container is still its own here: hosts translate it later.
-            rule(FORWARDED, no_host),
+            drop(FORWARDED, no_host),
         ]
     }
+}
+
+fn rule(comment: &str, matches: Vec<Match>, verdict: Verdict) -> NftRule {
+    NftRule { comment: comment.to_owned(), matches, action: Action::Verdict(verdict) }
 }
 
 /// The set of hosts, each with its blocks of this prefix length.
@@ -410,6 +428,15 @@ mod tests {
                  @tunnels{number} counter drop"
             )
         };
+        let itself = |inner: &str, source: &str| {
+            format!("program: vxlan ether type {inner} vxlan {inner} saddr/{source} counter accept")
+        };
+        let by_programs = |family: &str, number: u8| {
+            format!(
+                "programs: meta skuid >= 0 meta l4proto udp @th,64,32 0x8000000 @th,96,24 0x68 {family} daddr . \
+                 th dport @tunnels{number} counter jump program"
+            )
+        };
         assert_eq!(
             lines,
             [
@@ -424,6 +451,13 @@ mod tests {
                 sent("ip saddr != @hosts4", "ip", 4),
                 sent("iifname \"humanz0\"", "ip6", 6),
                 sent("ip6 saddr != @hosts6", "ip6", 6),
+                by_programs("ip", 4),
+                by_programs("ip6", 6),
+                "program: fib saddr type != local counter drop".to_owned(),
+                itself("ip", "32 10.244.1.1/32"),
+                itself("ip6", "128 fd00:0:0:1::1/128"),
+                itself("ip", "32 192.0.2.1/32"),
+                "program: counter drop".to_owned(),
             ]
         );
     }
