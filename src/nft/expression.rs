@@ -80,10 +80,9 @@ impl ExpressionList {
                 let list = self.connection(n::REGISTER_1, n::CONNECTION_STATUS, None);
                 list.mask(&n::DESTINATION_TRANSLATED.to_ne_bytes()).compare(n::NOT_EQUAL, &[0; 4])
             }
-            Match::Reply => {
-                let list = self.connection(n::REGISTER_1, n::CONNECTION_DIRECTION, None);
-                list.compare(n::EQUAL, &[1])
-            }
+            Match::Reply => self.reply(),
+            Match::ReplyAsks => self.reply().asks(n::EQUAL),
+            Match::PickedUp => self.state(n::NEW).asks(n::NOT_EQUAL),
             Match::Limit { rate, burst } => self.then("limit", limit(*rate, *burst)),
         }
     }
@@ -132,6 +131,21 @@ impl ExpressionList {
         let place = (inner::VNI, identifier.len() as u32);
         let list = self.payload_into(n::REGISTER_1, n::TRANSPORT_HEADER, place);
         list.compare(operation, &identifier)
+    }
+
+    fn reply(self) -> ExpressionList {
+        self.connection(n::REGISTER_1, n::CONNECTION_DIRECTION, None).compare(n::EQUAL, &[1])
+    }
+
+    /// Of TCP, SYN without ACK or anything else (RFC 9293 §3.1: the flags are byte 13).
+    fn asks(self, operation: u32) -> ExpressionList {
+        const TCP: u8 = 6;
+        const FLAGS: u32 = 13;
+        const SYN: u8 = 0x02;
+        const SYN_OR_ACK: u8 = 0x12;
+        let list = self.meta(n::L4_PROTOCOL).compare(n::EQUAL, &[TCP]);
+        let list = list.payload_into(n::REGISTER_1, n::TRANSPORT_HEADER, (FLAGS, 1));
+        list.mask(&[SYN_OR_ACK]).compare(operation, &[SYN])
     }
 
     fn udp(self) -> ExpressionList {

@@ -236,6 +236,7 @@ pub mod expression {
     pub const DESTINATION_TRANSLATED: u32 = 1 << 5;
     pub const CONNECTION_MARK: u32 = 3;
     pub const ESTABLISHED: u32 = 2;
+    pub const NEW: u32 = 8;
     pub const RELATED: u32 = 4;
     pub const INVALID: u32 = 1;
     /// The bits of `invalid` and `untracked`: the packet is of no connection.

@@ -145,6 +145,10 @@ pub enum Match {
     RelatedOrInvalid,
     /// It goes the way of its connection's replies.
     Reply,
+    /// It goes the way of its connection's replies, and asks for a connection over TCP itself.
+    ReplyAsks,
+    /// Of TCP, in the midst of a connection that connection tracking did not know.
+    PickedUp,
     /// The destination of its connection was translated.
     Translated,
     /// At most so many packets a second, and a burst of so many.
@@ -289,6 +293,8 @@ impl fmt::Display for Match {
             Match::AllIn(fields, set) => write!(f, "{} @{set}", concatenated(fields)),
             Match::ConnectionMarkIn(bits, set) => write!(f, "ct mark & {bits:#010x} @{set}"),
             Match::Reply => f.write_str("ct direction reply"),
+            Match::ReplyAsks => f.write_str("ct direction reply tcp flags & (syn|ack) == syn"),
+            Match::PickedUp => f.write_str("ct state new tcp flags & (syn|ack) != syn"),
             Match::NoConnection => f.write_str("ct state invalid,untracked"),
             Match::Invalid => f.write_str("ct state invalid"),
             Match::RelatedOrInvalid => f.write_str("ct state invalid,related"),

@@ -193,7 +193,9 @@ fn own_into_tunnels(spec: &FirewallSpec, family: Family) -> Vec<NftRule> {
         action: Action::Masquerade,
     };
     let tunnels = Family::BOTH.map(device_name).into_iter().filter(|_| spec.tunnel_vni.is_some());
-    tunnels.chain(spec.encrypts.then(wireguard::device_name)).map(rule).collect()
+    // Each change of keys goes over to the other device.
+    let encrypted = wireguard::device_names().into_iter().filter(|_| spec.encrypts);
+    tunnels.chain(encrypted).map(rule).collect()
 }
 
 fn sets(spec: &FirewallSpec, family: Family) -> Vec<Set> {
@@ -371,7 +373,11 @@ mod tests {
         };
         let (v4, v6) = (through("humanz-vx4"), through("humanz-vx6"));
         check(&spec, &[CLUSTER4, "@own4 192.0.2.1", untracked, PROGRAMS, pods, &v4, &v6]);
-        check(&FirewallSpec { tunnel_vni: None, ..spec }, &[CLUSTER4, PROGRAMS, pods]);
+        check(&FirewallSpec { tunnel_vni: None, ..spec.clone() }, &[CLUSTER4, PROGRAMS, pods]);
+        let encrypts = FirewallSpec { tunnel_vni: None, encrypts: true, ..spec };
+        let (first, second) = (through("humanz-wg"), through("humanz-wg2"));
+        let wanted = [CLUSTER4, "@own4 192.0.2.1", PROGRAMS, pods, &first, &second];
+        check(&encrypts, &wanted);
     }
 
     #[test]

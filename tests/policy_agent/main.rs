@@ -26,6 +26,7 @@ mod leak;
 mod live;
 mod many_hosts;
 mod meta_plugin;
+mod mistaken;
 mod mute_agent;
 mod one_host;
 mod other_versions;

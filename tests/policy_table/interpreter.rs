@@ -167,7 +167,7 @@ impl Packet {
             // A routed packet's hop limit is below.
             Match::BridgedNdp => false,
             // The first of a connection, from a pod.
-            Match::Reply | Match::InputInterface(_) => false,
+            Match::Reply | Match::ReplyAsks | Match::PickedUp | Match::InputInterface(_) => false,
             Match::Limit { .. } => true,
             other => panic!("{other}"),
         }

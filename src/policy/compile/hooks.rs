@@ -6,7 +6,8 @@ use crate::net::{Family, IfName, Protocol, subnet};
 use crate::nft::{Action, Base, Chain, ChainPolicy, Field, Hook, Match, NftRule, Value, Verdict};
 use crate::policy::compile::forms::plain;
 use crate::policy::compile::name::{
-    EPOCH_SET, ERROR_CHAIN, FOREIGN, FORWARD_CHAIN, INPUT_CHAIN, STAMP_CHAIN, UNTRACKED, numbered,
+    EPOCH_SET, ERROR_CHAIN, FOREIGN, FORWARD_CHAIN, INPUT_CHAIN, MISTAKEN, OUTPUT_CHAIN,
+    STAMP_CHAIN, UNTRACKED, numbered,
 };
 use crate::policy::service::{self, DNS_PORT};
 
@@ -15,14 +16,16 @@ const PRIORITY: i32 = -5;
 
 /// The chains of both hooks, and those that they lead to. `networks`: where this host's pods have their
 /// addresses. `bits`: those of a connection's mark that hold the epoch.
-pub fn hooks(networks: &[IpNetwork], families: &[Family], bits: u32) -> ([Chain; 2], Vec<Chain>) {
+pub fn hooks(networks: &[IpNetwork], families: &[Family], bits: u32) -> ([Chain; 3], Vec<Chain>) {
     let judged = || {
         let present = vec![Match::ConnectionMarkIn(bits, EPOCH_SET.to_owned())];
         plain("judged in this epoch", present, Action::Verdict(Verdict::Accept))
     };
     let chains = families.iter().map(|family| to_own_node(*family, judged()));
-    let chains = chains.chain([errors(networks)]).chain(families.iter().map(|it| foreign(*it)));
-    ([forward(networks, families, judged()), input(networks)], chains.collect())
+    let chains = chains.chain([errors(networks), mistaken(networks)]);
+    let chains = chains.chain(families.iter().map(|it| foreign(*it)));
+    let called = [forward(networks, families, judged()), input(networks), output(networks)];
+    (called, chains.collect())
 }
 
 fn base(hook: Hook) -> Option<Base> {
@@ -32,7 +35,12 @@ fn base(hook: Hook) -> Option<Base> {
 
 /// Connections from and to this host's subnets, and from and to addresses of its pods outside of those.
 fn forward(networks: &[IpNetwork], families: &[Family], judged: NftRule) -> Chain {
-    let mut rules = vec![to_errors(), judged];
+    let mistaken = |condition| {
+        let jump = Action::Verdict(Verdict::Jump(MISTAKEN.to_owned()));
+        plain("not what it is taken for", vec![condition], jump)
+    };
+    let mut rules =
+        vec![to_errors(), mistaken(Match::ReplyAsks), judged, mistaken(Match::PickedUp)];
     if families.contains(&Family::V6) {
         let bridged = vec![Match::NoConnection, Match::BridgedNdp];
         let accept = Action::Verdict(Verdict::Accept);
@@ -65,11 +73,33 @@ fn input(networks: &[IpNetwork]) -> Chain {
     };
     let of_no_connection = |network: &IpNetwork| {
         let source = Field::Source(subnet::family(*network));
-        closed(Match::Invalid, source, *network)
+        closed(Some(Match::Invalid), source, *network)
     };
     let rules = networks.iter().map(from_pods).chain(networks.iter().map(of_no_connection));
     let rules = [to_errors()].into_iter().chain(rules).collect();
     Chain { name: INPUT_CHAIN.to_owned(), base: base(Hook::INPUT), rules }
+}
+
+/// What the node sends to pods passes, but for what would turn a connection round that was cut.
+fn output(networks: &[IpNetwork]) -> Chain {
+    let picked_up = |network: &IpNetwork| {
+        closed(Some(Match::PickedUp), Field::Destination(subnet::family(*network)), *network)
+    };
+    let rules = networks.iter().map(picked_up).collect();
+    Chain { name: OUTPUT_CHAIN.to_owned(), base: base(Hook::OUTPUT), rules }
+}
+
+/// The kernel takes a packet in the midst of a connection that it has forgotten for the begin of one, in its own
+/// direction: a pod that ends its entry for a connection that was cut would get it back by the next packet of the
+/// other end. And it takes who asks for a connection for one who answers where the former pod of an address had
+/// asked. Only pods without rules get such packets.
+fn mistaken(networks: &[IpNetwork]) -> Chain {
+    let rules = networks.iter().flat_map(|network| {
+        let family = subnet::family(*network);
+        [Field::Source(family), Field::Destination(family)]
+            .map(|field| closed(None, field, *network))
+    });
+    Chain { name: MISTAKEN.to_owned(), base: None, rules: rules.collect() }
 }
 
 /// What the node began itself passes, by its own address on the bridge too, and so does its resolver.
@@ -139,11 +169,12 @@ fn stamp() -> NftRule {
 fn untracked(network: IpNetwork) -> [NftRule; 2] {
     let family = subnet::family(network);
     let ends = [Field::Source(family), Field::Destination(family)];
-    ends.map(|field| closed(Match::NoConnection, field, network))
+    ends.map(|field| closed(Some(Match::NoConnection), field, network))
 }
 
-fn closed(state: Match, field: Field, network: IpNetwork) -> NftRule {
+fn closed(state: Option<Match>, field: Field, network: IpNetwork) -> NftRule {
     let open = numbered("open", subnet::family(network));
-    let matches = vec![state, Match::Within(field, network), Match::NotIn(field, open)];
+    let pod = [Match::Within(field, network), Match::NotIn(field, open)];
+    let matches = state.into_iter().chain(pod).collect();
     plain("of no connection", matches, Action::Verdict(Verdict::Goto(UNTRACKED.to_owned())))
 }

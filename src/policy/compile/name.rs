@@ -9,6 +9,7 @@ pub const POLICY_TABLE: &str = "humanz-policy";
 /// The chains that the kernel calls.
 pub const FORWARD_CHAIN: &str = "forward";
 pub const INPUT_CHAIN: &str = "input";
+pub const OUTPUT_CHAIN: &str = "output";
 
 /// The chain that sets the conntrack mark of the current epoch: connections with the mark of an earlier one are checked again.
 pub const STAMP_CHAIN: &str = "stamp";
@@ -18,6 +19,10 @@ pub const UNKNOWN: &str = "unknown";
 
 /// Counts packets of no connection.
 pub const UNTRACKED: &str = "untracked";
+
+/// The chain of packets that connection tracking takes for the begin of a connection, or for part of one, and that
+/// are neither.
+pub const MISTAKEN: &str = "mistaken";
 
 /// What pods send about connections.
 pub const ERROR_CHAIN: &str = "error";
