@@ -15,7 +15,6 @@ use tokio::time::{Instant, sleep};
 
 use crate::etcd::client::Etcd;
 use crate::etcd::test_requests::LOOK;
-use crate::lease::EtcdError;
 use crate::lease::records::{NodeName, TestAnswer, TestPodsState, TestRequest};
 use crate::os::attended::AttendedProgram;
 
@@ -192,9 +191,7 @@ impl TestTurn<'_> {
 
     /// The request is gone. While etcd does not answer nobody knows.
     async fn is_over(&self) -> bool {
-        let look = self.etcd.is_test_requested(&self.request, self.name);
-        // Calls of etcd are large, and the stack of a session is not.
-        matches!(Box::pin(look).await, Ok(false))
+        matches!(self.etcd.is_test_requested(&self.request, self.name).await, Ok(false))
     }
 
     async fn refuse_others(&self) -> Infallible {
@@ -215,8 +212,7 @@ impl TestTurn<'_> {
     async fn answer(&self, request: &TestRequest, state: TestPodsState) -> bool {
         let Some(alive) = *self.etcd_lease.borrow() else { return false };
         let answer = TestAnswer::new(state);
-        let call = self.etcd.answer_test(self.name, request, &answer, alive);
-        let answered: Result<bool, EtcdError> = Box::pin(call).await;
+        let answered = self.etcd.answer_test(self.name, request, &answer, alive).await;
         answered.unwrap_or_else(|error| {
             log::debug!("pods of this host for a test of another one: {error}");
             false
