@@ -74,11 +74,11 @@ pub fn follow<T: Send + 'static>(
         let follower = Follower {
             api: api.clone(),
             resource,
+            has_objects: query.had_objects,
             query,
             parse,
             sender: sender.clone(),
             listed: None,
-            has_objects: false,
             disconnected: Some(BTreeSet::new()),
             attempts: 0,
             absences: 0,
@@ -96,7 +96,7 @@ struct Follower<T> {
     sender: mpsc::Sender<(Resource, Heard<T>)>,
     /// The version heard last, and when everything was listed.
     listed: Option<(String, Instant)>,
-    /// A list of them was heard.
+    /// A list of them was heard, perhaps before the start.
     has_objects: bool,
     /// The API does not answer, for the reasons reported since.
     disconnected: Option<BTreeSet<FailureReason>>,

@@ -31,6 +31,7 @@ pub fn query() -> Query {
         page: 100,
         limit: 100_000,
         is_optional: false,
+        had_objects: false,
         ask_again: SOON_ASKED,
     }
 }

@@ -17,6 +17,8 @@ pub struct Query {
     pub limit: usize,
     /// A cluster without this resource has no such objects; else it is one that does not say which it has.
     pub is_optional: bool,
+    /// The cluster had such objects before: one that starts may not have the resource yet.
+    pub had_objects: bool,
     /// Longest time after which a cluster that lacks it is asked for it again.
     pub ask_again: Duration,
 }

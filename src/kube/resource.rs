@@ -123,8 +123,16 @@ impl Resource {
             _ => (250, 10_000),
         };
         let is_optional = self.is_optional();
-        let (path, field_selector, ask_again) = (path.into(), None, SOON_ASKED);
-        Query { name, path, field_selector, page, limit, is_optional, ask_again }
+        Query {
+            name,
+            path: path.into(),
+            field_selector: None,
+            page,
+            limit,
+            is_optional,
+            had_objects: false,
+            ask_again: SOON_ASKED,
+        }
     }
 
     fn path(self) -> &'static str {

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::kube::{FollowedObjects, KubeSettings, Query, Resource, follow};
 use crate::net::node_name::NodeName;
 use crate::os::event_loop::{self, EventLoop};
+use crate::policy::rule::{PolicyKind, Rule};
 use crate::policy::unread::UnderstoodRules;
 use crate::policy::{ObjectSource, SourceUpdate};
 use crate::sources::cluster_state::{ClusterState, PodScope};
@@ -78,9 +79,20 @@ pub fn read(start: &ApiStart) -> Result<SourceUpdate, String> {
 }
 
 fn begin(start: &ApiStart, last: UnderstoodRules) -> (ClusterState, FollowedObjects<Item>) {
-    let queries = Resource::ALL.map(|resource| (resource, query(start, resource)));
+    let queries = Resource::ALL.map(|resource| {
+        let had_objects = last.rules.iter().any(|rule| stands_in(rule, resource));
+        (resource, Query { had_objects, ..query(start, resource) })
+    });
     let state = ClusterState::new(start.host.clone(), start.pods, start.ruling, last);
     (state, follow(&start.api, queries.into(), Item::read))
+}
+
+/// There is such a rule where the cluster has objects of `resource`. Those of humanz come together.
+fn stands_in(rule: &Rule, resource: Resource) -> bool {
+    match rule.origin.source {
+        PolicyKind::GroupPolicy | PolicyKind::Group | PolicyKind::Network => resource.is_own(),
+        kind => kind.name() == resource.kind(),
+    }
 }
 
 /// Which objects of a resource are followed.

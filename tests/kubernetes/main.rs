@@ -25,6 +25,7 @@ mod moved;
 mod netpol;
 mod objects;
 mod own;
+mod partly_away;
 mod policies;
 mod rbac;
 #[path = "../policy/reachability.rs"]

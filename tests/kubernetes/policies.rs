@@ -42,7 +42,7 @@ pub fn policy(name: &str) -> Value {
 }
 
 /// Isolates all pods of `shop` from everything, or what stands in `spec`.
-fn admin(name: &str) -> Value {
+pub fn admin(name: &str) -> Value {
     json!({"kind": "ClusterNetworkPolicy", "apiVersion": "policy.networking.k8s.io/v1alpha2",
         "metadata": {"name": name},
         "spec": {"tier": "Admin", "priority": 5, "subject": {"namespaces": {}},
