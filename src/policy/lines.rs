@@ -5,18 +5,28 @@ use std::collections::BTreeSet;
 use crate::policy::rule::{Direction, PolicyPeer, Rule};
 use crate::policy::service::Service;
 
-/// At most so many rules and sets the table has of `rule`, for each family.
+/// Blocks, exceptions and ports that cost as much as a line.
+const RANGES: usize = 4;
+
+/// At most so many rules and sets the table has of `rule`, for each family; and a line for every four blocks, exceptions
+/// and ports, which are elements of sets.
 pub fn lines_of(rule: &Rule) -> usize {
     let peers = || rule.peers.iter().flatten();
+    let blocks: usize = peers()
+        .map(|peer| match peer {
+            PolicyPeer::Network { except, .. } => 1 + except.len(),
+            PolicyPeer::Selected(_) => 0,
+        })
+        .sum();
+    let ranges = blocks + rule.services.as_ref().map_or(0, Vec::len);
     let selectors: BTreeSet<_> = peers().filter_map(PolicyPeer::selector).collect();
-    let networks = peers().any(|peer| peer.selector().is_none());
     let ends = match &rule.peers {
         None => 1,
-        Some(_) => selectors.len() + usize::from(networks),
+        Some(_) => selectors.len() + usize::from(blocks > 0),
     };
     let kinds: BTreeSet<_> =
         rule.services.iter().flatten().map(|service| kind(service, rule.direction)).collect();
-    1 + ends * kinds.len().max(1)
+    1 + ends * kinds.len().max(1) + ranges / RANGES
 }
 
 /// Services of one kind are one condition.

@@ -83,6 +83,45 @@ fn a_policy_of_many_blocks_and_ports_delays_no_other_pod() {
     agent.stop();
 }
 
+/// Before blocks counted as lines, ten times as many of them took the agent half a minute and 300 MB.
+#[test]
+fn policies_of_many_blocks_hold_up_their_own_pods_alone() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[]);
+    let agent = serve(host, &[]);
+    let web = add(host, "web", "web");
+    let other = add_elsewhere(host, "other");
+    let block = |number: usize| {
+        let cidr = format!("198.{}.{}.{}/32", number >> 15, number >> 7 & 255, number % 128 * 2);
+        json!({"ipBlock": {"cidr": cidr}})
+    };
+    let rule = |at: usize| json!({"to": (at * 2_500..(at + 1) * 2_500).map(block).collect::<Vec<Value>>()});
+    let policy = |at: usize| {
+        let mut policy = only_to(std::iter::empty(), Vec::new());
+        policy["metadata"]["name"] = json!(format!("many{at}"));
+        policy["spec"]["egress"] = (at * 4..(at + 1) * 4).map(rule).collect();
+        policy
+    };
+    write_policies(host, &(0..10).map(policy).collect::<Vec<Value>>());
+    let status = status_when(host, "a pod in quarantine", |status| {
+        status["policies"]["quarantine"].as_array().is_some_and(|all| all.len() == 1)
+    });
+    let quarantine = &status["policies"]["quarantine"][0];
+    assert_eq!(quarantine["pod"], "shop/web", "{quarantine}");
+    assert_eq!(quarantine["addresses"][0], web.v4().to_string(), "{quarantine}");
+    let late = add_elsewhere(host, "late");
+    let mut server = Server::open(&late);
+    let flood = Flood::start(&other, late.v4());
+    server.wait(other.v4());
+    drop(flood);
+    write_policies(host, &(0..2).map(policy).collect::<Vec<Value>>());
+    status_when(host, "no pod in quarantine", |status| {
+        status["policies"]["quarantine"].as_array().is_some_and(Vec::is_empty)
+    });
+    agent.stop();
+}
+
 /// For the pods of `shop` that it selects: so many lines of the table.
 fn lines(name: &str, pods: Value, lines: usize) -> Value {
     let from = json!([{"podSelector": {"matchLabels": {"app": "web"}}}]);
