@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::kube::answer::ApiError;
 use crate::kube::client::Api;
@@ -34,6 +34,9 @@ const SHORT: Duration = Duration::from_secs(10);
 
 /// Answers in a row by which a resource that was there is gone: a server that starts may not have it yet.
 const ABSENCES: u32 = 3;
+
+/// A watch that goes on where another one broke begins with what happened meanwhile: it comes within this.
+const MISSED: Duration = Duration::from_secs(1);
 
 /// Changes that may wait to be taken.
 const QUEUE: usize = 256;
@@ -193,8 +196,12 @@ impl<T> Follower<T> {
             Ok(api) => api,
             Err(error) => return Ok(Err(error)),
         };
+        let mut missed = Duration::ZERO;
         let version = match &self.listed {
-            Some((version, at)) if at.elapsed() < RELIST => version.clone(),
+            Some((version, at)) if at.elapsed() < RELIST => {
+                missed = MISSED;
+                version.clone()
+            }
             _ => match self.list(&api).await {
                 Ok((version, objects)) => {
                     self.has_objects = true;
@@ -206,7 +213,7 @@ impl<T> Follower<T> {
                 Err(error) => return Ok(Err(error)),
             },
         };
-        self.watch(&api, &version).await
+        self.watch(&api, &version, missed).await
     }
 
     async fn list(&self, api: &Api) -> Result<(String, BTreeMap<ObjectKey, T>), ApiError> {
@@ -222,18 +229,28 @@ impl<T> Follower<T> {
         Ok((version, objects))
     }
 
-    async fn watch(&mut self, api: &Api, version: &str) -> Result<Result<(), ApiError>, Unheard> {
+    /// `missed`: how long it may take until everything since `version` was heard.
+    async fn watch(
+        &mut self,
+        api: &Api,
+        version: &str,
+        missed: Duration,
+    ) -> Result<Result<(), ApiError>, Unheard> {
         let (resource, query) = (self.resource, self.query.clone());
         let mut watch = match api.watch(&query, version).await {
             Ok(watch) => watch,
             Err(error) => return Ok(Err(error)),
         };
         let begun = Instant::now();
-        if self.disconnected.take().is_some() {
-            self.send(Heard::Connected).await?;
-        }
         loop {
-            let heard = watch.next(|line| resource.event(&query, line)).await;
+            let heard = tokio::select! { biased;
+                () = sleep_until(begun + missed), if self.disconnected.is_some() => {
+                    self.disconnected = None;
+                    self.send(Heard::Connected).await?;
+                    continue;
+                }
+                heard = watch.next(|line| resource.event(&query, line)) => heard,
+            };
             if begun.elapsed() > SHORT {
                 self.attempts = 0;
             }

@@ -264,7 +264,9 @@ impl fmt::Display for QuarantineReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             QuarantineReason::NoPolicies => f.write_str("no policies have been read yet"),
-            QuarantineReason::NotKnown => f.write_str("no source of policies knows the pod"),
+            QuarantineReason::NotKnown => {
+                f.write_str("no source of policies knows the pod, or its policies are not followed")
+            }
             QuarantineReason::Held(reason) => reason.fmt(f),
             QuarantineReason::NotInForce => f.write_str("the table does not have its address yet"),
         }
@@ -321,7 +323,7 @@ mod tests {
             vec![text("shop/web (10.1.2.3)"), text("c2 (10.1.2.4)")]
         };
         let silent = PolicySnapshot::default();
-        assert_eq!(quarantined(Some(silent)), both("no source of policies knows the pod"));
+        assert_eq!(quarantined(Some(silent)), both(&QuarantineReason::NotKnown.to_string()));
         let standalone = Some(Cluster::new(true));
         let described = PolicySnapshot { standalone, ..PolicySnapshot::default() };
         assert_eq!(quarantined(Some(described)), Vec::<String>::new());

@@ -49,6 +49,8 @@ pub struct ClusterState {
     read: Option<Arc<ReadObjects>>,
     /// The rules of before.
     last: UnderstoodRules,
+    /// This host's pods when all that rules depend on was followed last; `None`: it never was.
+    released: Option<BTreeSet<String>>,
 }
 
 /// What policies and custom resources say.
@@ -86,6 +88,7 @@ impl ClusterState {
             disconnected: BTreeMap::new(),
             read: None,
             last,
+            released: None,
         }
     }
 
@@ -116,11 +119,20 @@ impl ClusterState {
         !resource.is_own() || self.ruling == ObjectSource::Kubernetes
     }
 
-    /// What the API says, once every resource that is needed has been listed.
+    /// Nothing is missing of what rules say and of namespaces: a pod may be there for which there is no rule yet.
+    fn follows_rules(&self) -> bool {
+        let is_missed = |resource: &Resource| {
+            self.is_needed(*resource) && !matches!(resource, Resource::Nodes | Resource::Pods)
+        };
+        !self.disconnected.keys().any(is_missed)
+    }
+
+    /// What the API says, once every resource that is needed has been listed, and those of rules were followed.
     pub fn update(&mut self) -> SourceUpdate {
         let mut problems = self.disconnections();
         let mut needed = Resource::ALL.into_iter().filter(|it| self.is_needed(*it));
-        let whole = needed.all(|resource| self.listed.contains(&resource));
+        let whole = needed.all(|resource| self.listed.contains(&resource))
+            && (self.released.is_some() || self.follows_rules());
         let snapshot = whole.then(|| self.snapshot(&mut problems));
         SourceUpdate { provider: Provider::Kubernetes, snapshot, problems }
     }
@@ -133,15 +145,27 @@ impl ClusterState {
         problems.extend(self.unused());
         let cluster = self.cluster().and(&read.own.cluster);
         let UnderstoodRules { rules, unread } = read.understood.clone();
-        let snapshot = match self.scope {
+        let mut snapshot = match self.scope {
             PodScope::All => self.of_all_pods(rules, &cluster, problems),
             PodScope::Own => self.of_own_pods(rules, cluster, problems),
         };
+        self.release(&mut snapshot.pods);
         PolicySnapshot {
             unread,
             profiles: read.own.profiles.clone(),
             without_objects: self.ruling != ObjectSource::Kubernetes,
             ..snapshot
+        }
+    }
+
+    /// Leaves out the pods of this host that came while policies were not followed: they stay in quarantine until
+    /// all of these are known again.
+    fn release(&mut self, own: &mut Vec<Endpoint>) {
+        let identity = |pod: &Endpoint| format!("{pod} {}", pod.uid.as_deref().unwrap_or_default());
+        if self.follows_rules() {
+            self.released = Some(own.iter().map(identity).gather());
+        } else if let Some(released) = &self.released {
+            own.retain(|pod| released.contains(&identity(pod)));
         }
     }
 
@@ -335,7 +359,12 @@ impl ClusterState {
     fn disconnections(&self) -> Vec<Problem> {
         let problem = |(resource, why): (&Resource, &FailureReason)| {
             let subject = Object::named(resource.query().name);
-            let why = why.clone().at("not followed; what was known of them stays in force");
+            let why = why.clone().at(match resource {
+                Resource::Nodes => "not followed; what was known of them stays in force",
+                _ => {
+                    "not followed; what was known of them stays in force, and pods that start now are in quarantine"
+                }
+            });
             Problem::of_failure(ProblemKind::KubernetesApi, subject, why)
         };
         self.disconnected.iter().filter(|(it, _)| self.is_needed(**it)).map(problem).collect()

@@ -145,7 +145,7 @@ fn policies_of_the_api_reach_running_connections_and_hold_while_it_is_away() {
     api.run();
     eventually("everything is followed again", 3 * SOON, || {
         let status = Agent::run(h1, "status --json", &with(ON)).stdout;
-        if status.contains("not followed") { Err(status) } else { Ok(()) }
+        if status.contains("not followed; what") { Err(status) } else { Ok(()) }
     });
     holds(&mut server);
     from_web.go_on();

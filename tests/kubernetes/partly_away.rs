@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::enforced::{ON, add, shop};
-use crate::policies::admin;
-use crate::support::local::problem_text;
+use crate::enforced::{ON, add, connect, label, shop};
+use crate::policies::{admin, pod, policy};
+use crate::rbac::role;
+use crate::support::local::{has_problem, problem_text, status, status_when};
 use crate::support::soon;
 use crate::traffic::{Flood, Server};
 
@@ -35,5 +36,62 @@ fn an_api_that_does_not_have_a_resource_yet_when_the_agent_starts_opens_nothing(
     }
     let what = problem_text(h1, "kubernetes-api", "clusternetworkpolicies");
     assert!(what.contains("status 404"), "{what}");
+    agent.stop();
+}
+
+/// Before they were held, a pod that started after its policy was open while policies alone were not followed.
+#[test]
+fn a_pod_that_starts_while_policies_alone_are_not_followed_is_in_quarantine() {
+    let scene = shop();
+    let (api, h1) = (&scene.api, scene.host(1));
+    let agent = scene.serve(1, ON);
+    let (near, old) = (add(&scene, 1, "near", true), add(&scene, 1, "old", true));
+    let mut without = role();
+    without.retain(|rule| !rule.permits("list", "/apis/networking.k8s.io/v1/networkpolicies"));
+    api.enforce(without);
+    api.break_watches();
+    problem_text(h1, "kubernetes-api", "networkpolicies");
+    status_when(h1, "everything else is followed", |status| {
+        let away = status["problems"].as_array().unwrap().iter();
+        away.filter(|problem| problem["kind"] == "kubernetes-api").count() == 1
+    });
+
+    api.put(policy("db"));
+    api.put(pod("db", "db", "h1", &[]));
+    let db = connect(h1, "db").unwrap();
+    let (mut shut, mut open) = (Server::open(&db), Server::open(&old));
+    let floods = [&db, &old].map(|to| Flood::start(&near, to.v4()));
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(2) {
+        floods.iter().for_each(Flood::go_on);
+        assert_eq!(shut.received(near.v4()), 0, "after {:?}", begun.elapsed());
+    }
+    open.wait(near.v4());
+    let what = problem_text(h1, "kubernetes-api", "networkpolicies");
+    assert!(what.contains("pods that start now are in quarantine"), "{what}");
+    let log = h1.read("/var/log/humanz.log").unwrap();
+    assert!(log.contains("does not know the pod yet, or is not followed"), "{log}");
+    let quarantine = &status(h1)["policies"]["quarantine"];
+    assert_eq!(quarantine.as_array().unwrap().len(), 1, "{quarantine}");
+    assert!(quarantine.to_string().contains("or its policies are not followed"), "{quarantine}");
+
+    // They are followed again: the pod is judged by the policy that came before it.
+    api.enforce(role());
+    status_when(h1, "no pod in quarantine", |status| {
+        status["policies"]["quarantine"].as_array().is_some_and(Vec::is_empty)
+    });
+    floods.iter().for_each(Flood::go_on);
+    assert_eq!(shut.received(near.v4()), 0);
+    label(&scene, "near", "web");
+    shut.wait(near.v4());
+
+    // Watches that break and go on at once hold up a pod by seconds at most.
+    api.break_watches();
+    let begun = Instant::now();
+    let late = add(&scene, 1, "late", true);
+    let _flood = Flood::start(&near, late.v4());
+    Server::open(&late).wait(near.v4());
+    println!("a pod was reached {:?} after watches broke", begun.elapsed());
+    status_when(h1, "everything is followed again", |it| !has_problem(it, "kubernetes-api"));
     agent.stop();
 }

@@ -97,7 +97,9 @@ impl Agent {
                 _ if policies.known.is_none() => quarantine("no policies have been read yet"),
                 (true, false) => match held.get(&asked.pod.container_id) {
                     Some(reason) => quarantine(&reason.to_string()),
-                    None => quarantine("the source of policies does not know the pod yet"),
+                    None => quarantine(
+                        "the source of policies does not know the pod yet, or is not followed",
+                    ),
                 },
                 (false, _) => quarantine("the table of policies cannot be changed"),
             };

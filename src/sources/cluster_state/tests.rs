@@ -222,3 +222,43 @@ fn a_policy_beyond_the_limit_of_its_namespace_isolates_and_is_a_problem() {
     assert_eq!(update(1_001), (vec![PolicyVerdict::Deny], 1));
     assert_eq!(update(1_000), (vec![PolicyVerdict::Allow, PolicyVerdict::Deny], 0));
 }
+
+#[test]
+fn pods_that_come_while_rules_are_not_followed_are_in_quarantine() {
+    let mut state = listed();
+    let pod = |name: &str, uid: &str| {
+        json!({"metadata": {"name": name, "namespace": "shop", "uid": uid},
+            "spec": {"nodeName": "n1"}, "status": {"podIPs": [{"ip": "10.1.2.3"}]}})
+    };
+    let why = || Heard::Disconnected { why: "status 503".to_owned().into() };
+    put(&mut state, Resource::Namespaces, "shop", &json!({"metadata": {"name": "shop"}}));
+    put(&mut state, Resource::Pods, "a", &pod("a", "1"));
+    state.take(Resource::NetworkPolicies, why());
+    assert_eq!(state.update().snapshot, None, "nothing is known of which pods had rules");
+    state.take(Resource::NetworkPolicies, Heard::Connected);
+    let own = |state: &mut ClusterState| {
+        let update = state.update();
+        let own = update.snapshot.unwrap().pods.into_iter();
+        own.map(|pod| format!("{} {}", pod.name, pod.uid.unwrap())).collect::<Vec<_>>()
+    };
+    assert_eq!(own(&mut state), ["a 1"]);
+    for away in [Resource::Namespaces, Resource::NetworkPolicies, Resource::GroupPolicies] {
+        state.take(away, why());
+        put(&mut state, Resource::Pods, "b", &pod("b", "2"));
+        assert_eq!(own(&mut state), ["a 1"], "{away:?}");
+        put(&mut state, Resource::Pods, "a", &pod("a", "3"));
+        assert_eq!(own(&mut state), [""; 0], "{away:?}: another pod of the name");
+        put(&mut state, Resource::Pods, "a", &pod("a", "1"));
+        assert_eq!(own(&mut state), ["a 1"], "{away:?}");
+        state.take(away, Heard::Connected);
+        assert_eq!(own(&mut state), ["a 1", "b 2"], "{away:?}");
+        let gone = ObjectKey { namespace: None, name: "b".into() };
+        state.take(Resource::Pods, Heard::Gone(gone));
+        assert_eq!(own(&mut state), ["a 1"]);
+    }
+    for away in [Resource::Nodes, Resource::Pods] {
+        state.take(away, why());
+    }
+    put(&mut state, Resource::Pods, "b", &pod("b", "2"));
+    assert_eq!(own(&mut state), ["a 1", "b 2"], "they are no rules");
+}
