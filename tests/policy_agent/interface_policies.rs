@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::PORT;
 use crate::etcd::{FROM_ETCD, apply, pings};
-use crate::support::{Agent, Cluster, Node, Place, Pod, soon};
+use crate::support::wait::SOON;
+use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, soon};
 use crate::tenant_interfaces::addresses;
 use crate::tenants::{namespace, network, try_add};
 use crate::traffic::{Flood, Server};
@@ -126,7 +127,10 @@ fn policies_and_groups_hold_on_each_interface_of_a_pod_in_both_directions() {
 /// Packets by the interface, from an address that the pod has, to a pod in the interface's network; gives how many
 /// arrive.
 fn sent_by(from: &Both, ifname: &str, source: IpAddr, to: &Pod, at: IpAddr) -> usize {
-    let server = to.spot().inside(|| UdpSocket::bind((at, PORT)).unwrap());
+    // A child that another test has just forked may hold the last one open until it executes its program.
+    let server = eventually("a server", SOON, || {
+        to.spot().inside(|| UdpSocket::bind((at, PORT))).map_err(|error| error.to_string())
+    });
     server.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
     from.pod.spot().inside(|| {
         let socket = UdpSocket::bind((source, 0)).unwrap();

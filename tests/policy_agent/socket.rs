@@ -71,10 +71,10 @@ fn policies_log(host: &Node) -> String {
     host.shell("tail -1 /var/log/humanz.log").stdout
 }
 
-/// A pod that is in force when its ADD ends. An emulated machine may be too slow for the plugin's 200 ms: there it may
-/// be a later one.
+/// A pod that is in force when its ADD ends. A busy machine may be too slow for the plugin's 200 ms, an emulated one
+/// more often: then it may be a later one.
 fn add_in_force(host: &Node, name: &str) -> Pod {
-    for _ in 1..patience() {
+    for _ in 1..3 * patience() {
         let pod = add(host, name, "db");
         if policies_log(host).contains("policies=in force") {
             return pod;
