@@ -45,6 +45,8 @@ pub struct FirewallSpec {
     pub pod_subnets: Vec<IpNetwork>,
     /// Where the pods of all hosts have them.
     pub pools: Vec<IpNetwork>,
+    /// There may be other hosts, which know a pod by its address.
+    pub has_others: bool,
     /// Further destinations that shall see the pod's own address.
     pub non_masq_cidrs: Vec<IpNetwork>,
     /// The addresses of this host and of every other that is reached without a tunnel: they have
@@ -141,7 +143,8 @@ fn tunnel(spec: &FirewallSpec) -> Option<Chain> {
 /// kernel sends in the name of a pod (an error, a reset) has no socket.
 fn programs(spec: &FirewallSpec) -> Option<Chain> {
     let networks = spec.pools.iter().chain(&spec.pod_subnets);
-    let networks = networks.filter(|network| subnet::family(**network) == Family::V6);
+    let networks =
+        networks.filter(|network| spec.has_others && subnet::family(**network) == Family::V6);
     let networks: BTreeSet<IpNetwork> = networks.copied().map(subnet::masked).gather();
     let rule = |network| NftRule {
         comment: "a program sends from an address of pods".to_owned(),
@@ -255,6 +258,7 @@ mod tests {
             bridge: "humanz0".parse().unwrap(),
             pod_subnets: networks(pod_subnets),
             pools: networks(&["10.244.0.0/16", "fd00:10::/48"]),
+            has_others: true,
             non_masq_cidrs: networks(&["172.16.0.0/12", "10.244.128.0/17"]),
             node_addresses: ["192.0.2.1", "192.0.2.2", "2001:db8::1"]
                 .map(|text| text.parse().unwrap())
@@ -382,12 +386,10 @@ mod tests {
 
     #[test]
     fn nothing_asked_for_is_no_table() {
-        let pools = || vec!["10.244.0.0/16".parse().unwrap()];
-        let pods = spec(&["10.244.3.0/24"]);
-        let plain =
-            FirewallSpec { masquerade: false, accept_forward: false, pools: pools(), ..pods };
+        let pods = FirewallSpec { has_others: false, ..spec(&["10.244.3.0/24"]) };
+        let plain = FirewallSpec { masquerade: false, accept_forward: false, ..pods };
         check(&plain, &[]);
-        let empty = FirewallSpec { accept_forward: false, pools: pools(), ..spec(&[]) };
+        let empty = FirewallSpec { accept_forward: false, has_others: false, ..spec(&[]) };
         check(&empty, &[]);
     }
 

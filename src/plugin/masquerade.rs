@@ -65,6 +65,7 @@ fn spec(conf: &NetConf, sets: &[RangeSet]) -> FirewallSpec {
         bridge: conf.gateway_device().clone(),
         pod_subnets: ranges.map(|range| range.subnet()).collect(),
         pools: conf.network.clone(),
+        has_others: false,
         non_masq_cidrs: Vec::new(),
         node_addresses: Default::default(),
         masquerade: true,

@@ -21,7 +21,7 @@ use crate::plan::firewall::{
 };
 use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::{encryption, tunnel::device_name};
-use crate::settings::Settings;
+use crate::settings::{Settings, Source};
 
 /// Repairs differences; gives what firewalls of other programs do to pod traffic.
 pub fn reconcile(
@@ -149,6 +149,7 @@ fn spec(run: &Reconcile<'_>, host_state: &HostState, peer_routes: &PeerRoutes) -
         bridge: settings.bridge.clone(),
         pod_subnets: run.subnets.iter().copied().chain(run.networks.masqueraded()).collect(),
         pools: run.pools().collect(),
+        has_others: !matches!(settings.source, Source::Static(_)),
         non_masq_cidrs: settings.non_masquerade.iter().copied().map(subnet::masked).collect(),
         node_addresses: near.chain(host_state.all_addresses.iter().copied()).gather(),
         masquerade: settings.masquerade,
