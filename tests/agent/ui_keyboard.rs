@@ -71,7 +71,7 @@ impl Keyboard {
     /// Where the keyboard is, once the page has been drawn with it: what stands above may just be drawn anew.
     fn drawn_stop(&mut self) -> Value {
         let mut stop = self.read(STOP);
-        for _ in 0..20 {
+        for _ in 0..100 {
             if stop["seen"] == true {
                 break;
             }

@@ -212,6 +212,7 @@ pub fn spec() -> FirewallSpec {
         bridge: "humanz0".parse().unwrap(),
         pod_subnets: networks(&["10.244.3.0/24", "fd00:10:0:3::/64"]),
         pools: networks(&["10.244.0.0/16", "fd00:10::/48"]),
+        has_others: true,
         non_masq_cidrs: networks(&["172.16.0.0/12", "fd00:99::/64"]),
         node_addresses: [HOST, NODE].concat().iter().map(|text| text.parse().unwrap()).collect(),
         masquerade: true,

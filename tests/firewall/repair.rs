@@ -265,7 +265,8 @@ fn a_table_no_longer_wanted_is_removed() {
     on_host(|_| {
         let nft = Nft::open().unwrap();
         reconcile(&nft, &spec());
-        let off = FirewallSpec { masquerade: false, accept_forward: false, ..spec() };
+        let none = FirewallSpec { has_others: false, ..spec() };
+        let off = FirewallSpec { masquerade: false, accept_forward: false, ..none };
         assert_eq!(reconcile(&nft, &off), ["- nft table inet humanz"]);
         assert_eq!(run("nft list tables"), "");
     });
