@@ -204,6 +204,26 @@ function show() {
   for (const part of [host, addresses, matrix, peers, problems, changes, loops]) part(s);
 }
 
+// What the keyboard is on stays in sight when something above it grows, unless somebody scrolled away.
+let held = null;
+
+function inSight(element) {
+  const box = element.getBoundingClientRect();
+  return box.bottom > 0 && box.top < innerHeight;
+}
+
+function hold() {
+  const at = document.activeElement;
+  held = at !== document.body && inSight(at) ? at : null;
+}
+
+addEventListener("scroll", hold);
+addEventListener("focusin", () => requestAnimationFrame(hold));
+new ResizeObserver(() => {
+  if (held && held === document.activeElement && !inSight(held)) held.scrollIntoView({ block: "nearest" });
+  hold();
+}).observe(document.body);
+
 async function ask() {
   try {
     const answer = await fetch("/v1/status", { cache: "no-store" });
