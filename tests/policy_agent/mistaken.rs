@@ -2,7 +2,6 @@
 //! who asks where the former pod of an address had asked. Both turned a connection round, past the rules of a pod.
 
 use std::io::Write;
-use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ fn prints(pod: &Pod, arguments: &str) -> String {
 
 /// A server that says `words` every 100 ms to whoever connects, or once.
 fn speak(place: &dyn Place, port: u16, words: &'static [u8], is_endless: bool) {
-    let listener = place.spot().inside(|| TcpListener::bind(("0.0.0.0", port)).unwrap());
+    let listener = place.spot().listen(([0, 0, 0, 0], port));
     thread::spawn(move || {
         for mut connection in listener.incoming().map_while(Result::ok) {
             thread::spawn(move || {
