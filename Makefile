@@ -35,9 +35,9 @@ demo: ## three hosts, etcd and pods in namespaces of this machine (as root)
 	HUMANZ_BIN=$(CURDIR)/dist/demo/humanz-agent $(CARGO) run --quiet --locked --package humanz-demo
 
 # Most tests wait, for etcd or for the kernel: tests/whole runs two targets at a time, with more tests at once than
-# there are processors.
+# there are processors. It makes packages, image and target/debian13 first, and compiles the tests meanwhile.
 # SCHEDULES: of the simulator of leases, which tests/whole runs beside them; BESIDE: a command as well.
-test: packages image target/debian13 ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman, SKIP_BROWSER=1 Chromium
+test: ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman, SKIP_BROWSER=1 Chromium
 	@packaging/deps test
 	@test "$(SKIP_BROWSER)" = 1 || packaging/deps browser || \
 		echo "WARNING: no chromium: the tests of the page will fail; make test SKIP_BROWSER=1 leaves them out" >&2
