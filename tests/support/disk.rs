@@ -15,8 +15,7 @@ const OWN: [&str; 5] = ["/etc", "/opt", "/var/lib", "/var/log", "/root"];
 /// Empty after a reboot.
 const VOLATILE: [&str; 3] = ["/run", "/tmp", "/var/tmp"];
 /// Files that programs need in /etc.
-const NEEDED: [&str; 12] = [
-    "alternatives",
+const NEEDED: [&str; 11] = [
     "group",
     "host.conf",
     "iproute2",
@@ -29,6 +28,9 @@ const NEEDED: [&str; 12] = [
     "protocols",
     "services",
 ];
+
+/// Hundreds of links, of which a copy for each node was half of what some tests cost: shown as they are here.
+const ALTERNATIVES: &str = "/etc/alternatives";
 
 /// A folder for disks, named after this process. Leftovers of killed processes are removed.
 pub fn folder() -> tempfile::TempDir {
@@ -76,6 +78,9 @@ impl Disk {
         fs::write(etc.join("hosts"), format!("127.0.0.1 localhost\n::1 localhost\n{hosts}"))
             .unwrap();
         fs::write(etc.join("resolv.conf"), "").unwrap();
+        if Path::new(ALTERNATIVES).exists() {
+            fs::create_dir(disk.place(ALTERNATIVES)).unwrap();
+        }
         fs::create_dir_all(disk.place("/opt/humanz")).unwrap();
         fs::write(disk.place(EXECUTABLE), "").unwrap();
         disk
@@ -98,6 +103,11 @@ impl Disk {
     pub fn mount(&self, executable: &Path) {
         bind(executable, &self.place(EXECUTABLE));
         bind(&self.folder.join("boot-id"), Path::new("/proc/sys/kernel/random/boot_id"));
+        let alternatives = self.place(ALTERNATIVES);
+        if alternatives.exists() {
+            bind(Path::new(ALTERNATIVES), &alternatives);
+            read_only(&alternatives);
+        }
         for path in OWN {
             bind(&self.place(path), Path::new(path));
         }
@@ -111,7 +121,7 @@ impl Disk {
         bind(Path::new("/run/netns"), Path::new("/run/netns"));
         make(None, "/run/netns", None, MsFlags::MS_SHARED, None);
         // Everything that is not the node's own is read-only.
-        make(None, "/", None, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY, None);
+        read_only(Path::new("/"));
     }
 }
 
@@ -133,6 +143,11 @@ fn own_sysfs() {
 fn bind(from: &Path, to: &Path) {
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
     make(Some(from.to_str().unwrap()), to.to_str().unwrap(), None, flags, None);
+}
+
+fn read_only(path: &Path) {
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+    make(None, path.to_str().unwrap(), None, flags, None);
 }
 
 fn make(from: Option<&str>, to: &str, kind: Option<&str>, flags: MsFlags, options: Option<&str>) {
