@@ -15,15 +15,15 @@ use crate::unit::{configure, install, serving};
 /// CNI SPEC §3: try again later.
 const TRY_AGAIN: u64 = 11;
 
-/// Packages of version 0.2.0: of the same executable, but longer and younger.
-pub fn next_version() -> (tempfile::TempDir, PathBuf) {
+/// The package of version 0.2.0 with this ending: of the same executable, but longer and younger.
+pub fn next_version(ending: &str) -> (tempfile::TempDir, PathBuf) {
     let source = source();
     let dist = source.path().join("dist");
     let mut executable = std::fs::read(root().join("dist/humanz-agent")).unwrap();
     executable.extend(b"0.2.0");
     std::fs::write(dist.join("humanz-agent"), executable).unwrap();
-    let script = "chmod 755 dist/humanz-agent && packaging/package 0.2.0";
-    let made = Command::new("sh").args(["-ec", script]).current_dir(source.path()).output();
+    let script = format!("chmod 755 dist/humanz-agent && packaging/package 0.2.0 {ending}");
+    let made = Command::new("sh").args(["-ec", &script]).current_dir(source.path()).output();
     let made = made.unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     (source, dist)
@@ -58,7 +58,7 @@ fn an_installation_starts_nothing_and_keeps_what_the_operator_wrote() {
 
 #[test]
 fn an_upgrade_and_a_downgrade_disturb_no_pod_and_fail_no_add() {
-    let (_source, dist) = next_version();
+    let (_source, dist) = next_version("deb");
     let machine = serving("upgrade");
     for (version, package) in [("0.2.0", package_in(&dist, "deb")), ("0.1.0", package("deb"))] {
         let shown = machine.shown(&package);

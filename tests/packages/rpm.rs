@@ -55,7 +55,7 @@ esac
 
 /// A machine with an agent of 0.1.0, which `install` has made of the package in /root; that of 0.2.0 lies beside it.
 fn serving(name: &str, install: &str) -> Machine {
-    let (_source, dist) = next_version();
+    let (_source, dist) = next_version("rpm");
     let machine = Machine::boot(name);
     machine.host.write("/usr/local/bin/rpm", RPM);
     machine.ok("chmod 755 /usr/local/bin/rpm");
