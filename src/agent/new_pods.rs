@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
 use serde::Serialize;
 
@@ -25,8 +26,12 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const HURRY: Duration = Duration::from_millis(50);
 const FEW: usize = 8;
 
-/// No usual question has more bytes.
+/// No usual question has more bytes …
 const USUAL: usize = 8 << 10;
+
+/// … and it comes so soon after the connection, in milliseconds: a thread of its own would cost the pod more than that
+/// wait, in which the plugin is usually between the two.
+const SOON: u16 = 1;
 
 /// So many questions are read at once.
 const READERS: usize = 64;
@@ -134,7 +139,6 @@ pub fn listen(
                 continue;
             };
             if has_whole_line(&stream) {
-                // A thread of its own would cost the pod more than reading does.
                 pass_on(stream, HURRY, &ask);
                 continue;
             }
@@ -163,6 +167,7 @@ fn pass_on(stream: UnixStream, patience: Duration, ask: &impl Fn(PluginRequest))
 
 /// Reading it waits for nobody.
 fn has_whole_line(stream: &UnixStream) -> bool {
+    let _interrupted = poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], SOON);
     let mut begin = [0; USUAL];
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     recv(stream.as_raw_fd(), &mut begin, flags).is_ok_and(|read| begin[..read].contains(&b'\n'))
