@@ -102,12 +102,13 @@ pub fn attach<'a>(
     }
     created.map_err(|error| veth_refused(context, wanted, &error))?;
     let link = link.ok_or_else(|| CniError::internal(format!("{what}: it disappeared")))?;
+    let own = OwnLink { rtnl, index: link.index };
+    // Without the host's end nothing passes: an agent that is asked works meanwhile.
+    let (pod, left_out) = configure(context, wanted)?;
     if let Some(admit) = admit_while_down {
         let profile = admit()?;
         set_up_host_end(context, profile.as_ref(), wanted, &link)?;
     }
-    let own = OwnLink { rtnl, index: link.index };
-    let (pod, left_out) = configure(context, wanted)?;
     if context.is_gateway {
         let addresses: Vec<IpAddr> = wanted.addresses.iter().map(|address| address.ip()).collect();
         let forget = forget_neighbours(context.gateway.index, &addresses);
