@@ -65,7 +65,7 @@ pub async fn serve(
         sleep(random::up_to(spread)).await;
         if let Some(source) = answers.source.get().cloned()
             && let Ok(Some(pods)) = spawn_blocking(move || source()).await
-            && let Some(alive) = *etcd_lease.borrow()
+            && let Some(alive) = current(etcd_lease)
             && let Err(error) = etcd.answer_pods(name, &pods, alive).await
         {
             log::debug!("pods of this host for another one: {error}");
@@ -73,6 +73,12 @@ pub async fn serve(
         sleep(BETWEEN).await;
     }
     std::future::pending().await
+}
+
+/// A copy. Borrowed in the condition above it would be locked until the answer is written, and the session, which
+/// writes a new etcd lease there in the same thread, would wait for ever.
+fn current(etcd_lease: &latest::Receiver<Option<i64>>) -> Option<i64> {
+    *etcd_lease.borrow()
 }
 
 /// Asks in the name of `host`; gives the answers once all of `expected` have answered, or after `within`.

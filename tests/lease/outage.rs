@@ -1,10 +1,14 @@
 //! etcd that does not answer, and recovers.
 
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use humanz::etcd::Update;
+use humanz::etcd::{EtcdSetup, Update};
+use humanz::lease::records::HostPods;
 
-use crate::host::{HOSTS, Host, SOON, settings, start};
+use crate::host::{HOSTS, HUMANZ, Host, SOON, settings, start};
 use crate::support::etcd::{EtcdServer, isolated};
 use crate::support::wait::eventually;
 
@@ -154,6 +158,40 @@ fn of_three_members_any_one_may_die_or_freeze() {
             members[victim].thaw();
         }
         assert_eq!(host.subnet(), "10.244.1.0/24");
+    });
+}
+
+/// The session hung for ever, and the agent with it when it was stopped: the answer had the old etcd lease borrowed.
+#[test]
+fn an_etcd_lease_that_is_replaced_while_pods_are_answered_holds_up_no_session() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let host = Host::up(&etcd, "h1");
+        let alive = || etcd.pairs(&format!("{HUMANZ}/alive/h1")).first().map_or(0, |it| it.lease());
+        eventually("the alive key", SOON, || if alive() > 0 { Ok(()) } else { Err("none".into()) });
+        let before = alive();
+        let (asked, was_asked) = channel();
+        host.reports.pods.answer_with(Arc::new(move || {
+            asked.send(()).unwrap();
+            Some(HostPods::new([]))
+        }));
+        etcd.freeze();
+        host.reports.pods.ask(Duration::ZERO);
+        was_asked.recv_timeout(SOON).unwrap();
+        // With other settings it may be another etcd, and the lease is a new one.
+        let mut setup = EtcdSetup { etcd: settings(&[etcd.url()]), network: host.network.clone() };
+        setup.etcd.timeout *= 2;
+        host.handle().session.set_up(setup);
+        thread::sleep(Duration::from_millis(300));
+        etcd.thaw();
+        eventually("the alive key has the new lease", SOON, || match alive() {
+            lease if lease == 0 || lease == before => Err(format!("{lease}")),
+            _ => Ok(()),
+        });
+        let stopped = thread::spawn(|| host.stop());
+        eventually("the session ends", SOON, || {
+            if stopped.is_finished() { Ok(()) } else { Err("it runs".into()) }
+        });
     });
 }
 
