@@ -1,5 +1,8 @@
 //! The order of a start, and the messages to the service manager.
 
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
@@ -84,4 +87,27 @@ fn the_service_manager_receives_ready_watchdog_and_stopping() {
     }
     agent.signal(nix::sys::signal::Signal::SIGTERM);
     hear("STOPPING=1");
+}
+
+/// Whatever hangs: here every thread that has something to say.
+#[test]
+fn an_agent_whose_log_nobody_reads_ends_within_its_time() {
+    let alone = alone();
+    alone.host.run("mkfifo /run/log").ok();
+    let mut both = File::options();
+    both.read(true).write(true).custom_flags(nix::libc::O_NONBLOCK);
+    let mut log = alone.host.inside(|| both.open("/run/log").unwrap());
+    let mut agent = command("sh -c");
+    agent.arg(format!("exec {EXECUTABLE} 2>/run/log")).envs(standalone(&[]));
+    let agent = alone.host.spawn(&mut agent);
+    soon("the configuration is there", || usable(&alone.host));
+    for bytes in [&[b'x'; 4096][..], b"x"] {
+        let full = (0..).find_map(|_| log.write(bytes).err());
+        assert_eq!(full.map(|error| error.kind()), Some(ErrorKind::WouldBlock));
+    }
+    let begun = Instant::now();
+    agent.signal(nix::sys::signal::Signal::SIGTERM);
+    let status = agent.wait(Duration::from_secs(15));
+    println!("{status} after {:?}", begun.elapsed());
+    assert_eq!(status.code(), Some(1), "its main thread still waits for room in the log");
 }
