@@ -1,7 +1,7 @@
 //! Questions of the plugin about new pods: heard by a thread, answered by the loop.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
 use serde::Serialize;
 
@@ -22,19 +23,12 @@ use crate::policy::network_plan::{BlockAnswer, BlockQuestion};
 /// How long the plugin may take to ask: as on a host that is so busy that it is not run for long …
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// … and how long while more than [`FEW`] are read: whoever connects and says nothing holds up others.
+/// … and how long while more than [`FEW`] are read: whoever connects and says nothing takes the place of others.
 const HURRY: Duration = Duration::from_millis(50);
 const FEW: usize = 8;
 
-/// No usual question has more bytes …
-const USUAL: usize = 8 << 10;
-
-/// … and it comes so soon after the connection, in milliseconds: a thread of its own would cost the pod more than that
-/// wait, in which the plugin is usually between the two.
-const SOON: u16 = 1;
-
-/// So many questions are read at once.
-const READERS: usize = 64;
+/// So many are heard at once.
+const ASKERS: usize = 64;
 
 /// What a plugin asks for.
 #[derive(Debug)]
@@ -109,17 +103,17 @@ fn file(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Starts the thread that hears questions. One that is not there yet is read by a thread of its own, and holds up no
-/// other.
+/// Starts the thread that hears questions. One that is not whole yet holds up no other.
 ///
 /// # Errors
 /// There can be no socket or no thread.
 pub fn listen(
     ipam_dir: &Path,
-    ask: impl Fn(PluginRequest) + Clone + Send + 'static,
+    ask: impl Fn(PluginRequest) + Send + 'static,
 ) -> io::Result<NewPods> {
     let path = ask::socket(ipam_dir);
     let listener = Arc::new(local_socket::listen(&path)?);
+    listener.set_nonblocking(true)?;
     let ended = Arc::new(AtomicBool::new(false));
     let new_pods = NewPods {
         file: file(&path),
@@ -127,60 +121,83 @@ pub fn listen(
         listener: Arc::clone(&listener),
         ended: Arc::clone(&ended),
     };
-    let readers = Arc::new(());
     let hear = move || {
-        for stream in listener.incoming() {
-            if ended.load(Ordering::Acquire) {
-                return;
-            }
-            let Ok(stream) = stream else {
-                // As while there are too many open files.
-                thread::sleep(Duration::from_millis(1));
-                continue;
-            };
-            if has_whole_line(&stream) {
-                pass_on(stream, HURRY, &ask);
-                continue;
-            }
-            while Arc::strong_count(&readers) > READERS {
-                thread::sleep(Duration::from_millis(1));
-            }
-            let patience = if Arc::strong_count(&readers) > FEW { HURRY } else { PATIENCE };
-            let (ask, reader) = (ask.clone(), Arc::clone(&readers));
-            let read = move || {
-                let _reader = reader;
-                pass_on(stream, patience, &ask);
-            };
-            if thread::Builder::new().name("new pod".into()).spawn(read).is_err() {
-                thread::sleep(Duration::from_millis(1));
-            }
+        let mut askers = Vec::new();
+        while !ended.load(Ordering::Acquire) {
+            askers = askers.into_iter().filter_map(|it: Asker| it.hear(&ask)).collect();
+            accept(&listener, &mut askers, &ask);
+            wait(&listener, &askers);
         }
     };
     thread::Builder::new().name("policies".into()).spawn(hear).map(|_| new_pods)
 }
 
-fn pass_on(stream: UnixStream, patience: Duration, ask: &impl Fn(PluginRequest)) {
-    if let Ok(asked) = question(stream, patience) {
-        ask(asked);
+/// A plugin that has connected, and not asked yet.
+struct Asker {
+    stream: UnixStream,
+    /// What has come of its question.
+    line: Vec<u8>,
+    until: Instant,
+}
+
+impl Asker {
+    /// Passes its question on if that is whole; `None`: there is no more to be heard.
+    fn hear(mut self, ask: &impl Fn(PluginRequest)) -> Option<Asker> {
+        let mut part = [0; 4096];
+        match recv(self.stream.as_raw_fd(), &mut part, MsgFlags::MSG_DONTWAIT) {
+            Err(Errno::EAGAIN | Errno::EINTR) => {
+                return Some(self).filter(|it| Instant::now() < it.until);
+            }
+            Err(_) | Ok(0) => return None,
+            Ok(read) => self.line.extend_from_slice(&part[..read]),
+        }
+        let Some(end) = self.line.iter().position(|byte| *byte == b'\n') else {
+            return Some(self).filter(|it| it.line.len() <= ask::LIMIT);
+        };
+        if let Ok(asked) = question(&self.line[..end], self.stream) {
+            ask(asked);
+        }
+        None
     }
 }
 
-/// Reading it waits for nobody.
-fn has_whole_line(stream: &UnixStream) -> bool {
-    let _interrupted = poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], SOON);
-    let mut begin = [0; USUAL];
-    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-    recv(stream.as_raw_fd(), &mut begin, flags).is_ok_and(|read| begin[..read].contains(&b'\n'))
+/// Takes in those who have connected, as many as there is room for.
+fn accept(listener: &UnixListener, askers: &mut Vec<Asker>, ask: &impl Fn(PluginRequest)) {
+    while askers.len() < ASKERS {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(_) => {
+                // As while there are too many open files.
+                return thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let patience = if askers.len() > FEW { HURRY } else { PATIENCE };
+        let until = Instant::now() + patience;
+        if local_socket::refuse_others(&stream).is_ok() {
+            askers.extend(Asker { stream, line: Vec::new(), until }.hear(ask));
+        }
+    }
 }
 
-fn question(mut stream: UnixStream, patience: Duration) -> io::Result<PluginRequest> {
-    local_socket::refuse_others(&stream)?;
-    let line = local_socket::read_line(&mut stream, ask::LIMIT, Instant::now() + patience)?;
-    if let Ok(pod) = serde_json::from_slice(&line) {
-        return Ok(PluginRequest::Pod(PodRequest { pod, to: stream }));
+/// Until one of `askers` says something, or its time is over, or another one connects.
+fn wait(listener: &UnixListener, askers: &[Asker]) {
+    let heard = askers.iter().map(|it| it.stream.as_fd());
+    let room = (askers.len() < ASKERS).then(|| listener.as_fd());
+    let mut all: Vec<PollFd<'_>> =
+        heard.chain(room).map(|it| PollFd::new(it, PollFlags::POLLIN)).collect();
+    let left = askers.iter().map(|it| it.until.saturating_duration_since(Instant::now())).min();
+    // Not a moment too soon: it would only wait again.
+    let left = left.map(|left| PollTimeout::try_from(left + Duration::from_millis(1)));
+    let _interrupted = poll(&mut all, left.and_then(Result::ok).unwrap_or(PollTimeout::NONE));
+}
+
+fn question(line: &[u8], to: UnixStream) -> serde_json::Result<PluginRequest> {
+    if let Ok(pod) = serde_json::from_slice(line) {
+        return Ok(PluginRequest::Pod(PodRequest { pod, to }));
     }
-    let (question, asked_at) = (serde_json::from_slice(&line)?, Instant::now());
-    Ok(PluginRequest::Block(BlockRequest { question, asked_at, to: stream }))
+    let (question, asked_at) = (serde_json::from_slice(line)?, Instant::now());
+    Ok(PluginRequest::Block(BlockRequest { question, asked_at, to }))
 }
 
 #[cfg(test)]
