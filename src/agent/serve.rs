@@ -74,8 +74,10 @@ impl Agent {
             self.follow_networks();
             self.reconcile();
             self.serve_networks();
-            self.exchange_members();
-            self.publish();
+            if self.is_time_to_tell() {
+                self.exchange_members();
+                self.publish();
+            }
             self.record_flows();
             self.announce();
             self.follow_history();
@@ -126,6 +128,7 @@ impl Agent {
             self.state.kept_policies.due(),
             self.state.quarantine_due,
             self.state.finish_pods_at,
+            self.state.tell_at,
             self.state.closed.look_at,
             self.state.rotation_due,
             self.state.networks.due(),

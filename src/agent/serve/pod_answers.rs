@@ -1,6 +1,6 @@
 //! New pods: their policies are put in force and their plugins answered; everything else follows.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::agent::applier::Applier;
 use crate::agent::new_pods::PodRequest;
@@ -10,6 +10,10 @@ use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
 use crate::policy::ask::PolicyAnswer;
 use crate::policy::knowledge::HostKnowledge;
+
+/// What others hear of a pod whose policies are in force waits so long: its plugin works meanwhile, and more pods come
+/// at once.
+const PLUGINS_FIRST: Duration = Duration::from_millis(5);
 
 impl Agent {
     /// Puts the policies of new pods in force at once, and answers their plugins.
@@ -31,13 +35,23 @@ impl Agent {
         let policies = self.policy_input();
         let mut applier = Applier::logging_later();
         let is_in_force = self.work_on_policies(PolicyWork::InForce, &policies, &mut applier);
-        self.answer(asked, &policies, is_in_force);
+        let all_are_open = self.answer(asked, &policies, is_in_force);
         applier.log();
         self.note_pod_changes(&applier);
         self.state.finish_pods_at.get_or_insert(Instant::now() + SETTLE);
+        if all_are_open {
+            self.state.tell_at.get_or_insert(Instant::now() + PLUGINS_FIRST);
+        }
         if !is_in_force {
             self.state.scope = self.state.scope.and(Scope::POLICY);
         }
+    }
+
+    /// Others hear of this host's pods now.
+    pub(super) fn is_time_to_tell(&mut self) -> bool {
+        let now = Instant::now();
+        self.state.tell_at = self.state.tell_at.filter(|due| *due > now);
+        self.state.tell_at.is_none()
     }
 
     /// Does what answers did not wait for: the second look at the table, what is of no use in it any
@@ -80,7 +94,8 @@ impl Agent {
         self.state.cache.profiles = cache;
     }
 
-    fn answer(&self, asked: Vec<PodRequest>, policies: &HostKnowledge, is_in_force: bool) {
+    /// True if no pod is in quarantine.
+    fn answer(&self, asked: Vec<PodRequest>, policies: &HostKnowledge, is_in_force: bool) -> bool {
         let cache = &self.state.cache.policy;
         let released = cache.released();
         let is_known = |asked: &PodRequest| {
@@ -105,6 +120,7 @@ impl Agent {
             };
             asked.answer(&PolicyAnswer { judged, ..answer });
         }
+        all_are
     }
 
     fn note_pod_changes(&mut self, applier: &Applier) {

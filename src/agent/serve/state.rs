@@ -111,6 +111,8 @@ pub struct AgentState {
     pub(super) asked: Vec<PodRequest>,
     /// When to do what the answers about new pods did not wait for.
     pub(super) finish_pods_at: Option<Instant>,
+    /// When others hear of new pods.
+    pub(super) tell_at: Option<Instant>,
     /// The agent leaves once the host is as it should be, or with the first failure.
     pub(super) once: bool,
 }
@@ -164,6 +166,7 @@ impl AgentState {
             pods_due: None,
             asked: Vec::new(),
             finish_pods_at: None,
+            tell_at: None,
             once: false,
         }
     }
