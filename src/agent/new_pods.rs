@@ -145,14 +145,13 @@ impl Asker {
     fn hear(mut self, ask: &impl Fn(PluginRequest)) -> Option<Asker> {
         let mut part = [0; 4096];
         match recv(self.stream.as_raw_fd(), &mut part, MsgFlags::MSG_DONTWAIT) {
-            Err(Errno::EAGAIN | Errno::EINTR) => {
-                return Some(self).filter(|it| Instant::now() < it.until);
-            }
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
             Err(_) | Ok(0) => return None,
             Ok(read) => self.line.extend_from_slice(&part[..read]),
         }
         let Some(end) = self.line.iter().position(|byte| *byte == b'\n') else {
-            return Some(self).filter(|it| it.line.len() <= ask::LIMIT);
+            let is_heard = self.line.len() <= ask::LIMIT && Instant::now() < self.until;
+            return is_heard.then_some(self);
         };
         if let Ok(asked) = question(&self.line[..end], self.stream) {
             ask(asked);
@@ -232,6 +231,18 @@ mod tests {
         let until = Instant::now() + Duration::from_secs(10);
         let answer = local_socket::read_line(&mut slow, ask::LIMIT, until).unwrap();
         assert!(serde_json::from_slice::<PolicyAnswer>(&answer).unwrap().in_force);
+    }
+
+    #[test]
+    fn who_says_a_little_now_and_then_is_heard_no_longer_than_others() {
+        let is_heard = |until: Instant| {
+            let (stream, mut plugin) = UnixStream::pair().unwrap();
+            plugin.write_all(b"{").unwrap();
+            let asker = Asker { stream, line: Vec::new(), until };
+            asker.hear(&|_| panic!("that is no question")).is_some()
+        };
+        assert!(is_heard(Instant::now() + PATIENCE));
+        assert!(!is_heard(Instant::now()));
     }
 
     #[test]
