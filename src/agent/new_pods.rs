@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
 use serde::Serialize;
 
 use crate::inspect::local_socket;
+use crate::os::wait::is_any_readable;
 use crate::policy::ask::{self, LocalPod, PolicyAnswer};
 use crate::policy::network_plan::{BlockAnswer, BlockQuestion};
 
@@ -183,12 +183,12 @@ fn accept(listener: &UnixListener, askers: &mut Vec<Asker>, ask: &impl Fn(Plugin
 fn wait(listener: &UnixListener, askers: &[Asker]) {
     let heard = askers.iter().map(|it| it.stream.as_fd());
     let room = (askers.len() < ASKERS).then(|| listener.as_fd());
-    let mut all: Vec<PollFd<'_>> =
-        heard.chain(room).map(|it| PollFd::new(it, PollFlags::POLLIN)).collect();
+    let all: Vec<BorrowedFd<'_>> = heard.chain(room).collect();
     let left = askers.iter().map(|it| it.until.saturating_duration_since(Instant::now())).min();
     // Not a moment too soon: it would only wait again.
-    let left = left.map(|left| PollTimeout::try_from(left + Duration::from_millis(1)));
-    let _interrupted = poll(&mut all, left.and_then(Result::ok).unwrap_or(PollTimeout::NONE));
+    let left = left.map_or(Duration::MAX, |left| left + Duration::from_millis(1));
+    // Whatever it says: who is there is heard next.
+    let _ready = is_any_readable(&all, left);
 }
 
 fn question(line: &[u8], to: UnixStream) -> serde_json::Result<PluginRequest> {

@@ -49,8 +49,7 @@ impl Agent {
 
     /// Others hear of this host's pods now.
     pub(super) fn is_time_to_tell(&mut self) -> bool {
-        let now = Instant::now();
-        self.state.tell_at = self.state.tell_at.filter(|due| *due > now);
+        self.state.tell_at.take_if(|due| *due <= Instant::now());
         self.state.tell_at.is_none()
     }
 
