@@ -130,7 +130,7 @@ fn a_terminal_has_colours_and_no_line_that_it_would_break() {
         if shown.contains("\x1b[32m") { Ok(()) } else { Err(shown) }
     });
     // Names are long, whatever the state.
-    let piped = run(host, "net ls", &[]).stdout;
+    let piped = run(host, "policy rule-ls a-tenant-with-a-long-name/what-web-may-ask", &[]).stdout;
     assert!(!piped.contains('\x1b') && piped.lines().any(|line| line.len() > COLUMNS), "{piped}");
     drop(agents);
 }
