@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use humanz::netlink::conntrack::{flush_udp, flush_udp_ends};
+use humanz::netlink::conntrack::FlowEnd::{self, Destination, Source};
+use humanz::netlink::conntrack::{flush_udp, flush_udp_at};
 
 use super::network::{Netns, run, run_args};
 
@@ -34,9 +35,9 @@ fn flush(address: &str) -> usize {
     flush_udp(&[address.parse::<IpAddr>().unwrap()]).unwrap()
 }
 
-fn flush_ends(addresses: &[&str]) -> bool {
+fn flush_at(end: FlowEnd, addresses: &[&str]) -> bool {
     let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
-    flush_udp_ends(&addresses).unwrap()
+    flush_udp_at(end, &addresses).unwrap()
 }
 
 #[test]
@@ -85,7 +86,7 @@ fn flows_of_several_addresses_are_deleted_in_one_dump() {
 }
 
 #[test]
-fn a_kernel_filter_deletes_flows_with_an_ipv4_address_at_either_end_or_nothing() {
+fn a_kernel_filter_deletes_flows_with_an_ipv4_address_at_one_end_or_nothing() {
     Netns::new().inside(|| {
         let (pod, pod6) = ("10.244.3.2", "fd00:10:0:3::2");
         flow("udp", [pod, "8.8.8.8", "8.8.8.8"], 1);
@@ -94,12 +95,15 @@ fn a_kernel_filter_deletes_flows_with_an_ipv4_address_at_either_end_or_nothing()
         flow("tcp", [pod, "192.0.2.9", "192.0.2.9"], 4);
         flow("udp", ["fd00:10:0:3::3", "2001:db8::9", "2001:db8::9"], 5);
         let before = (flows("ipv4"), flows("ipv6"));
-        if !flush_ends(&[pod, pod6]) {
+        if !flush_at(Source, &[pod, pod6]) {
             assert_eq!((flows("ipv4"), flows("ipv6")), before, "this kernel deletes by no filter");
             return;
         }
-        let left = ["udp 10.244.3.20 8.8.8.8", "tcp 10.244.3.2 192.0.2.9"];
-        assert_eq!(flows("ipv4"), left.map(str::to_owned).into());
+        let others = ["udp 10.244.3.20 8.8.8.8", "tcp 10.244.3.2 192.0.2.9"].map(str::to_owned);
+        let sent = "udp 192.0.2.9 10.244.3.2".to_owned();
+        assert_eq!(flows("ipv4"), others.iter().cloned().chain([sent]).collect());
+        assert!(flush_at(Destination, &[pod, pod6]));
+        assert_eq!(flows("ipv4"), others.into());
         assert_eq!(flows("ipv6"), ["udp fd00:10:0:3::3 2001:db8::9".to_owned()].into());
     });
 }

@@ -92,27 +92,31 @@ fn an_address_that_gets_a_new_owner_is_reached_at_once() {
 fn udp_flows_to_the_previous_owner_are_deleted_and_others_kept() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
-    // A rule that matches ct state makes the kernel track connections.
-    host.run_command(
-        &mut crate::support::node::command("nft -f -"),
-        "add table ip t\nadd chain ip t c { type filter hook output priority 0; }
-         add rule ip t c ct state established accept",
-    )
-    .ok();
-    let flow = |address: &str| {
-        let line = format!(
-            "conntrack -I -p udp -s 192.0.2.50 -d {address} --sport 5000 --dport 53 -t 600"
-        );
+    let flow = |from: &str, to: &str| {
+        let line = format!("conntrack -I -p udp -s {from} -d {to} --sport 5000 --dport 53 -t 600");
         host.run(&line).ok();
     };
     let flows = || host.run("conntrack -L -p udp").stdout;
-    flow("10.1.2.2");
-    flow("10.9.9.9");
+    let are_left = |wanted: &[&str]| {
+        let flows = flows();
+        let left = |address: &&str| flows.contains(&format!("={address} "));
+        let found: Vec<&str> =
+            ["192.0.2.51", "192.0.2.52", "10.9.9.9"].into_iter().filter(left).collect();
+        assert_eq!(found, wanted, "{flows}");
+    };
+    let pod = "10.1.2.2";
+    flow("192.0.2.51", pod);
+    flow("192.0.2.50", "10.9.9.9");
     host.add(&conf, "c1");
-    assert!(!flows().contains("10.1.2.2") && flows().contains("10.9.9.9"), "{}", flows());
-    flow("10.1.2.2");
+    are_left(&["10.9.9.9"]);
+    flow("192.0.2.51", pod);
+    flow(pod, "192.0.2.52");
     Call::new("DEL", &conf, "c1").run(&host).ok();
-    assert!(!flows().contains("10.1.2.2") && flows().contains("10.9.9.9"), "{}", flows());
+    // What was sent to nobody stays until somebody would get it.
+    are_left(&["192.0.2.51", "10.9.9.9"]);
+    host.netns("c2");
+    Call::new("ADD", &conf, "c2").with("CNI_ARGS", "IP=10.1.2.2").run(&host).ok();
+    are_left(&["10.9.9.9"]);
 }
 
 #[test]
@@ -188,7 +192,9 @@ fn udp_flows_are_deleted_where_the_kernel_deletes_by_no_filter() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
     let traced = |verb: &str, name: &str, address: &str, inject: &str| {
-        let line = format!("-I -p udp -s {address} -d 192.0.2.50 --sport 5000 --dport 53 -t 600");
+        let (from, to) =
+            if verb == "ADD" { ("192.0.2.50", address) } else { (address, "192.0.2.50") };
+        let line = format!("-I -p udp -s {from} -d {to} --sport 5000 --dport 53 -t 600");
         host.run(&format!("conntrack {line}")).ok();
         let strace = format!("strace -f -qq -o /run/trace -e trace=sendto{inject}");
         Call::new(verb, &conf, name).under(&strace).run(&host).ok();
