@@ -3,8 +3,12 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::rc::Rc;
 
 use ipnetwork::IpNetwork;
 
@@ -48,6 +52,8 @@ pub struct PlacedInterface<'a> {
     pub network: Option<(Scoped, NetworkPlan)>,
     /// The pod, if it has fixed addresses here.
     pinned: Option<PodName>,
+    /// What the network was found in.
+    plans: Option<Rc<File>>,
 }
 
 /// Why an interface could not be attached.
@@ -81,7 +87,7 @@ impl<'a> PlacedAdd<'a> {
         let further: Vec<IfName> =
             chosen.iter().skip(1).map(|it| it.attachment.ifname.clone()).collect();
         for (place, chosen) in chosen.into_iter().enumerate() {
-            let ChosenNetwork { attachment, network, pinned, pod, .. } = chosen;
+            let ChosenNetwork { attachment, network, pinned, pod, plans, .. } = chosen;
             let mut add = Cow::Borrowed(add);
             if place > 0 {
                 add = Cow::Owned(alone(&add, attachment));
@@ -91,7 +97,7 @@ impl<'a> PlacedAdd<'a> {
             if let Some((name, plan)) = &network {
                 add = Cow::Owned(served(&add, name, plan, &pinned, place > 0)?);
             }
-            self.interfaces.push(PlacedInterface { add, network, pinned: pod });
+            self.interfaces.push(PlacedInterface { add, network, pinned: pod, plans });
         }
         Ok(self)
     }
@@ -137,6 +143,8 @@ struct ChosenNetwork {
     pod: Option<PodName>,
     /// What this host has not yet for it.
     lacks: Option<BlockQuestion>,
+    /// What says so.
+    plans: Option<Rc<File>>,
 }
 
 impl PlacedInterface<'_> {
@@ -151,10 +159,13 @@ impl PlacedInterface<'_> {
     /// The agent has not taken the block of one of these addresses back meanwhile: it looks for addresses in use
     /// after it has changed the file, and the plugin looks at the file after it has reserved them.
     pub fn is_still_served(&self, addresses: &[IpAddr]) -> bool {
-        if self.network.is_none() {
+        let path = network_plan::file(&self.add.conf.data_dir);
+        if self.network.is_none() || self.plans.as_ref().is_some_and(|it| is_at(it, &path)) {
             return true;
         }
-        let Ok(KnownPlans::Own(plans)) = read(&self.add.conf) else { return addresses.is_empty() };
+        let Ok(KnownPlans::Own(plans, _)) = read(&self.add.conf) else {
+            return addresses.is_empty();
+        };
         let blocks: Vec<IpNetwork> = plans.blocks().collect();
         addresses.iter().all(|address| blocks.iter().any(|block| block.contains(*address)))
     }
@@ -162,7 +173,14 @@ impl PlacedInterface<'_> {
 
 impl ChosenNetwork {
     fn of_configuration(attachment: Attachment) -> ChosenNetwork {
-        ChosenNetwork { attachment, network: None, pinned: Vec::new(), pod: None, lacks: None }
+        ChosenNetwork {
+            attachment,
+            network: None,
+            pinned: Vec::new(),
+            pod: None,
+            lacks: None,
+            plans: None,
+        }
     }
 }
 
@@ -176,8 +194,8 @@ fn chosen(add: &Add) -> Result<Vec<ChosenNetwork>, CniError> {
         return one();
     }
     let pod = add.args.pod();
-    let plans = match read(&add.conf)? {
-        KnownPlans::Own(plans) => plans,
+    let (plans, file) = match read(&add.conf)? {
+        KnownPlans::Own(plans, file) => (plans, Rc::new(file)),
         KnownPlans::OfAnother => return one(),
         KnownPlans::None => {
             refuse_asking(add)?;
@@ -192,7 +210,11 @@ fn chosen(add: &Add) -> Result<Vec<ChosenNetwork>, CniError> {
     let chosen = chosen.map_err(|error| not_chosen(&error, &names.0))?;
     let pod = PodName { namespace: names.0.clone(), name: names.1.clone() };
     let chosen = chosen.into_iter().enumerate();
-    chosen.map(|(place, chosen)| interface(add, &plans, &pod, place, chosen)).collect()
+    let interface = |(place, chosen)| {
+        let chosen = interface(add, &plans, &pod, place, chosen)?;
+        Ok(ChosenNetwork { plans: Some(Rc::clone(&file)), ..chosen })
+    };
+    chosen.map(interface).collect()
 }
 
 /// An interface that an earlier call added to the container, as a meta plugin does, has this address.
@@ -234,6 +256,7 @@ fn interface(
         pinned: pinned.into_iter().cloned().collect(),
         pod,
         lacks,
+        plans: None,
     })
 }
 
@@ -289,7 +312,7 @@ fn alone(add: &Add, attachment: Attachment) -> Add {
 /// Code 11: what the agent wrote is not readable, or says that it does not know.
 pub fn are_known(conf: &NetConf) -> Result<(), CniError> {
     match conf.delegated.then(|| read(conf)).transpose()? {
-        Some(KnownPlans::Own(plans)) if !plans.are_read() => {
+        Some(KnownPlans::Own(plans, _)) if !plans.are_read() => {
             Err(CniError::try_again(format!("networks of pods: {}", NetworkError::NotRead)))
         }
         _ => Ok(()),
@@ -302,20 +325,30 @@ enum KnownPlans {
     None,
     /// They are for another configuration.
     OfAnother,
-    Own(NetworkPlans),
+    /// And their file.
+    Own(NetworkPlans, File),
 }
 
 fn read(conf: &NetConf) -> Result<KnownPlans, CniError> {
     let path = network_plan::file(&conf.data_dir);
-    let bytes = files::found(fs::read(&path))
+    let mut bytes = Vec::new();
+    let opened = File::open(&path).and_then(|mut file| file.read_to_end(&mut bytes).map(|_| file));
+    let file = files::found(opened)
         .map_err(|error| CniError::try_again(format!("read {}: {error}", path.display())))?;
-    let Some(bytes) = bytes else { return Ok(KnownPlans::None) };
+    let Some(file) = file else { return Ok(KnownPlans::None) };
     let plans: NetworkPlans = serde_json::from_slice(&bytes).map_err(|error| {
         let fix = format!("rm {} # humanz-agent writes it again", word(path.display()));
         CniError::try_again(format!("{}: {error}; {fix}", path.display()))
     })?;
     let is_own = plans.cni_network == conf.name.as_str();
-    Ok(if is_own { KnownPlans::Own(plans) } else { KnownPlans::OfAnother })
+    Ok(if is_own { KnownPlans::Own(plans, file) } else { KnownPlans::OfAnother })
+}
+
+/// Nobody has replaced the file at `path`. While it is open no other one gets its number.
+fn is_at(file: &File, path: &Path) -> bool {
+    let number = |found: fs::Metadata| (found.dev(), found.ino());
+    let found = file.metadata().ok().map(number);
+    found.is_some() && found == fs::metadata(path).ok().map(number)
 }
 
 /// `add` with the ranges and the settings of the network. The way to the rest of a further one is that interface.
