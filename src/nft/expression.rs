@@ -3,6 +3,8 @@
 //! The shapes are those that nft itself writes (`nft --debug=netlink`), so that it lists the rules
 //! in its own syntax.
 
+use std::net::IpAddr;
+
 use ipnetwork::IpNetwork;
 
 use crate::net::{Family, IfName, subnet};
@@ -12,7 +14,7 @@ use crate::nft::expression::list::{ExpressionList, lookup, register};
 use crate::nft::inner;
 use crate::nft::numbers::{expression as n, family, object};
 use crate::nft::ruleset::{Action, Field, Match, NftRule};
-use crate::nft::set::value::padded;
+use crate::nft::set::value::{padded, value};
 use crate::nft::verdict::Verdict;
 
 mod field;
@@ -192,6 +194,19 @@ impl ExpressionList {
         self.of_family(family).load_key(key).then("lookup", lookup).then("nat", nat)
     }
 
+    fn snat(self, address: IpAddr) -> ExpressionList {
+        let family = u32::from(family::number(Family::of(address)));
+        let load = Attributes::new()
+            .be32(n::IMMEDIATE_REGISTER, n::REGISTER_1)
+            .nest(n::IMMEDIATE_DATA, value(&octets(address)));
+        let nat = Attributes::new()
+            .be32(n::NAT_KIND, n::SOURCE_NAT)
+            .be32(n::NAT_FAMILY, family)
+            .be32(n::NAT_ADDRESS, n::REGISTER_1)
+            .be32(n::NAT_FLAGS, n::FULLY_RANDOM);
+        self.then("immediate", load).then("nat", nat)
+    }
+
     fn counted_by(self, counter: &str) -> ExpressionList {
         let reference =
             Attributes::new().be32(n::OBJECT_TYPE, object::COUNTER).text(n::OBJECT_NAME, counter);
@@ -213,6 +228,7 @@ impl ExpressionList {
             Action::Masquerade => {
                 self.then("masq", Attributes::new().be32(n::MASQUERADE_FLAGS, n::FULLY_RANDOM))
             }
+            Action::Snat(address) => self.snat(*address),
             Action::Mark(bits) => {
                 let list = self.meta(n::MARK).bitwise(&(!bits).to_ne_bytes(), &bits.to_ne_bytes());
                 let store = Attributes::new()

@@ -197,6 +197,7 @@ pub mod expression {
     pub const NAT_FAMILY: u16 = 2;
     pub const NAT_ADDRESS: u16 = 3;
     pub const NAT_PORT: u16 = 5;
+    pub const NAT_FLAGS: u16 = 7;
     pub const COUNTER_BYTES: u16 = 1;
     pub const COUNTER_PACKETS: u16 = 2;
     pub const MASQUERADE_FLAGS: u16 = 1;
@@ -255,6 +256,7 @@ pub mod expression {
     pub const FORWARD_DEVICE: u16 = 1;
     /// PACKET_HOST of linux/if_packet.h.
     pub const FOR_THIS_HOST: u8 = 0;
+    pub const SOURCE_NAT: u32 = 0;
     pub const DESTINATION_NAT: u32 = 1;
     /// NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR; RTN_LOCAL of linux/rtnetlink.h.
     pub const FIB_ADDRESS_TYPE: u32 = 3;

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
@@ -189,6 +190,9 @@ pub enum Action {
     Verdict(Verdict),
     /// The packet leaves with the address of the interface it leaves by, and a random port.
     Masquerade,
+    /// The packet leaves with this address, and a random port. The connection keeps both where it later leaves by
+    /// another interface: a masqueraded one ends there.
+    Snat(IpAddr),
     /// Its connection goes into the flow table of this name; the packet goes on.
     Offload(&'static str),
     /// No connection is made of it, and its addresses are not translated; the packet goes on.
@@ -335,6 +339,9 @@ impl fmt::Display for Action {
         match self {
             Action::Verdict(verdict) => verdict.fmt(f),
             Action::Masquerade => f.write_str("masquerade fully-random"),
+            Action::Snat(address) => {
+                write!(f, "snat {} to {address} fully-random", protocol(Family::of(*address)))
+            }
             Action::Offload(flowtable) => write!(f, "flow add @{flowtable}"),
             Action::Untracked => f.write_str("notrack"),
             Action::Mark(bits) => write!(f, "meta mark set meta mark | {bits:#x}"),

@@ -61,6 +61,8 @@ pub struct FirewallSpec {
     /// This host's own addresses. What it sends from them through a tunnel gets the tunnel's address:
     /// to its own ones the other hosts send answers by another way, on which pods are unknown.
     pub own_addresses: BTreeSet<IpAddr>,
+    /// This host's addresses among its pods, which are those of its tunnels.
+    pub tunnel_addresses: Vec<IpAddr>,
     /// The table accepts what is forwarded from and to pods. That alone does not help against a
     /// drop in another table: see [`crate::checks::forward`].
     pub accept_forward: bool,
@@ -187,13 +189,15 @@ fn own_into_tunnels(spec: &FirewallSpec, family: Family) -> Vec<NftRule> {
     if spec.own(family).is_empty() {
         return Vec::new();
     }
+    let address = spec.tunnel_addresses.iter().find(|address| Family::of(**address) == family);
+    let Some(address) = address else { return Vec::new() };
     let rule = |device| NftRule {
         comment: "this host to pods behind tunnels".to_owned(),
         matches: vec![
             Match::OutputInterface(device),
             Match::In(Field::Source(family), own_set(family)),
         ],
-        action: Action::Masquerade,
+        action: Action::Snat(*address),
     };
     let tunnels = Family::BOTH.map(device_name).into_iter().filter(|_| spec.tunnel_vni.is_some());
     // Each change of keys goes over to the other device.
@@ -267,6 +271,7 @@ mod tests {
             tunnel_vni: None,
             encrypts: false,
             own_addresses: BTreeSet::new(),
+            tunnel_addresses: vec!["10.244.3.1".parse().unwrap()],
             accept_forward: true,
         }
     }
@@ -372,7 +377,7 @@ mod tests {
                     oifname != \"humanz0\" counter masquerade fully-random";
         let through = |device: &str| {
             format!(
-                "postrouting: oifname \"{device}\" ip saddr @own4 counter masquerade fully-random"
+                "postrouting: oifname \"{device}\" ip saddr @own4 counter snat ip to 10.244.3.1 fully-random"
             )
         };
         let (v4, v6) = (through("humanz-vx4"), through("humanz-vx6"));

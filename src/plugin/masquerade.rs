@@ -72,6 +72,7 @@ fn spec(conf: &NetConf, sets: &[RangeSet]) -> FirewallSpec {
         tunnel_vni: None,
         encrypts: false,
         own_addresses: Default::default(),
+        tunnel_addresses: Vec::new(),
         accept_forward: false,
     }
 }

@@ -31,7 +31,7 @@ pub const PLAIN: [&str; 2] = ["172.16.5.1", "fd00:99::1"];
 pub const POD: [&str; 2] = ["10.244.3.2", "fd00:10:0:3::2"];
 
 /// How long a packet that is not dropped may take.
-const ARRIVES: Duration = Duration::from_secs(10);
+pub const ARRIVES: Duration = Duration::from_secs(10);
 /// How long to wait for one that is.
 const LOST: Duration = Duration::from_millis(300);
 
@@ -219,6 +219,7 @@ pub fn spec() -> FirewallSpec {
         tunnel_vni: None,
         encrypts: false,
         own_addresses: Default::default(),
+        tunnel_addresses: Vec::new(),
         accept_forward: true,
     }
 }

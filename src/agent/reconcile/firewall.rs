@@ -156,6 +156,7 @@ fn spec(run: &Reconcile<'_>, host_state: &HostState, peer_routes: &PeerRoutes) -
         tunnel_vni: tunnel::own_end(run).map(|end| end.vni),
         encrypts: settings.encryption.is_some(),
         own_addresses: host_state.all_addresses.clone(),
+        tunnel_addresses: run.subnets.iter().map(|it| subnet::gateway(*it)).collect(),
         accept_forward: settings.manage_forward,
     }
 }
