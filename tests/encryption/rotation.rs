@@ -52,7 +52,8 @@ pub fn wait_for_change(all: &Encrypted, number: usize, old: PublicKey) {
 /// Traffic of both families, both ways, between the hosts of one segment and across the router.
 pub struct Traffic {
     pingers: Vec<Pinger>,
-    stream: Stream,
+    /// From a pod, and from a host.
+    streams: [Stream; 2],
     capture: Capture,
 }
 
@@ -62,13 +63,14 @@ impl Traffic {
         let [one, two, three] = &all.pods[..] else { panic!("three pods") };
         let pairs = [(one, two.v4()), (three, one.v6())];
         let pingers = pairs.map(|(from, to)| Pinger::start(from, to)).into();
-        Traffic { pingers, stream: Stream::start(one, two), capture }
+        let streams = [&one.spot(), &all.host(1).spot()].map(|from| Stream::start(from, two));
+        Traffic { pingers, streams, capture }
     }
 
     pub fn assert_nothing_lost(self, when: &str) {
         self.capture.assert_encrypted(when);
-        let pause = self.stream.assert_whole();
-        println!("{when}: the stream is whole, its longest pause was {pause:?}");
+        let pauses = self.streams.map(Stream::assert_whole);
+        println!("{when}: the streams are whole, their longest pauses were {pauses:?}");
         for pinger in self.pingers {
             let report = pinger.report();
             println!("{when}: {}: {} sent, {} lost", report.name, report.sent, report.lost.len());

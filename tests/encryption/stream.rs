@@ -8,13 +8,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::support::Pod;
-use crate::support::node::Place;
+use crate::support::node::{Place, Spot};
 
 const PORT: u16 = 9000;
 const BLOCK: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// From one pod to another until it is asked for its report.
+/// From a pod, or a host, to a pod until it is asked for its report.
 pub struct Stream {
     stop: Arc<AtomicBool>,
     sender: JoinHandle<usize>,
@@ -22,10 +22,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn start(from: &Pod, to: &Pod) -> Stream {
+    pub fn start(from: &Spot<'_>, to: &Pod) -> Stream {
         let address: IpAddr = to.v4();
         let listener = to.spot().listen((address, PORT));
-        let mut sent = from.spot().inside(|| TcpStream::connect((address, PORT)).unwrap());
+        let mut sent = from.inside(|| TcpStream::connect((address, PORT)).unwrap());
         let (mut taken, _) = listener.accept().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stops = Arc::clone(&stop);
