@@ -235,7 +235,7 @@ fn put_in_force(
     applier: &mut Applier,
 ) -> anyhow::Result<()> {
     let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);
-    let mut refused = anyhow::anyhow!("another program changes it again and again");
+    let mut refused = None;
     if !applier.is_dry() {
         table.claim(nft)?;
     }
@@ -247,10 +247,10 @@ fn put_in_force(
             }
             Ok(_) => {}
             // Somebody else has changed a table while this one was read or written.
-            Err(error) => refused = error.into(),
+            Err(error) => refused = Some(error.into()),
         }
     }
-    Err(refused)
+    Err(refused.unwrap_or_else(|| anyhow::anyhow!("another program changes it again and again")))
 }
 
 /// True if nothing differs.
