@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -21,7 +22,7 @@ use crate::kube::{Api, Query, Resource, follow};
 use crate::lease::EtcdError;
 use crate::lease::blocks::held::HeldBlock;
 use crate::net::time::rfc3339;
-use crate::sources::{read_stored, retry};
+use crate::sources::{StoredName, read_stored, retry};
 
 /// Changes in the API that come closer together than this are looked at once; hosts that take and give back blocks …
 const COALESCE: Duration = Duration::from_millis(20);
@@ -52,7 +53,7 @@ async fn rounds(
     let query = |one: Resource| (one, Query { is_optional: false, ..one.query() });
     let mut followed = follow(&start.api, Resource::OWN.map(query).into(), SeenObject::read);
     let (mut seen, mut failures) = (SeenObjects::default(), 0u32);
-    let mut due: Option<Instant> = None;
+    let (mut due, mut failed_at): (Option<Instant>, _) = (None, FailedAt::default());
     loop {
         tokio::select! {
             Some((resource, heard)) = followed.heard.recv() => {
@@ -70,7 +71,7 @@ async fn rounds(
                 if !seen.is_whole() {
                     continue;
                 }
-                let done = Round { start, etcd, seen: &seen }.run().await;
+                let done = Round { start, etcd, seen: &seen }.run(&mut failed_at).await;
                 failures = if done.is_ok() { 0 } else { failures + 1 };
                 if done.is_err() {
                     due = Some(Instant::now() + retry(failures));
@@ -119,94 +120,124 @@ struct Round<'a> {
     seen: &'a SeenObjects,
 }
 
+/// When objects failed last, by their paths. They are tried after all others, the one that failed longest ago first:
+/// nobody holds up others by objects that cannot be changed.
+type FailedAt = BTreeMap<String, Instant>;
+
+/// What etcd has of networks.
+struct StoredNetworks {
+    objects: BTreeMap<StoredName, Value>,
+    /// How many hosts have blocks of each.
+    hosts: BTreeMap<String, usize>,
+}
+
 impl Round<'_> {
     /// # Errors
     /// etcd or the API does not answer or refuses; what could be done was done.
-    async fn run(&self) -> Result<(), String> {
+    async fn run(&self, failed_at: &mut FailedAt) -> Result<(), String> {
         let connection = Api::open(&self.start.api).map_err(api)?;
-        let mut failed = Vec::new();
         let custom = Arc::new(self.seen.custom());
-        let networks: Vec<&SeenObject> = self.seen.of(Resource::Networks).collect();
-        if !networks.is_empty() {
-            let custom = Arc::clone(&custom);
-            let settling =
-                Settling { start: self.start, etcd: self.etcd, api: &connection, custom };
-            self.networks(&settling, &networks, &mut failed).await?;
+        let mut failures = Vec::new();
+        let has_networks = self.seen.of(Resource::Networks).next().is_some();
+        let stored = if has_networks { Some(self.stored().await) } else { None };
+        let stored = stored.transpose().unwrap_or_else(|why| {
+            failures.push(why);
+            None
+        });
+        let settling = Settling {
+            start: self.start,
+            etcd: self.etcd,
+            api: &connection,
+            custom: Arc::clone(&custom),
+        };
+        for object in self.objects(failed_at) {
+            let done = match (object.resource, &stored) {
+                (Resource::Networks, Some(stored)) => keep(&settling, object, stored).await,
+                (Resource::Networks, None) => continue,
+                _ => {
+                    let wanted = WantedStatus { condition: accepted(object, &custom), hosts: None };
+                    say(&connection, object, &wanted).await
+                }
+            };
+            match done {
+                Ok(()) => drop(failed_at.remove(&object.path())),
+                Err(why) => {
+                    failed_at.insert(object.path(), Instant::now());
+                    failures.push(why);
+                }
+            }
+            if failures.len() >= FAILURES {
+                break;
+            }
         }
-        let others = Resource::OWN.into_iter().filter(|it| *it != Resource::Networks);
-        for object in others.flat_map(|it| self.seen.of(it)).filter(|it| !it.is_deleting) {
-            let wanted = WantedStatus { condition: accepted(object, &custom), hosts: None };
-            say(&connection, object, &wanted, &mut failed).await;
-            stop_after(&failed)?;
-        }
-        failed.pop().map_or(Ok(()), Err)
+        failures.pop().map_or(Ok(()), Err)
     }
 
-    async fn networks(
-        &self,
-        settling: &Settling<'_>,
-        networks: &[&SeenObject],
-        failed: &mut Vec<String>,
-    ) -> Result<(), String> {
+    /// Networks first, and after everything what failed.
+    fn objects(&self, failed_at: &mut FailedAt) -> Vec<&SeenObject> {
+        let others = Resource::OWN.into_iter().filter(|it| *it != Resource::Networks);
+        let others = others.flat_map(|it| self.seen.of(it)).filter(|it| !it.is_deleting);
+        let mut objects: Vec<_> = self.seen.of(Resource::Networks).chain(others).collect();
+        let paths: BTreeSet<String> = objects.iter().map(|it| it.path()).collect();
+        failed_at.retain(|path, _| paths.contains(path));
+        objects.sort_by_cached_key(|it| failed_at.get(&it.path()).copied());
+        objects
+    }
+
+    async fn stored(&self) -> Result<StoredNetworks, String> {
         let range = self.start.roots.policies_range();
         let (stored, _) = read_stored(self.etcd, &range).await.map_err(etcd)?;
         let (blocks, _) = self.etcd.held_blocks().await.map_err(etcd)?;
-        let (there, hosts) = (stored.objects(&range).0, hosts(&blocks));
-        for network in networks {
-            let settled = match step(network, &there) {
-                NetworkStep::Stay(condition) => Ok(Some(((*network).clone(), condition))),
-                NetworkStep::Leave => Ok(None),
-                _ => settling.settle(network).await,
-            };
-            match settled {
-                Ok(Some((now, condition))) => {
-                    say(settling.api, &now, &with_hosts(&now, condition, &hosts), failed).await;
-                }
-                Ok(None) => {}
-                Err(why) => failed.push(why),
-            }
-            stop_after(failed)?;
-        }
-        Ok(())
+        Ok(StoredNetworks { objects: stored.objects(&range).0, hosts: hosts(&blocks) })
     }
 }
 
-/// The hosts that have blocks of each network, by what they took them for.
-fn hosts(blocks: &[HeldBlock]) -> BTreeMap<&str, BTreeSet<&str>> {
+/// Brings a network to where it should be, and says so in its status.
+async fn keep(
+    settling: &Settling<'_>,
+    network: &SeenObject,
+    stored: &StoredNetworks,
+) -> Result<(), String> {
+    let settled = match step(network, &stored.objects) {
+        NetworkStep::Stay(condition) => Some((network.clone(), condition)),
+        NetworkStep::Leave => None,
+        _ => settling.settle(network).await?,
+    };
+    let Some((now, condition)) = settled else { return Ok(()) };
+    say(settling.api, &now, &with_hosts(&now, condition, &stored.hosts)).await
+}
+
+/// By what hosts took their blocks for.
+fn hosts(blocks: &[HeldBlock]) -> BTreeMap<String, usize> {
     let mut hosts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for block in blocks {
         hosts.entry(&block.network).or_default().insert(block.host.as_str());
     }
-    hosts
+    hosts.into_iter().map(|(network, hosts)| (network.to_owned(), hosts.len())).collect()
 }
 
 fn with_hosts(
     network: &SeenObject,
     condition: StatusCondition,
-    hosts: &BTreeMap<&str, BTreeSet<&str>>,
+    hosts: &BTreeMap<String, usize>,
 ) -> WantedStatus {
     let name = network.stored.as_ref().ok().map(|(stored, _)| stored.scoped());
-    let count = name.and_then(|name| hosts.get(name.as_str())).map_or(0, BTreeSet::len);
+    let count = name.and_then(|name| hosts.get(name.as_str()).copied()).unwrap_or(0);
     WantedStatus { condition, hosts: Some(count) }
 }
 
 /// Writes the status of `object` if it says something else.
-async fn say(api: &Api, object: &SeenObject, wanted: &WantedStatus, failed: &mut Vec<String>) {
+async fn say(api: &Api, object: &SeenObject, wanted: &WantedStatus) -> Result<(), String> {
     let now = rfc3339(SystemTime::now());
-    let Some(status) = wanted.change(&object.status, object.generation, &now) else { return };
-    match writes::set_status(api, object, status).await {
-        Ok(true) if wanted.condition.is_true => {
-            log::info!("{}: {}", object.subject(), wanted.condition.shown());
-        }
-        Ok(true) => log::warn!("{}: {}", object.subject(), wanted.condition.shown()),
-        Ok(false) => {}
-        Err(error) => failed.push(error.to_string()),
+    let Some(status) = wanted.change(&object.status, object.generation, &now) else {
+        return Ok(());
+    };
+    let is_written = writes::set_status(api, object, status).await.map_err(|it| it.to_string())?;
+    let shown = format!("{}: {}", object.subject(), wanted.condition.shown());
+    match (is_written, wanted.condition.is_true) {
+        (true, true) => log::info!("{shown}"),
+        (true, false) => log::warn!("{shown}"),
+        (false, _) => {}
     }
-}
-
-fn stop_after(failed: &[String]) -> Result<(), String> {
-    match failed {
-        [.., last] if failed.len() >= FAILURES => Err(last.clone()),
-        _ => Ok(()),
-    }
+    Ok(())
 }

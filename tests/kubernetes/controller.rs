@@ -285,6 +285,30 @@ fn custom_resources_say_whether_hosts_understand_them() {
     controller.stop();
 }
 
+#[test]
+fn objects_that_nobody_can_change_hold_up_no_other() {
+    let scene = scene(1);
+    let (api, host) = (&scene.api, scene.host(1));
+    let sealed = ["blue.a", "blue.b", "blue.c", "blue.d"];
+    api.enforce(role_of_controller().into_iter().map(|rule| rule.sealing(&sealed)).collect());
+    for (number, name) in sealed.iter().enumerate() {
+        api.put(network(name, &format!("10.4{number}.0.0/16")));
+    }
+    api.put(network("blue.z", "10.50.0.0/16"));
+    api.put(custom("Group", "blue.z", json!({})));
+    let controller = start(host);
+    accepted(api, "Network", "blue.z", true, "");
+    accepted(api, "Group", "blue.z", true, "");
+    // The first three fail each time.
+    api.enforce(role_of_controller().into_iter().map(|it| it.sealing(&sealed[..3])).collect());
+    accepted(api, "Network", "blue.d", true, "");
+    api.enforce(role_of_controller());
+    for name in sealed {
+        accepted(api, "Network", name, true, "");
+    }
+    controller.stop();
+}
+
 /// Killed between etcd and status, two at once, and one that was still while a network was deleted.
 #[test]
 fn controllers_that_are_killed_held_up_or_two_do_no_harm() {

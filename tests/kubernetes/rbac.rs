@@ -13,6 +13,8 @@ pub struct Rule {
     /// Paths that are no resources; `*` at the end is any rest.
     urls: Vec<String>,
     verbs: Vec<String>,
+    /// Objects that somebody's webhook lets nobody change: the API answers as to one who may not.
+    sealed: Vec<String>,
 }
 
 const BESIDE_ETCD: &str =
@@ -47,6 +49,7 @@ pub fn rules(role: &Value) -> Vec<Rule> {
         resources: words(rule, "resources"),
         urls: words(rule, "nonResourceURLs"),
         verbs: words(rule, "verbs"),
+        sealed: Vec::new(),
     };
     role["rules"].as_array().unwrap().iter().map(rule).collect()
 }
@@ -89,9 +92,17 @@ impl Rule {
         has(&self.groups, group) && has(&self.resources, resource) && has(&self.verbs, verb)
     }
 
+    /// Without the objects of these names.
+    pub fn sealing(self, names: &[&str]) -> Rule {
+        Rule { sealed: names.iter().map(|name| (*name).to_owned()).collect(), ..self }
+    }
+
     /// `verb` on the object of that path: `/apis/GROUP/VERSION/RESOURCE/NAME`, or its `/status`.
     pub fn permits_object(&self, verb: &str, path: &str) -> bool {
         let parts: Vec<&str> = path.split('/').collect();
+        if verb == "patch" && self.sealed.iter().any(|name| parts.contains(&name.as_str())) {
+            return false;
+        }
         let (group, resource) = match parts.as_slice() {
             ["", "apis", group, _, resource, _] => (*group, (*resource).to_owned()),
             ["", "apis", group, _, resource, _, inner] => (*group, format!("{resource}/{inner}")),
