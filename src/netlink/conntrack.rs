@@ -99,17 +99,19 @@ pub fn flush_udp(addresses: &[IpAddr]) -> Result<usize, ConntrackError> {
     Ok(forgotten)
 }
 
-/// [`flush_udp`] at a twentieth of its cost: the kernel alone forgets the flows that have one of the IPv4 `addresses`
-/// at `end`. False, and nothing is forgotten, where the kernel deletes by no filter.
+/// [`flush_udp`] at a twentieth of its cost for each of `ends`: the kernel alone forgets the flows that have one of the
+/// IPv4 `addresses` there. False, and nothing is forgotten, where the kernel deletes by no filter.
 ///
 /// Left alone is what an address answers behind a service's, and IPv6: the kernel's filter takes its
 /// addresses for different when they are the same (`ctnetlink_filter_match_tuple`).
 ///
 /// # Errors
 /// [`ConntrackError`].
-pub fn flush_udp_at(end: FlowEnd, addresses: &[IpAddr]) -> Result<bool, ConntrackError> {
+pub fn flush_udp_at(ends: &[FlowEnd], addresses: &[IpAddr]) -> Result<bool, ConntrackError> {
     let v4 = addresses.iter().filter(|address| address.is_ipv4());
-    let all: Vec<Message> = v4.map(|address| forget_all(*address, end)).collect();
+    let of =
+        |address: &IpAddr| ends.iter().map(|end| forget_all(*address, *end)).collect::<Vec<_>>();
+    let all: Vec<Message> = v4.flat_map(of).collect();
     delete_by_filter(&all).map_err(failed(addresses))
 }
 

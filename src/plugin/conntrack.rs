@@ -1,11 +1,10 @@
 //! Conntrack entries of UDP for addresses and host ports whose owner changed: they are deleted, or
 //! packets would still reach the former owner.
 //!
-//! Deleting the entries that have one IPv4 address at an end costs 0.15 ms where the kernel does it. What an
-//! owner began is deleted when it goes, and what was sent to it when the address has its next owner: until then
-//! nobody would get it. Entries in which it answers behind a translated address, and all of IPv6, need a walk
-//! over the whole table:
-//! 4 ms in which its CPU passes no grace period, so that removing an interface takes 12 ms longer.
+//! Deleting the entries that have one IPv4 address at an end costs 0.15 ms where the kernel does it. A new owner finds
+//! none at either end, whatever became of the former one; when an owner goes only what it began is deleted, because
+//! what is sent to it reaches nobody until then. Entries in which it answers behind a translated address, and all of
+//! IPv6, are deleted when it goes alone: they need a walk over the whole table, 4 ms in which its CPU passes no grace period, so that removing an interface takes 12 ms longer.
 
 use std::net::IpAddr;
 use std::thread;
@@ -21,13 +20,13 @@ use crate::plugin::failure;
 /// For more addresses one walk costs less.
 const FEW: usize = 2;
 
-/// Does `work` for a new owner of `addresses` and deletes the entries of what was sent to a former one. (What
-/// that began was deleted with it, and what led to it from a service's address: [`forget`].)
+/// Does `work` for a new owner of `addresses` and deletes the entries of a former owner. (Those
+/// behind a service's address were deleted with the former owner: [`forget`].)
 pub fn without_former<T>(addresses: &[IpAddr], work: impl FnOnce() -> T) -> T {
     if addresses.is_empty() || !may_have_entries() {
         return work();
     }
-    match conntrack::flush_udp_at(FlowEnd::Destination, addresses) {
+    match conntrack::flush_udp_at(&[FlowEnd::Source, FlowEnd::Destination], addresses) {
         // A walk takes longer than the work.
         Ok(false) => thread::scope(|scope| {
             scope.spawn(|| warn(conntrack::flush_udp(addresses).map(drop)));
@@ -50,7 +49,7 @@ pub fn forget(addresses: &[IpAddr], ports: Option<&[HostPort]>) {
     warn(conntrack::flush_udp(&v6).map(drop));
     let few = (1..=FEW).contains(&v4.len());
     let ports = ports.filter(|_| few && !others_translate());
-    match ports.map(|ports| (ports, conntrack::flush_udp_at(FlowEnd::Source, &v4))) {
+    match ports.map(|ports| (ports, conntrack::flush_udp_at(&[FlowEnd::Source], &v4))) {
         None | Some((_, Ok(false))) => warn(conntrack::flush_udp(&v4).map(drop)),
         Some((ports, began)) => {
             let ports = over_udp(ports).into_iter().filter(|port| port.family() == Family::V4);

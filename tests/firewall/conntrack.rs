@@ -37,7 +37,7 @@ fn flush(address: &str) -> usize {
 
 fn flush_at(end: FlowEnd, addresses: &[&str]) -> bool {
     let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
-    flush_udp_at(end, &addresses).unwrap()
+    flush_udp_at(&[end], &addresses).unwrap()
 }
 
 #[test]
