@@ -53,7 +53,7 @@ pub struct PlacedInterface<'a> {
     /// The pod, if it has fixed addresses here.
     pinned: Option<PodName>,
     /// What the network was found in.
-    plans: Option<Rc<File>>,
+    plans: Option<Rc<ReadPlans>>,
 }
 
 /// Why an interface could not be attached.
@@ -144,7 +144,7 @@ struct ChosenNetwork {
     /// What this host has not yet for it.
     lacks: Option<BlockQuestion>,
     /// What says so.
-    plans: Option<Rc<File>>,
+    plans: Option<Rc<ReadPlans>>,
 }
 
 impl PlacedInterface<'_> {
@@ -159,15 +159,17 @@ impl PlacedInterface<'_> {
     /// The agent has not taken the block of one of these addresses back meanwhile: it looks for addresses in use
     /// after it has changed the file, and the plugin looks at the file after it has reserved them.
     pub fn is_still_served(&self, addresses: &[IpAddr]) -> bool {
-        let path = network_plan::file(&self.add.conf.data_dir);
-        if self.network.is_none() || self.plans.as_ref().is_some_and(|it| is_at(it, &path)) {
+        if self.network.is_none() {
             return true;
         }
-        let Ok(KnownPlans::Own(plans, _)) = read(&self.add.conf) else {
-            return addresses.is_empty();
-        };
-        let blocks: Vec<IpNetwork> = plans.blocks().collect();
-        addresses.iter().all(|address| blocks.iter().any(|block| block.contains(*address)))
+        let path = network_plan::file(&self.add.conf.data_dir);
+        if let Some(plans) = self.plans.as_ref().filter(|plans| is_at(&plans.file, &path)) {
+            return plans.serve(addresses);
+        }
+        match read(&self.add.conf) {
+            Ok(KnownPlans::Own(plans, file)) => ReadPlans::of(&plans, file).serve(addresses),
+            _ => addresses.is_empty(),
+        }
     }
 }
 
@@ -194,8 +196,11 @@ fn chosen(add: &Add) -> Result<Vec<ChosenNetwork>, CniError> {
         return one();
     }
     let pod = add.args.pod();
-    let (plans, file) = match read(&add.conf)? {
-        KnownPlans::Own(plans, file) => (plans, Rc::new(file)),
+    let (plans, as_read) = match read(&add.conf)? {
+        KnownPlans::Own(plans, file) => {
+            let read = Rc::new(ReadPlans::of(&plans, file));
+            (plans, read)
+        }
         KnownPlans::OfAnother => return one(),
         KnownPlans::None => {
             refuse_asking(add)?;
@@ -212,7 +217,7 @@ fn chosen(add: &Add) -> Result<Vec<ChosenNetwork>, CniError> {
     let chosen = chosen.into_iter().enumerate();
     let interface = |(place, chosen)| {
         let chosen = interface(add, &plans, &pod, place, chosen)?;
-        Ok(ChosenNetwork { plans: Some(Rc::clone(&file)), ..chosen })
+        Ok(ChosenNetwork { plans: Some(Rc::clone(&as_read)), ..chosen })
     };
     chosen.map(interface).collect()
 }
@@ -325,8 +330,25 @@ enum KnownPlans {
     None,
     /// They are for another configuration.
     OfAnother,
-    /// And their file.
+    /// Open is their file.
     Own(NetworkPlans, File),
+}
+
+/// What is kept of the plans until addresses are reserved.
+struct ReadPlans {
+    file: File,
+    blocks: Vec<IpNetwork>,
+}
+
+impl ReadPlans {
+    fn of(plans: &NetworkPlans, file: File) -> ReadPlans {
+        ReadPlans { file, blocks: plans.blocks().collect() }
+    }
+
+    /// All `addresses` are in blocks of this host.
+    fn serve(&self, addresses: &[IpAddr]) -> bool {
+        addresses.iter().all(|address| self.blocks.iter().any(|block| block.contains(*address)))
+    }
 }
 
 fn read(conf: &NetConf) -> Result<KnownPlans, CniError> {
@@ -344,7 +366,7 @@ fn read(conf: &NetConf) -> Result<KnownPlans, CniError> {
     Ok(if is_own { KnownPlans::Own(plans, file) } else { KnownPlans::OfAnother })
 }
 
-/// Nobody has replaced the file at `path`. While it is open no other one gets its number.
+/// Nobody has replaced the file at `path`. While it is open no other one gets its inode number.
 fn is_at(file: &File, path: &Path) -> bool {
     let number = |found: fs::Metadata| (found.dev(), found.ino());
     let found = file.metadata().ok().map(number);
