@@ -21,6 +21,7 @@ use crate::etcd::Etcd;
 use crate::kube::{Api, Query, Resource, follow};
 use crate::lease::EtcdError;
 use crate::lease::blocks::held::HeldBlock;
+use crate::net::gather::Gather;
 use crate::net::time::rfc3339;
 use crate::sources::{StoredName, read_stored, retry};
 
@@ -53,7 +54,7 @@ async fn rounds(
     let query = |one: Resource| (one, Query { is_optional: false, ..one.query() });
     let mut followed = follow(&start.api, Resource::OWN.map(query).into(), SeenObject::read);
     let (mut seen, mut failures) = (SeenObjects::default(), 0u32);
-    let (mut due, mut failed_at): (Option<Instant>, _) = (None, FailedAt::default());
+    let (mut due, mut failed): (Option<Instant>, _) = (None, FailedObjects::default());
     loop {
         tokio::select! {
             Some((resource, heard)) = followed.heard.recv() => {
@@ -64,14 +65,15 @@ async fn rounds(
                 working.follows(seen.trouble().map(ToString::to_string), seen.is_whole());
             }
             () = changed.notified() => {
-                due.get_or_insert(Instant::now() + COALESCE_ETCD);
+                let soon = Instant::now() + COALESCE_ETCD;
+                due = Some(due.map_or(soon, |due| due.min(soon)));
             }
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                 due = None;
                 if !seen.is_whole() {
                     continue;
                 }
-                let done = Round { start, etcd, seen: &seen }.run(&mut failed_at).await;
+                let done = Round { start, etcd, seen: &seen }.run(&mut failed).await;
                 failures = if done.is_ok() { 0 } else { failures + 1 };
                 if done.is_err() {
                     due = Some(Instant::now() + retry(failures));
@@ -120,11 +122,16 @@ struct Round<'a> {
     seen: &'a SeenObjects,
 }
 
-/// When objects failed last, by their paths. They are tried after all others, the one that failed longest ago first:
-/// nobody holds up others by objects that cannot be changed.
-type FailedAt = BTreeMap<String, Instant>;
+/// Objects that could not be changed. They are tried after all others, each round others of them first: nobody holds up
+/// others by objects that nobody can change.
+#[derive(Default)]
+struct FailedObjects {
+    paths: BTreeSet<String>,
+    /// The place of the first one to try.
+    first: usize,
+}
 
-/// What etcd has of networks.
+/// What etcd has of policies, and of networks' blocks.
 struct StoredNetworks {
     objects: BTreeMap<StoredName, Value>,
     /// How many hosts have blocks of each.
@@ -134,23 +141,23 @@ struct StoredNetworks {
 impl Round<'_> {
     /// # Errors
     /// etcd or the API does not answer or refuses; what could be done was done.
-    async fn run(&self, failed_at: &mut FailedAt) -> Result<(), String> {
+    async fn run(&self, failed: &mut FailedObjects) -> Result<(), String> {
         let connection = Api::open(&self.start.api).map_err(api)?;
         let custom = Arc::new(self.seen.custom());
-        let mut failures = Vec::new();
-        let has_networks = self.seen.of(Resource::Networks).next().is_some();
-        let stored = if has_networks { Some(self.stored().await) } else { None };
-        let stored = stored.transpose().unwrap_or_else(|why| {
-            failures.push(why);
-            None
-        });
+        let (mut stored, mut unread, mut failures) = (None, None, Vec::new());
+        if self.seen.of(Resource::Networks).next().is_some() {
+            match self.stored().await {
+                Ok(found) => stored = Some(found),
+                Err(why) => unread = Some(why),
+            }
+        }
         let settling = Settling {
             start: self.start,
             etcd: self.etcd,
             api: &connection,
             custom: Arc::clone(&custom),
         };
-        for object in self.objects(failed_at) {
+        for object in self.objects(failed) {
             let done = match (object.resource, &stored) {
                 (Resource::Networks, Some(stored)) => keep(&settling, object, stored).await,
                 (Resource::Networks, None) => continue,
@@ -160,9 +167,9 @@ impl Round<'_> {
                 }
             };
             match done {
-                Ok(()) => drop(failed_at.remove(&object.path())),
+                Ok(()) => drop(failed.paths.remove(&object.path())),
                 Err(why) => {
-                    failed_at.insert(object.path(), Instant::now());
+                    failed.paths.insert(object.path());
                     failures.push(why);
                 }
             }
@@ -170,17 +177,21 @@ impl Round<'_> {
                 break;
             }
         }
-        failures.pop().map_or(Ok(()), Err)
+        // Of objects the same one each time, whatever their order.
+        unread.or_else(|| failures.into_iter().min()).map_or(Ok(()), Err)
     }
 
     /// Networks first, and after everything what failed.
-    fn objects(&self, failed_at: &mut FailedAt) -> Vec<&SeenObject> {
+    fn objects(&self, failed: &mut FailedObjects) -> Vec<&SeenObject> {
         let others = Resource::OWN.into_iter().filter(|it| *it != Resource::Networks);
         let others = others.flat_map(|it| self.seen.of(it)).filter(|it| !it.is_deleting);
-        let mut objects: Vec<_> = self.seen.of(Resource::Networks).chain(others).collect();
-        let paths: BTreeSet<String> = objects.iter().map(|it| it.path()).collect();
-        failed_at.retain(|path, _| paths.contains(path));
-        objects.sort_by_cached_key(|it| failed_at.get(&it.path()).copied());
+        let all = self.seen.of(Resource::Networks).chain(others);
+        let (mut failing, mut objects): (Vec<&SeenObject>, Vec<&SeenObject>) =
+            all.partition(|it| failed.paths.contains(&it.path()));
+        failed.paths = failing.iter().map(|it| it.path()).gather();
+        failed.first = (failed.first + FAILURES).checked_rem(failing.len()).unwrap_or(0);
+        failing.rotate_left(failed.first);
+        objects.extend(failing);
         objects
     }
 
@@ -207,13 +218,13 @@ async fn keep(
     say(settling.api, &now, &with_hosts(&now, condition, &stored.hosts)).await
 }
 
-/// By what hosts took their blocks for.
+/// How many hosts have blocks of each network.
 fn hosts(blocks: &[HeldBlock]) -> BTreeMap<String, usize> {
     let mut hosts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for block in blocks {
         hosts.entry(&block.network).or_default().insert(block.host.as_str());
     }
-    hosts.into_iter().map(|(network, hosts)| (network.to_owned(), hosts.len())).collect()
+    hosts.into_iter().map(|(network, hosts)| (network.to_owned(), hosts.len())).gather()
 }
 
 fn with_hosts(
