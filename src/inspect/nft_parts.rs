@@ -1,5 +1,7 @@
 //! Modules of nftables, which the kernel is asked for: some have no file where they are a part of another one.
 
+use std::net::Ipv4Addr;
+
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::NetlinkError;
 use crate::nft::{Action, Base, Chain, ChainPolicy, Hook, Match, Nft, NftRule, TableEdit, Verdict};
@@ -31,6 +33,7 @@ fn parts(policies: bool) -> Vec<Part> {
     let mut parts: Vec<Part> = vec![
         (&["nft_ct", "nf_conntrack"], rule("filter", vec![Match::Reply], verdict.clone())),
         (&["nft_masq", "nft_chain_nat"], rule("nat", Vec::new(), Action::Masquerade)),
+        (&["nft_nat"], rule("nat", Vec::new(), Action::Snat(Ipv4Addr::LOCALHOST.into()))),
     ];
     if policies {
         let limit = Match::Limit { rate: 1, burst: 1 };

@@ -63,7 +63,10 @@ impl Traffic {
         let [one, two, three] = &all.pods[..] else { panic!("three pods") };
         let pairs = [(one, two.v4()), (three, one.v6())];
         let pingers = pairs.map(|(from, to)| Pinger::start(from, to)).into();
-        let streams = [&one.spot(), &all.host(1).spot()].map(|from| Stream::start(from, two));
+        let host = all.host(1);
+        // A program of the host that is bound to the address of that.
+        let from = [(one.spot(), one.v4()), (host.spot(), host.v4().into())];
+        let streams = from.map(|(from, source)| Stream::start(&from, source, two));
         Traffic { pingers, streams, capture }
     }
 

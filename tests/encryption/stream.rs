@@ -1,11 +1,14 @@
 //! A TCP connection on which bytes never pause.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, bind, socket};
 
 use crate::support::Pod;
 use crate::support::node::{Place, Spot};
@@ -14,7 +17,15 @@ const PORT: u16 = 9000;
 const BLOCK: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// From a pod, or a host, to a pod until it is asked for its report.
+fn connect(source: IpAddr, to: SocketAddr) -> TcpStream {
+    let (kind, none) = (SockType::Stream, SockFlag::SOCK_CLOEXEC);
+    let socket = socket(AddressFamily::Inet, kind, none, None).unwrap();
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source, 0))).unwrap();
+    socket::connect(socket.as_raw_fd(), &SockaddrStorage::from(to)).unwrap();
+    TcpStream::from(socket)
+}
+
+/// From an address of a pod, or a host, to a pod until it is asked for its report.
 pub struct Stream {
     stop: Arc<AtomicBool>,
     sender: JoinHandle<usize>,
@@ -22,10 +33,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn start(from: &Spot<'_>, to: &Pod) -> Stream {
+    pub fn start(from: &Spot<'_>, source: IpAddr, to: &Pod) -> Stream {
         let address: IpAddr = to.v4();
         let listener = to.spot().listen((address, PORT));
-        let mut sent = from.inside(|| TcpStream::connect((address, PORT)).unwrap());
+        let mut sent = from.inside(|| connect(source, (address, PORT).into()));
         let (mut taken, _) = listener.accept().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stops = Arc::clone(&stop);
