@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const BYTES_PER_SECOND: f64 = 256.0 * 1024.0;
 
 /// What follows a change does not wait for the disk: members of its groups come some 10 ms later, on hosts that share
-/// processors and disks some 100.
+/// processors and disks some 100 ms.
 const DELAY: Duration = Duration::from_millis(500);
 
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
