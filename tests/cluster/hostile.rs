@@ -273,11 +273,17 @@ fn keys_and_values_of_a_megabyte_make_no_long_line_and_stall_no_command() {
         "pods --all",
         "doctor --json",
     ] {
-        let (begun, variables) = (std::time::Instant::now(), [("POLICY", "on")]);
-        let ended = Agent::run(host, command, &variables);
-        let took = begun.elapsed();
+        let limit = Duration::from_secs(15) * patience();
+        let run = || Agent::run(host, command, &[("POLICY", "on")]);
+        let mut ended = run();
+        if ended.took > limit {
+            // Keys stall a command each time, a busy machine once.
+            println!("{command}: {:?}", ended.took);
+            ended = run();
+        }
+        let took = ended.took;
         println!("{command}: {took:?}, {} bytes", ended.stdout.len() + ended.stderr.len());
-        assert!(took < Duration::from_secs(15) * patience(), "{command}: {took:?}");
+        assert!(took < limit, "{command}: {took:?}");
         let is_json = command.ends_with("--json");
         let lines = ended.stdout.lines().filter(|_| !is_json).chain(ended.stderr.lines());
         assert!(lines.map(str::len).max() < Some(2_000), "{command}: a long line");

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,9 @@ use super::wait::eventually;
 
 /// Longer than any command of a test may take.
 const TOO_LONG: Duration = Duration::from_secs(120);
+
+/// What a program wrote last is read by then, unless a child of its own keeps the pipe.
+const READ_BY: Duration = Duration::from_secs(2);
 
 /// The exit status and output of a program.
 #[derive(Debug)]
@@ -78,6 +82,8 @@ pub struct Shared {
     what: String,
     child: Mutex<Child>,
     lines: Mutex<Vec<(Instant, String)>>,
+    /// Threads that read its output.
+    readers: AtomicUsize,
 }
 
 impl Process {
@@ -89,7 +95,8 @@ impl Process {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = spawn(command).unwrap_or_else(|e| panic!("{what}: {e}"));
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let shared = Arc::new(Shared { what, child: Mutex::new(child), lines: Mutex::default() });
+        let (child, readers) = (Mutex::new(child), AtomicUsize::new(2));
+        let shared = Arc::new(Shared { what, child, lines: Mutex::default(), readers });
         follow(stdout.expect("a pipe"), Arc::clone(&shared));
         follow(stderr.expect("a pipe"), Arc::clone(&shared));
         Self { shared }
@@ -125,10 +132,16 @@ impl Process {
         lock(&self.shared.child).try_wait().unwrap()
     }
 
+    /// Its end, with all it has written in the log.
     pub fn wait(&self, within: Duration) -> ExitStatus {
-        eventually(&format!("end of {}", self.shared.what), within, || {
+        let status = eventually(&format!("end of {}", self.shared.what), within, || {
             self.ended().ok_or_else(|| format!("it runs, and said:\n{}", self.log()))
-        })
+        });
+        let until = Instant::now() + READ_BY;
+        while self.shared.readers.load(Ordering::Acquire) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        status
     }
 
     /// All it has written so far, stdout and stderr as they came.
@@ -175,6 +188,7 @@ fn follow(from: impl Read + Send + 'static, shared: Arc<Shared>) {
             let line = String::from_utf8_lossy(&line).into_owned();
             lock(&shared.lines).push((Instant::now(), line));
         }
+        shared.readers.fetch_sub(1, Ordering::Release);
     });
 }
 
