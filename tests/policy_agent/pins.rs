@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::etcd::{FROM_ETCD, apply};
+use crate::mute_agent::answering;
 use crate::support::cni::{Attachment, Failure, Network};
 use crate::support::ping::{Pinger, round_trip};
 use crate::support::pod::make_netns;
@@ -141,6 +142,28 @@ fn a_pinned_pod_has_its_addresses_on_whichever_host_it_runs() {
     let free = again(h1, "shop/db-0");
     assert!(!is_in(free.v4(), "10.32.255.0/24"), "{}", free.result);
     agents.iter().for_each(Agent::stop);
+}
+
+/// An agent that has got an address may have given it back before the plugin reads of it.
+#[test]
+fn a_fixed_address_that_the_host_has_no_longer_is_given_to_no_pod() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    apply(host, &pinning());
+    humanz(host, &format!("pin create shop/db-0 --address {V4}"));
+    let agents = cluster.start_agents(FROM_ETCD);
+    let _has_blocks = add(host, "shop/beside");
+    agents[0].kill();
+    let plans = host.read("/run/humanz/ipam/.networks.json").unwrap();
+    assert!(plans.contains("db-0") && plans.contains("\"here\":[]"), "{plans}");
+    // Its gateway goes a moment later.
+    host.run("ip addr add 10.32.255.1/30 dev humanz0").ok();
+    let says_so = answering(host, "0", &["{\"ready\": true}\n"]);
+    let refused = refused_add(host, "shop/db-0");
+    assert_eq!(refused.code, 11, "{refused}");
+    assert!(refused.to_string().contains("has just been given back"), "{refused}");
+    assert_eq!(host.run("find /run/humanz/ipam -name 10.32.255.*").ok(), "");
+    drop(says_so);
 }
 
 #[test]
