@@ -193,6 +193,10 @@ impl EtcdServer {
         command.args(["--heartbeat-interval", "30", "--election-timeout", "300"]);
         command.args(["--logger", "zap", "--log-level", "warn"]);
         command.arg("--data-dir").arg(self.data()).args(&self.arguments);
+        // Beside others the tests share one disk: it was seen to take seconds for a write of one of them.
+        if std::env::var_os("NO_FSYNC").is_some() {
+            command.arg("--unsafe-no-fsync");
+        }
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let started = command.spawn();

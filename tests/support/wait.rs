@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// How long a local thing may take on a busy machine before a test gives up on it.
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(40);
 
 /// How many times longer everything may take where programs run slowly: `PATIENCE`, else 1.
 pub fn patience() -> u32 {
