@@ -113,7 +113,8 @@ fn no_call_waits_for_ever_for_an_agent() {
     known.check().unwrap();
     Network::of(host).with_version("1.1.0").status(host).unwrap();
     known.delete();
-    assert!(begun.elapsed() < Duration::from_secs(2) * patience(), "{:?}", begun.elapsed());
+    // A single wait for an answer would take ten.
+    assert!(begun.elapsed() < Duration::from_secs(9) * patience(), "{:?}", begun.elapsed());
     assert_eq!(facts::veths(host).len(), 0);
     drop(answers);
     // Each answer is in time, all of them are not.
