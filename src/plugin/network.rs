@@ -53,7 +53,7 @@ pub struct PlacedInterface<'a> {
     /// The pod, if it has fixed addresses here.
     pinned: Option<PodName>,
     /// What the network was found in.
-    plans: Option<Rc<ReadPlans>>,
+    read: Option<Rc<ReadPlans>>,
 }
 
 /// Why an interface could not be attached.
@@ -87,7 +87,7 @@ impl<'a> PlacedAdd<'a> {
         let further: Vec<IfName> =
             chosen.iter().skip(1).map(|it| it.attachment.ifname.clone()).collect();
         for (place, chosen) in chosen.into_iter().enumerate() {
-            let ChosenNetwork { attachment, network, pinned, pod, plans, .. } = chosen;
+            let ChosenNetwork { attachment, network, pinned, pod, read, .. } = chosen;
             let mut add = Cow::Borrowed(add);
             if place > 0 {
                 add = Cow::Owned(alone(&add, attachment));
@@ -97,7 +97,7 @@ impl<'a> PlacedAdd<'a> {
             if let Some((name, plan)) = &network {
                 add = Cow::Owned(served(&add, name, plan, &pinned, place > 0)?);
             }
-            self.interfaces.push(PlacedInterface { add, network, pinned: pod, plans });
+            self.interfaces.push(PlacedInterface { add, network, pinned: pod, read });
         }
         Ok(self)
     }
@@ -144,7 +144,7 @@ struct ChosenNetwork {
     /// What this host has not yet for it.
     lacks: Option<BlockQuestion>,
     /// What says so.
-    plans: Option<Rc<ReadPlans>>,
+    read: Option<Rc<ReadPlans>>,
 }
 
 impl PlacedInterface<'_> {
@@ -163,11 +163,11 @@ impl PlacedInterface<'_> {
             return true;
         }
         let path = network_plan::file(&self.add.conf.data_dir);
-        if let Some(plans) = self.plans.as_ref().filter(|plans| is_at(&plans.file, &path)) {
-            return plans.serve(addresses);
+        if let Some(read) = self.read.as_ref().filter(|read| is_at(&read.file, &path)) {
+            return read.serve(addresses);
         }
         match read(&self.add.conf) {
-            Ok(KnownPlans::Own(plans, file)) => ReadPlans::of(&plans, file).serve(addresses),
+            Ok(KnownPlans::Own(read)) => read.serve(addresses),
             _ => addresses.is_empty(),
         }
     }
@@ -181,7 +181,7 @@ impl ChosenNetwork {
             pinned: Vec::new(),
             pod: None,
             lacks: None,
-            plans: None,
+            read: None,
         }
     }
 }
@@ -196,11 +196,8 @@ fn chosen(add: &Add) -> Result<Vec<ChosenNetwork>, CniError> {
         return one();
     }
     let pod = add.args.pod();
-    let (plans, as_read) = match read(&add.conf)? {
-        KnownPlans::Own(plans, file) => {
-            let read = Rc::new(ReadPlans::of(&plans, file));
-            (plans, read)
-        }
+    let read = match read(&add.conf)? {
+        KnownPlans::Own(read) => Rc::new(read),
         KnownPlans::OfAnother => return one(),
         KnownPlans::None => {
             refuse_asking(add)?;
@@ -211,15 +208,11 @@ fn chosen(add: &Add) -> Result<Vec<ChosenNetwork>, CniError> {
         return one();
     };
     let has = |address| earlier_has(add, address);
-    let chosen = plans.choose(&names, &add.words.annotations, &add.words.labels, has);
+    let chosen = read.plans.choose(&names, &add.words.annotations, &add.words.labels, has);
     let chosen = chosen.map_err(|error| not_chosen(&error, &names.0))?;
     let pod = PodName { namespace: names.0.clone(), name: names.1.clone() };
     let chosen = chosen.into_iter().enumerate();
-    let interface = |(place, chosen)| {
-        let chosen = interface(add, &plans, &pod, place, chosen)?;
-        Ok(ChosenNetwork { plans: Some(Rc::clone(&as_read)), ..chosen })
-    };
-    chosen.map(interface).collect()
+    chosen.map(|(place, chosen)| interface(add, &read, &pod, place, chosen)).collect()
 }
 
 /// An interface that an earlier call added to the container, as a meta plugin does, has this address.
@@ -235,7 +228,7 @@ fn earlier_has(add: &Add, address: IpAddr) -> bool {
 /// The interface that is at that `place` among those of the pod.
 fn interface(
     add: &Add,
-    plans: &NetworkPlans,
+    read: &Rc<ReadPlans>,
     pod: &PodName,
     place: usize,
     chosen: ChosenInterface<'_>,
@@ -251,7 +244,7 @@ fn interface(
     }
     let pod = Some(pod).filter(|_| !pinned.is_empty()).cloned();
     let lacks = network.as_ref().and_then(|(name, _)| {
-        plans.lacking(name, &BTreeSet::new(), pod.as_ref())?.first()?;
+        read.plans.lacking(name, &BTreeSet::new(), pod.as_ref())?.first()?;
         let (network, pinned) = ((*name).clone(), pod.clone());
         Some(BlockQuestion { network, full: BTreeSet::new(), pinned })
     });
@@ -261,7 +254,7 @@ fn interface(
         pinned: pinned.into_iter().cloned().collect(),
         pod,
         lacks,
-        plans: None,
+        read: Some(Rc::clone(read)),
     })
 }
 
@@ -317,7 +310,7 @@ fn alone(add: &Add, attachment: Attachment) -> Add {
 /// Code 11: what the agent wrote is not readable, or says that it does not know.
 pub fn are_known(conf: &NetConf) -> Result<(), CniError> {
     match conf.delegated.then(|| read(conf)).transpose()? {
-        Some(KnownPlans::Own(plans, _)) if !plans.are_read() => {
+        Some(KnownPlans::Own(read)) if !read.plans.are_read() => {
             Err(CniError::try_again(format!("networks of pods: {}", NetworkError::NotRead)))
         }
         _ => Ok(()),
@@ -330,24 +323,20 @@ enum KnownPlans {
     None,
     /// They are for another configuration.
     OfAnother,
-    /// Open is their file.
-    Own(NetworkPlans, File),
+    Own(ReadPlans),
 }
 
-/// What is kept of the plans until addresses are reserved.
+/// The plans, with their open file.
 struct ReadPlans {
+    plans: NetworkPlans,
     file: File,
-    blocks: Vec<IpNetwork>,
 }
 
 impl ReadPlans {
-    fn of(plans: &NetworkPlans, file: File) -> ReadPlans {
-        ReadPlans { file, blocks: plans.blocks().collect() }
-    }
-
     /// All `addresses` are in blocks of this host.
     fn serve(&self, addresses: &[IpAddr]) -> bool {
-        addresses.iter().all(|address| self.blocks.iter().any(|block| block.contains(*address)))
+        let is_in_block = |address| self.plans.blocks().any(|block| block.contains(address));
+        addresses.iter().copied().all(is_in_block)
     }
 }
 
@@ -363,7 +352,7 @@ fn read(conf: &NetConf) -> Result<KnownPlans, CniError> {
         CniError::try_again(format!("{}: {error}; {fix}", path.display()))
     })?;
     let is_own = plans.cni_network == conf.name.as_str();
-    Ok(if is_own { KnownPlans::Own(plans, file) } else { KnownPlans::OfAnother })
+    Ok(if is_own { KnownPlans::Own(ReadPlans { plans, file }) } else { KnownPlans::OfAnother })
 }
 
 /// Nobody has replaced the file at `path`. While it is open no other one gets its inode number.
