@@ -18,7 +18,7 @@ DIST = dist$(addprefix /,$(ARCH))
 TIME ?= 600
 TARGETS ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 
-.PHONY: build demo test test-kernels test-arm64 reproducible fuzz soak bench lint count install packages image clean help deps
+.PHONY: build demo test test-kernels test-arm64 reproducible fuzz soak bench lint lint-rest count install packages image clean help deps
 
 build: ## the static executable: dist/humanz-agent; ARCH=arm64 cross-builds dist/arm64/humanz-agent, also for packages and image
 	@packaging/deps $(or $(ARCH),build)
@@ -36,12 +36,13 @@ demo: ## three hosts, etcd and pods in namespaces of this machine (as root)
 
 # Most tests wait, for etcd or for the kernel: tests/whole runs two targets at a time, with more tests at once than
 # there are processors. It makes packages, image and target/debian13 first, and compiles the tests meanwhile.
-# SCHEDULES: of the simulator of leases, which tests/whole runs beside them; BESIDE: a command as well.
+# SCHEDULES: of the simulator of leases, which tests/whole runs beside them; BESIDE: a command as well;
+# CLIPPY=1: what clippy warns of ends it, without a `cargo clippy` that compiles all of it once more.
 test: ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman, SKIP_BROWSER=1 Chromium
 	@packaging/deps test
 	@test "$(SKIP_BROWSER)" = 1 || packaging/deps browser || \
 		echo "WARNING: no chromium: the tests of the page will fail; make test SKIP_BROWSER=1 leaves them out" >&2
-	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) SKIP_BROWSER=$(SKIP_BROWSER) \
+	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) SKIP_BROWSER=$(SKIP_BROWSER) CLIPPY=$(CLIPPY) \
 		SCHEDULES=5000 RUST_TEST_THREADS=$$(($$(nproc) + 1)) \
 		tests/whole $(CARGO) $(BESIDE)
 
@@ -76,7 +77,7 @@ soak: build ## an hour of everything that can break, then a report of leaks, the
 	HUMANZ_BIN=$(AGENT) SOAK=$(SOAK) $(CARGO) run --quiet --locked --example soak
 	HUMANZ_BIN=$(AGENT) POLICY_LEAK=whole $(CARGO) test --locked --test policy_agent leak:: -- --show-output
 	HUMANZ_BIN=$(AGENT) TENANT_HOSTS=50 PATIENCE=3 $(CARGO) test --locked --test policy_agent many_hosts:: -- --show-output
-	SCHEDULES=50000 $(CARGO) test --locked --test simulator -- --show-output
+	SCHEDULES=100000 $(CARGO) test --locked --test simulator -- --show-output
 
 # What is found stays in target/fuzz; what must not come back is copied into tests/fuzz/corpus, which
 # `make test` replays. Without a sanitizer: humanz has no unsafe code, and panics are what is looked for.
@@ -94,14 +95,17 @@ bench: build ## humanz, the reference plugins and the kernel's own price, in one
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) PART=$(PART) $(CARGO) bench --locked --profile dev --bench bench
 
-lint: ## format, clippy, licences
+lint: lint-rest ## format, clippy, licences
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --locked --quiet --test licences
+
+# What `make test CLIPPY=1` leaves.
+lint-rest:
 	@packaging/deps test
 	$(CARGO) fmt --all --check
 	$(CARGO) fetch --quiet --locked # for the licences of all platforms
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	if $(CARGO) deny --version >/dev/null 2>&1; then \
 		$(CARGO) deny --offline check licenses bans sources; fi
-	$(CARGO) test --locked --quiet --test licences
 
 count: ## lines of code, files and names of types in src
 	@tests/count

@@ -43,6 +43,8 @@ pub enum ProblemSource {
     Shares,
     /// Blocks of tenants' networks.
     Blocks,
+    /// What plugins go by to place pods in networks.
+    NetworkPlans,
     /// Networks of tenants with addresses of hosts.
     NetworkAddresses,
     /// Pods whose policies are not in force.

@@ -1,7 +1,6 @@
 //! Carries out the changes of one reconcile, and records them and what failed.
 
 use std::fmt::{self, Display};
-use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::inspect::pods::store_problem;
@@ -10,7 +9,7 @@ use crate::os::files::FileError;
 use crate::plan::{Describe, Line};
 
 /// What to do about a failure that gives no better advice.
-const RETRIED: &str = "the agent tries again by itself; if this stays, its log shows each attempt";
+const RETRIED: &str = "the agent tries again by itself, at the latest with its regular check";
 
 /// Context of an error of the IPAM store: what could not be inspected for it is an effect.
 #[derive(Debug)]
@@ -162,10 +161,8 @@ impl Applier {
 
     /// The IPAM store cannot be used: one problem, whatever needs it.
     pub fn store_failed(&mut self, ipam_dir: &Path, error: &anyhow::Error) {
-        let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
-        let is_denied = causes.any(|cause| cause.kind() == ErrorKind::PermissionDenied);
         if !self.is_store_unusable() {
-            self.failed(store_problem(ipam_dir, format_args!("{error:#}"), is_denied));
+            self.failed(store_problem(ipam_dir, error));
         }
     }
 

@@ -44,7 +44,7 @@ pub struct Counters {
     pub changes: BTreeMap<(&'static str, &'static str), u64>,
     /// Those among them that undid what somebody else had done, by kind.
     pub repairs: BTreeMap<&'static str, u64>,
-    /// From the moment that a change of the hosts was heard until the kernel agreed with it.
+    /// From the moment that a change of the hosts was received until the kernel agreed with it.
     pub lag: Durations,
 }
 
@@ -81,7 +81,7 @@ pub const KINDS: [&str; 10] = [
     "tunnel",
 ];
 
-/// A change that the ports of pods ask for, as they come and go: nobody undid anything.
+/// A change that the ports of pods ask for, as they come and go: no other program undid anything.
 pub fn follows_pods(object: &Object) -> bool {
     kind(object) == "hostport" || matches!(object, Object::Loopback(_))
 }

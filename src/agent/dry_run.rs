@@ -13,7 +13,7 @@ use crate::etcd::{self, EtcdSettings};
 use crate::inspect::host_state::{self, NodeAddresses, attributes};
 use crate::inspect::{Host, HostList, identity, state_file};
 use crate::kube::{self, KubeSettings};
-use crate::lease::records::Key;
+use crate::lease::records::{Key, NodeName};
 use crate::lease::session::{ClaimPreview, dry_run_claim};
 use crate::lease::{Claimant, Lease, LeaseError, Network, Peers, Roots, Snapshot, growth, peers};
 use crate::net::{Object, Problem};
@@ -183,17 +183,22 @@ fn claim(
     let grows = growth(&found, &claimant.network).map_err(|error| refused(&error))?;
     let preview = dry_run_claim(&found, claimant).map_err(|error| refused(&error))?;
     let lease = preview.lease().clone();
-    let subnets: Vec<String> = lease.subnets.iter().map(ToString::to_string).collect();
-    let subnets = subnets.join(", ");
-    let line = match preview {
-        ClaimPreview::Held(_) => None,
-        ClaimPreview::Repaired(_) => {
-            Some(Line::changed(Object::Keys(name.clone())).with(format!(" ({subnets})")))
-        }
-        ClaimPreview::Chosen(_) => {
-            Some(Line::added(Object::Lease(name.clone())).with(format!(", such as {subnets}")))
-        }
-    };
+    let line = claimed(&preview, name.clone());
     let others = peers(&found, &name, &lease.subnets, &settings.pools);
     Ok((grows.into_iter().chain(line).collect(), lease, Some(others)))
+}
+
+/// What a claim would change in etcd.
+fn claimed(preview: &ClaimPreview, name: NodeName) -> Option<Line> {
+    let subnets: Vec<String> = preview.lease().subnets.iter().map(ToString::to_string).collect();
+    let subnets = subnets.join(", ");
+    match preview {
+        ClaimPreview::Held(_) => None,
+        ClaimPreview::Repaired(_) => {
+            Some(Line::changed(Object::Keys(name)).with(format!(" ({subnets})")))
+        }
+        ClaimPreview::Chosen(_) => {
+            Some(Line::added(Object::Lease(name)).with(format!(", such as {subnets}")))
+        }
+    }
 }

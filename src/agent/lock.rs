@@ -95,7 +95,7 @@ pub fn is_held(state_dir: &Path) -> bool {
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 
-/// Whether this user may not take the lock: nobody knows then whether an agent serves this host.
+/// Whether this user may not take the lock: then it is not known whether an agent serves this host.
 pub fn is_denied(state_dir: &Path) -> bool {
     let opened = File::options().write(true).open(path(state_dir));
     matches!(opened, Err(error) if error.kind() == ErrorKind::PermissionDenied)

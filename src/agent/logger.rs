@@ -7,7 +7,7 @@ use env_logger::Logger;
 use env_logger::fmt::Formatter;
 use log::{Level, Log, Metadata, Record};
 
-/// What is logged if nobody says otherwise.
+/// What is logged by default.
 pub const USUAL: &str = "info";
 
 /// Characters of one record; names and values of others are shorter where they are quoted.

@@ -1,7 +1,7 @@
 //! Resolves the names of hosts that publish no address, on a thread of its own.
 //!
 //! Source: the original Python agent routes to what a host's name resolves to; an unresolvable
-//! name must not hold up anything else, so nobody waits for this thread.
+//! name must not hold up anything else, so no other thread waits for this one.
 
 use std::collections::BTreeSet;
 use std::io;

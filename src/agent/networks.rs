@@ -73,7 +73,7 @@ impl PlansFrom {
 
 #[derive(Debug, Default)]
 pub struct HostNetworks {
-    pub heard: BlocksUpdate,
+    pub received: BlocksUpdate,
     pub served: ServedNetworks,
     /// Blocks whose gateways and routes are as they should be.
     pub in_place: BTreeSet<IpNetwork>,
@@ -94,26 +94,26 @@ pub struct HostNetworks {
 
 impl HostNetworks {
     /// As they were when the agent stopped.
-    pub fn kept(heard: BlocksUpdate, served: ServedNetworks) -> HostNetworks {
-        HostNetworks { heard, served, ..HostNetworks::default() }
+    pub fn kept(received: BlocksUpdate, served: ServedNetworks) -> HostNetworks {
+        HostNetworks { received, served, ..HostNetworks::default() }
     }
 
     /// Takes over what hosts have.
-    pub fn hear(&mut self, update: BlocksUpdate) {
-        self.empty.hear(&update.own);
-        let is_read = self.heard.is_read || update.is_read;
-        self.heard = BlocksUpdate { is_read, ..update };
+    pub fn receive(&mut self, update: BlocksUpdate) {
+        self.empty.retain(&update.own);
+        let is_read = self.received.is_read || update.is_read;
+        self.received = BlocksUpdate { is_read, ..update };
     }
 
     /// etcd has said since the agent started which blocks this host has, or does not answer: what is on disk
     /// holds then. Without blocks there is nothing to say.
     pub fn is_confirmed(&self) -> bool {
-        self.heard.own.is_empty() || self.served.in_sync || self.heard.trouble.is_some()
+        self.received.own.is_empty() || self.served.in_sync || self.received.trouble.is_some()
     }
 
     /// Blocks that this host has and is not about to give back.
     pub fn held(&self) -> BTreeSet<IpNetwork> {
-        self.heard.own.difference(&self.empty.released).copied().gather()
+        self.received.own.difference(&self.empty.released).copied().gather()
     }
 
     /// Blocks in which pods may start.
@@ -121,7 +121,7 @@ impl HostNetworks {
         let is_open = |block: &&IpNetwork| {
             self.in_place.contains(*block)
                 && !self.empty.released.contains(*block)
-                && !self.heard.lost.contains(*block)
+                && !self.received.lost.contains(*block)
         };
         self.served.blocks.iter().filter(is_open).copied().gather()
     }
@@ -132,8 +132,8 @@ impl HostNetworks {
 
     /// Blocks that plugins wait for: one more where all that this host has are full.
     pub fn wanted(&self, networks: &Networks) -> Vec<WantedBlocks> {
-        let own = self.heard.own.iter().filter(|block| {
-            !self.heard.lost.contains(*block)
+        let own = self.received.own.iter().filter(|block| {
+            !self.received.lost.contains(*block)
                 && !self.empty.released.contains(*block)
                 && !self.served.is_pin(block)
         });
@@ -145,12 +145,12 @@ impl HostNetworks {
     pub fn pins(&self) -> BTreeMap<IpNetwork, BlockNetwork> {
         let known = self.written_from.as_ref().and_then(|from| from.known.as_ref());
         let Some(known) = known else { return BTreeMap::new() };
-        self.waiting.pins(&known.networks, self.written.as_ref(), &self.heard.own)
+        self.waiting.pins(&known.networks, self.written.as_ref(), &self.received.own)
     }
 
     /// Answers plugins according to what is written.
     pub fn answer(&mut self) {
-        self.waiting.answer(self.written.as_ref(), &self.heard);
+        self.waiting.answer(self.written.as_ref(), &self.received);
     }
 
     /// When something is to be done that no event says.
@@ -161,11 +161,11 @@ impl HostNetworks {
     /// It is time to look for empty blocks.
     pub fn is_due(&mut self, idle: Duration) -> bool {
         let now = Instant::now();
-        if self.heard.own.is_empty() {
+        if self.received.own.is_empty() {
             self.look_at = None;
             return false;
         }
-        let has_pins = self.heard.own.iter().any(|block| self.served.is_pin(block));
+        let has_pins = self.received.own.iter().any(|block| self.served.is_pin(block));
         let every = if has_pins { PIN_LOOKS.min(idle / LOOKS) } else { idle / LOOKS };
         let next = now + every.max(Duration::from_millis(100));
         let is_due = self.look_at.is_none_or(|at| at <= now);
@@ -176,19 +176,19 @@ impl HostNetworks {
 
     /// A pod starts with `addresses`.
     pub fn note_use(&mut self, addresses: &[IpAddr]) {
-        self.empty.note_use(&self.heard.own, addresses);
+        self.empty.note_use(&self.received.own, addresses);
     }
 
     /// The blocks that have been empty for `idle`, where pods have the addresses `taken`.
     pub fn idle(&mut self, taken: &[IpAddr], idle: Duration) -> Vec<IpNetwork> {
         let all = BlockUse {
-            own: &self.heard.own,
-            lost: &self.heard.lost,
+            own: &self.received.own,
+            lost: &self.received.lost,
             served: &self.served.blocks,
             pin_ranges: &self.served.pin_ranges,
             taken,
             in_sync: self.served.in_sync,
-            is_followed: self.heard.is_read && self.heard.trouble.is_none(),
+            is_followed: self.received.is_read && self.received.trouble.is_none(),
         };
         self.empty.idle(&all, Instant::now(), idle)
     }

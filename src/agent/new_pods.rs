@@ -1,4 +1,4 @@
-//! Questions of the plugin about new pods: heard by a thread, answered by the loop.
+//! Questions of the plugin about new pods: received by a thread, answered by the loop.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const HURRY: Duration = Duration::from_millis(50);
 const FEW: usize = 8;
 
-/// So many are heard at once.
+/// So many are received at once.
 const ASKERS: usize = 64;
 
 /// What a plugin asks for.
@@ -74,7 +74,7 @@ impl PodRequest {
     }
 }
 
-/// The socket for questions, which are heard until this is dropped.
+/// The socket for questions, which are received until this is dropped.
 #[derive(Debug)]
 pub struct NewPods {
     path: PathBuf,
@@ -85,7 +85,7 @@ pub struct NewPods {
 }
 
 impl NewPods {
-    /// Nobody has removed or replaced the socket.
+    /// The socket has not been removed or replaced.
     pub fn is_there(&self) -> bool {
         self.file.is_some() && file(&self.path) == self.file
     }
@@ -103,7 +103,7 @@ fn file(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Starts the thread that hears questions. One that is not whole yet holds up no other.
+/// Starts the thread that receives questions. One that is not whole yet holds up no other.
 ///
 /// # Errors
 /// There can be no socket or no thread.
@@ -121,15 +121,15 @@ pub fn listen(
         listener: Arc::clone(&listener),
         ended: Arc::clone(&ended),
     };
-    let hear = move || {
+    let receive = move || {
         let mut askers = Vec::new();
         while !ended.load(Ordering::Acquire) {
-            askers = askers.into_iter().filter_map(|it: Asker| it.hear(&ask)).collect();
+            askers = askers.into_iter().filter_map(|it: Asker| it.receive(&ask)).collect();
             accept(&listener, &mut askers, &ask);
             wait(&listener, &askers);
         }
     };
-    thread::Builder::new().name("policies".into()).spawn(hear).map(|_| new_pods)
+    thread::Builder::new().name("policies".into()).spawn(receive).map(|_| new_pods)
 }
 
 /// A plugin that has connected, and not asked yet.
@@ -141,8 +141,8 @@ struct Asker {
 }
 
 impl Asker {
-    /// Passes its question on if that is whole; `None`: there is no more to be heard.
-    fn hear(mut self, ask: &impl Fn(PluginRequest)) -> Option<Asker> {
+    /// Passes its question on if that is whole; `None`: there is no more to be received.
+    fn receive(mut self, ask: &impl Fn(PluginRequest)) -> Option<Asker> {
         let mut part = [0; 4096];
         match recv(self.stream.as_raw_fd(), &mut part, MsgFlags::MSG_DONTWAIT) {
             Err(Errno::EAGAIN | Errno::EINTR) => {}
@@ -150,8 +150,8 @@ impl Asker {
             Ok(read) => self.line.extend_from_slice(&part[..read]),
         }
         let Some(end) = self.line.iter().position(|byte| *byte == b'\n') else {
-            let is_heard = self.line.len() <= ask::LIMIT && Instant::now() < self.until;
-            return is_heard.then_some(self);
+            let is_received = self.line.len() <= ask::LIMIT && Instant::now() < self.until;
+            return is_received.then_some(self);
         };
         if let Ok(asked) = question(&self.line[..end], self.stream) {
             ask(asked);
@@ -174,20 +174,20 @@ fn accept(listener: &UnixListener, askers: &mut Vec<Asker>, ask: &impl Fn(Plugin
         let patience = if askers.len() > FEW { HURRY } else { PATIENCE };
         let until = Instant::now() + patience;
         if local_socket::refuse_others(&stream).is_ok() {
-            askers.extend(Asker { stream, line: Vec::new(), until }.hear(ask));
+            askers.extend(Asker { stream, line: Vec::new(), until }.receive(ask));
         }
     }
 }
 
 /// Until one of `askers` says something, or its time is over, or another one connects.
 fn wait(listener: &UnixListener, askers: &[Asker]) {
-    let heard = askers.iter().map(|it| it.stream.as_fd());
+    let received = askers.iter().map(|it| it.stream.as_fd());
     let room = (askers.len() < ASKERS).then(|| listener.as_fd());
-    let all: Vec<BorrowedFd<'_>> = heard.chain(room).collect();
+    let all: Vec<BorrowedFd<'_>> = received.chain(room).collect();
     let left = askers.iter().map(|it| it.until.saturating_duration_since(Instant::now())).min();
     // Not a moment too soon: it would only wait again.
     let left = left.map_or(Duration::MAX, |left| left + Duration::from_millis(1));
-    // Whatever it says: who is there is heard next.
+    // Whatever it says: who is there is received next.
     let _ready = is_any_readable(&all, left);
 }
 
@@ -234,15 +234,15 @@ mod tests {
     }
 
     #[test]
-    fn who_says_a_little_now_and_then_is_heard_no_longer_than_others() {
-        let is_heard = |until: Instant| {
+    fn a_plugin_that_writes_slowly_is_received_no_longer_than_others() {
+        let is_received = |until: Instant| {
             let (stream, mut plugin) = UnixStream::pair().unwrap();
             plugin.write_all(b"{").unwrap();
             let asker = Asker { stream, line: Vec::new(), until };
-            asker.hear(&|_| panic!("that is no question")).is_some()
+            asker.receive(&|_| panic!("that is no question")).is_some()
         };
-        assert!(is_heard(Instant::now() + PATIENCE));
-        assert!(!is_heard(Instant::now()));
+        assert!(is_received(Instant::now() + PATIENCE));
+        assert!(!is_received(Instant::now()));
     }
 
     #[test]

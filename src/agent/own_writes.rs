@@ -1,4 +1,4 @@
-//! What this agent itself writes into the kernel, so that its own events wake nobody.
+//! What this agent itself writes into the kernel, so that its own events trigger no reconcile.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

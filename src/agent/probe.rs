@@ -1,5 +1,5 @@
 //! Asks every other host's gateway, again and again, whether pods' packets arrive: on a thread of
-//! its own, which the loop neither waits for nor hears of.
+//! its own, which the loop neither waits for nor learns of.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -185,9 +185,12 @@ impl Prober {
             true => self.rtnl.path_mtu(target).ok().flatten(),
             false => None,
         };
+        let large = large.filter(|bytes| *bytes > echo::SMALLEST);
         if let Err(error) = self.echoes.send(target, large.unwrap_or(echo::SMALLEST)) {
             log::debug!("probe {target}: {error}");
             self.note(target, echo::SMALLEST, None);
+        } else if large.is_some() {
+            self.shared.probes.lock().entry(target).or_default().expect_large();
         }
     }
 

@@ -103,7 +103,8 @@ mod tests {
         let all = [no(V4), no(V4), no(V6), no(V6)];
         assert_eq!(path_of(&all), silent);
         assert_eq!(path_of(&all[..2]), silent);
-        let large = [yes(V4), yes(V6), (V6, 1500, false), (V6, 1500, false)];
+        let lost = (V6, 1500, false);
+        let large = [yes(V4), yes(V6), lost, yes(V6), lost, yes(V6)];
         assert_eq!(path_of(&large), state(3000, Some(PathFault::BlackHole(1500))));
     }
 }

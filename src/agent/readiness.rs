@@ -54,7 +54,7 @@ pub fn gone(known: &AgentSnapshot) -> Option<Problem> {
     let what = || format!("{subject} is gone, and no pod can start");
     (known.ready && !is_file(path)).then(|| {
         Problem::new(ProblemKind::CniConfiguration, subject.clone(), what()).with_fix(
-            "humanz-agent doctor # shows what keeps the agent from writing it again at once",
+            "humanz-agent status # the agent writes it again by itself: see the other problems for what keeps it from that",
         )
     })
 }

@@ -32,11 +32,9 @@ pub struct ReconcileCache {
     pub rotation: CachedRotation,
     /// Our table of tunnels.
     pub tunnels: CachedFilter,
-    /// The guards of pods.
     pub guards: CachedGuards,
     /// Policies and their pods.
     pub policy: CachedPolicy,
-    /// Profiles of pods.
     pub profiles: CachedProfiles,
 }
 

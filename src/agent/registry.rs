@@ -111,18 +111,14 @@ impl Registry {
         let attributes = attributes(settings, host_state.own);
         let (connection, contact) = match &settings.source {
             Wanted::Etcd { server, roots } => {
-                let (etcd, network) = (server.clone(), settings.network(roots));
-                let (identity, saved) = (identity.clone(), saved.clone());
-                let read_networks = tenant_pools;
-                let follows_networks = settings.policy.is_some();
                 let start = EtcdStart {
-                    etcd,
-                    network,
-                    identity,
+                    etcd: server.clone(),
+                    network: settings.network(roots),
+                    identity: identity.clone(),
                     attributes,
-                    saved,
-                    read_networks,
-                    follows_networks,
+                    saved: saved.clone(),
+                    read_networks: tenant_pools,
+                    follows_networks: settings.policy.is_some(),
                 };
                 etcd_connection(start, shared, publish)
             }

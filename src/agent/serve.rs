@@ -62,7 +62,7 @@ impl Agent {
             self.use_last_known_good();
             notify::alive();
             self.beat.beat();
-            self.look_for_pods();
+            self.check_pods();
             self.answer_pods();
             self.finish_pods();
             self.keep_policies(false);
@@ -115,9 +115,37 @@ impl Agent {
         Ok(())
     }
 
-    /// Waits for a wake or for the next thing that is due, and takes in all wakes there are.
+    /// Waits for a trigger or for the next thing that is due, and handles all triggers there are.
     fn wait(&mut self) -> Result<(), Exit> {
         let now = Instant::now();
+        let until = self.next_due(now);
+        match self.inbox.recv_timeout(until.saturating_duration_since(now)) {
+            Ok(trigger) => self.handle(trigger)?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Exit::new(
+                    exit::FAILURE,
+                    "every thread that could trigger the agent ended",
+                ));
+            }
+        }
+        while let Ok(trigger) = self.inbox.try_recv() {
+            self.handle(trigger)?;
+        }
+        if std::mem::take(&mut self.state.reload_requested) {
+            self.reload();
+        }
+        if self.state.refused.as_ref().is_some_and(|refused| refused.look_at <= Instant::now()) {
+            self.recheck_settings();
+        }
+        if self.registry.save_due().is_some_and(|due| due <= Instant::now()) {
+            self.registry.save();
+        }
+        Ok(())
+    }
+
+    /// When the next thing is due.
+    fn next_due(&self, now: Instant) -> Instant {
         let can_look = self.state.peers.is_some();
         let due = [
             (can_look && !self.state.scope.is_empty()).then_some(self.state.reconcile_at),
@@ -139,30 +167,7 @@ impl Agent {
             notify::watchdog_interval().map(|interval| now + interval),
             Some(now + heartbeat::EVERY),
         ];
-        let until = due.into_iter().flatten().min().unwrap_or(now + RETRY);
-        match self.inbox.recv_timeout(until.saturating_duration_since(now)) {
-            Ok(trigger) => self.handle(trigger)?,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(Exit::new(
-                    exit::FAILURE,
-                    "every thread that could trigger the agent ended",
-                ));
-            }
-        }
-        while let Ok(trigger) = self.inbox.try_recv() {
-            self.handle(trigger)?;
-        }
-        if std::mem::take(&mut self.state.reload_requested) {
-            self.reload();
-        }
-        if self.state.refused.as_ref().is_some_and(|refused| refused.look_at <= Instant::now()) {
-            self.look_at_settings();
-        }
-        if self.registry.save_due().is_some_and(|due| due <= Instant::now()) {
-            self.registry.save();
-        }
-        Ok(())
+        due.into_iter().flatten().min().unwrap_or(now + RETRY)
     }
 
     fn handle(&mut self, trigger: Trigger) -> Result<(), Exit> {
@@ -171,6 +176,8 @@ impl Agent {
                 self.note_pods(scope);
                 (scope, TriggerReason::KERNEL)
             }
+            Trigger::Ports(ports) if self.knows_ports(&ports) => return Ok(()),
+            Trigger::Ports(_) => (Scope::PODS, TriggerReason::PODS),
             Trigger::Names(resolved) => {
                 self.apply_names(resolved);
                 (Scope::ROUTES.and(Scope::FIREWALL), TriggerReason::NAMES)
@@ -193,12 +200,11 @@ impl Agent {
             Trigger::Policy(update) => (self.take_policies(*update), TriggerReason::POLICIES),
             Trigger::Members(exchanged) => (self.take_members(exchanged), TriggerReason::POLICIES),
             Trigger::Blocks(update) => (self.take_blocks(update), TriggerReason::HOSTS),
-            Trigger::Plugin(PluginRequest::Pod(asked)) => {
-                self.state.asked.push(asked);
-                return Ok(());
-            }
-            Trigger::Plugin(PluginRequest::Block(asked)) => {
-                self.state.networks.ask(asked);
+            Trigger::Plugin(request) => {
+                match request {
+                    PluginRequest::Pod(asked) => self.state.asked.push(asked),
+                    PluginRequest::Block(asked) => self.state.networks.ask(asked),
+                }
                 return Ok(());
             }
             Trigger::Registry(update) => (self.handle_update(update)?, TriggerReason::HOSTS),

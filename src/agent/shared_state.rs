@@ -27,9 +27,7 @@ pub struct SharedState {
     /// This host's name in etcd.
     pub name: String,
     settings: Mutex<Arc<Texts>>,
-    /// Identifies this machine.
     pub machine_id: String,
-    /// When the agent started.
     pub started: SystemTime,
     /// What is wrong now.
     pub problems: ActiveProblems,

@@ -1,4 +1,4 @@
-//! Pure. What the loop knew after its last look: whole, so that reading it disturbs nobody.
+//! Pure. What the loop knew after its last look: whole, so that a reader blocks no other thread.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -36,7 +36,6 @@ pub struct AgentSnapshot {
     pub peers: Option<Arc<Peers>>,
     /// How their pods are reached, as the loop found it for its routes.
     pub peer_routes: Option<Arc<PeerRoutes>>,
-    /// What this host is.
     pub host_state: Option<HostState>,
     /// How far the change of its WireGuard key is; `None`: it encrypts nothing.
     pub rotation: Option<KeyState>,
@@ -74,7 +73,7 @@ impl StoreStatus {
         let down = self.down.as_ref().map(|why| {
             let why = why.clone().at(format_args!("{store} does not answer"));
             let fix = why.fix.unwrap_or_else(|| {
-                format!("humanz-agent doctor # check that {ask}, its port is open, user and certificates are right")
+                format!("humanz-agent config # shows where it is asked: check that {ask}, its port is open, user and certificates are right")
             });
             Problem::new(kind, subject(), why.what).with_fix(format!(
                 "{fix}; until then pods keep their network, and no new host is reached"
@@ -103,7 +102,7 @@ mod tests {
         check(FailureReason::new("expired", "renew it"), "renew it; until then", "port is open");
         check(
             "no answer".into(),
-            "humanz-agent doctor # check that the API server is up",
+            "humanz-agent config # shows where it is asked: check that the API server is up",
             "renew it",
         );
     }

@@ -19,7 +19,8 @@ use serde::Deserialize;
 use crate::agent::shared_state::SharedState;
 use crate::etcd::HeldTestPods;
 use crate::etcd::test_answers::LONGEST;
-use crate::inspect::pods::{self, Life, TEST_CONTAINER};
+use crate::inspect::pods::{self, Life};
+use crate::ipam::TEST_CONTAINER;
 use crate::lease::records::TestPodsState;
 use crate::os::attended::AttendedProgram;
 
@@ -84,14 +85,14 @@ fn start() -> io::Result<AttendedProgram> {
     let seconds = LONGEST.as_secs().to_string();
     let own = ["connectivity", "serve", "--json", "--until-eof", "--seconds", &seconds];
     command.arg0("humanz-agent").args(std::env::args_os().skip(1)).args(own.map(OsStr::new));
-    // The service manager hears of the agent alone.
+    // The service manager learns of the agent alone.
     for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
         command.env_remove(name);
     }
     AttendedProgram::spawn(command)
 }
 
-/// Such a program removes them as it begins, and ends at once when nobody attends it.
+/// Such a program removes them as it begins, and ends at once when its standard input closes.
 fn clean_up(shared: &SharedState) {
     let Some(known) = shared.snapshot() else { return };
     let (mut all, _) = pods::attachments(&known.settings);

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use crate::agent::new_pods::PluginRequest;
 use crate::etcd;
 use crate::lease::Resolved;
+use crate::net::IfName;
 use crate::policy::SourceUpdate;
 use crate::sources::{BlocksUpdate, Exchanged};
 
@@ -20,6 +21,8 @@ pub enum Trigger {
     Registry(etcd::Update),
     /// Something changed in the kernel.
     Kernel(Scope),
+    /// Pods' ends were plugged in a moment ago.
+    Ports(Vec<IfName>),
     /// Names of hosts resolve to other addresses.
     Names(Resolved),
     /// Somebody changed these files of the agent.

@@ -18,7 +18,7 @@ use crate::os::file_watch::{FileEvents, FileWatch};
 use crate::os::heartbeat::{self, Heartbeat};
 use crate::settings::exit::Exit;
 
-/// Starts the threads that hear the kernel.
+/// Starts the threads that receive the kernel's events.
 pub fn kernel(
     bridge: &IfName,
     own: &Arc<OwnWrites>,
@@ -39,7 +39,7 @@ pub fn kernel(
     Ok(())
 }
 
-/// Starts the thread that hears of changes by iptables-legacy, and of changes to the files that the agent keeps.
+/// Starts the thread that learns of changes by iptables-legacy, and of changes to the files that the agent keeps.
 /// Without it both are found at the next full look.
 pub fn files(
     triggers: Sender<Trigger>,
@@ -54,21 +54,21 @@ pub fn files(
     };
     let beat = shared.expect("files", shared_state::LIMIT);
     let shared = Arc::clone(&watch);
-    let hear = move || {
+    let receive = move || {
         if let Err(error) = forward_file_events(&shared, &triggers, &beat) {
             log::warn!("watch files (inotify): {error}; {LATER}");
             beat.retire();
         }
     };
-    thread::Builder::new().name("files".into()).spawn(hear).context("start a thread")?;
+    thread::Builder::new().name("files".into()).spawn(receive).context("start a thread")?;
     Ok(Some(watch))
 }
 
-/// What becomes of a change that is not heard.
+/// What becomes of a change that is not received.
 const LATER: &str = "runs of iptables-legacy, and changes to the plugin and the CNI configuration, \
                      are noticed at the next full check (RESYNC_INTERVAL)";
 
-/// Hands on what is heard, until that is no longer possible.
+/// Hands on what is received, until that is no longer possible.
 fn forward_file_events(
     watch: &FileWatch,
     triggers: &Sender<Trigger>,
@@ -88,7 +88,7 @@ fn forward_file_events(
     }
 }
 
-/// Hands on what is heard; a socket that breaks is replaced, and everything looked at.
+/// Hands on what is received; a socket that breaks is replaced, and everything looked at.
 fn forward_kernel_events(
     mut events: Events,
     protocol: NetlinkProtocol,
@@ -98,9 +98,16 @@ fn forward_kernel_events(
 ) {
     loop {
         beat.beat();
-        match events.wait(heartbeat::EVERY).map(|batch| filter.classify(&batch)) {
-            Ok(scope) if scope.is_empty() => {}
-            Ok(scope) => trigger::send(triggers, Trigger::Kernel(scope)),
+        match events.wait(filter.patience()).map(|batch| filter.classify(&batch)) {
+            Ok(scope) => {
+                if !scope.is_empty() {
+                    trigger::send(triggers, Trigger::Kernel(scope));
+                }
+                if let Some(ports) = filter.take_ports() {
+                    trigger::send(triggers, Trigger::Ports(ports));
+                }
+                thread::sleep(REST);
+            }
             Err(error) => {
                 log::error!("watch the kernel: {error}; restarting the watch");
                 thread::sleep(WATCH_AGAIN);
@@ -113,6 +120,10 @@ fn forward_kernel_events(
         }
     }
 }
+
+/// Time in which more events come: a pod that comes or goes causes some sixteen, and a wake-up for each takes the
+/// processor from the plugin.
+const REST: Duration = Duration::from_millis(5);
 
 /// Wait before a broken socket is replaced.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);

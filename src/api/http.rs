@@ -60,6 +60,8 @@ pub struct Response {
     pub media: &'static str,
     /// Further header lines, each with `\r\n`.
     pub headers: &'static str,
+    /// The body is compressed. Who says nothing of codings gets it so, too (RFC 9110, 12.5.3).
+    pub gzip: bool,
     /// Shared with other responses where it is large.
     pub body: Arc<[u8]>,
 }
@@ -74,7 +76,7 @@ impl Response {
 
     /// With the same bytes as others.
     pub fn shared(status: u16, media: &'static str, body: Arc<[u8]>) -> Response {
-        Response { status, media, headers: "", body }
+        Response { status, media, headers: "", gzip: false, body }
     }
 
     pub fn text(status: u16, line: &str) -> Response {
@@ -84,6 +86,9 @@ impl Response {
     /// What comes before the body.
     pub fn head(&self) -> Vec<u8> {
         let mut head = head(self.status, self.media, self.headers);
+        if self.gzip {
+            head += "Content-Encoding: gzip\r\n";
+        }
         write!(head, "Content-Length: {}\r\n\r\n", self.body.len())
             .expect("a String takes everything");
         head.into_bytes()

@@ -40,7 +40,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Makes the socket, and replaces one that nobody serves.
+    /// Makes the socket, and replaces one without a server.
     ///
     /// # Errors
     /// The file is no socket, or another process serves it.
@@ -77,7 +77,7 @@ impl Drop for Socket {
     }
 }
 
-/// Only a socket that nobody serves may be replaced.
+/// Only a socket without a server may be replaced.
 fn refuse_foreign(path: &Path) -> io::Result<()> {
     let Some(found) = files::found(fs::symlink_metadata(path))? else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -85,7 +85,7 @@ fn refuse_foreign(path: &Path) -> io::Result<()> {
     }
     match knock(path) {
         Err(Errno::ECONNREFUSED) => Ok(()),
-        // EAGAIN: so many wait already that nobody else may.
+        // EAGAIN: so many wait already that no other client may.
         Ok(()) | Err(Errno::EAGAIN) => Err(io::Error::other("another process listens there")),
         Err(errno) => Err(errno.into()),
     }

@@ -33,7 +33,7 @@ use crate::settings::Settings;
 /// Time between two attempts to open a listener, or to open again a socket that was removed.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// The running server. Dropped, it stops, too, but nobody waits for that.
+/// The running server. Dropped, it stops, too, but the caller does not wait for that.
 #[derive(Debug)]
 struct RunningServer {
     listen: latest::Sender<Listen>,

@@ -4,6 +4,7 @@ pub mod encryption;
 pub mod explain;
 pub mod forward;
 pub mod host_checks;
+pub mod interface;
 pub mod limits;
 pub mod network_addresses;
 pub mod pod_keys;

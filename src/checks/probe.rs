@@ -13,13 +13,14 @@ use crate::net::hash;
 /// than 600 hosts a round takes longer than a minute: of 10,000, 17 minutes.
 pub const PAUSE: Duration = Duration::from_millis(100);
 
-/// A host that is new is asked within this time: all others hear of it at once.
+/// A host that is new is asked within this time: all others learn of it at once.
 const NEW: Duration = Duration::from_secs(5);
 
-/// Of so many echoes to a host one is as large as the way is known to take.
+/// Of so many echoes to a host one is as large as the way is known to take; every second one after one of these was lost.
 const LARGE_EACH: u32 = 10;
 
-/// So many unanswered echoes in a row mean that a host is not reached.
+/// So many unanswered echoes in a row mean that a host is not reached; so many large ones in a row, with the small ones
+/// between them answered, that only large ones are lost.
 const LOST: u32 = 2;
 
 /// When each target is due. Times are counted from the start.
@@ -28,7 +29,7 @@ pub struct Schedule {
     interval: Duration,
     due: BTreeSet<(Duration, IpAddr)>,
     at: BTreeMap<IpAddr, Duration>,
-    /// Nobody is asked before.
+    /// No host is probed before.
     free: Duration,
 }
 
@@ -97,8 +98,12 @@ pub struct ProbeStats {
     pub lost: u32,
     /// Bytes of the largest packet that was answered as large as the way is known to take.
     pub mtu: Option<u32>,
-    /// Bytes of such packets that were lost, while small ones were answered.
-    pub too_large: Option<u32>,
+    /// Bytes of such a packet that was lost, until one is answered or none at all is.
+    too_large: Option<u32>,
+    /// How many of these were lost in a row, with a small one answered after each.
+    large_lost: u32,
+    /// A large one waits for its answer: the next may be due before.
+    waits_for_large: bool,
     /// When it began or ceased to answer, or to answer large ones.
     pub since: Option<SystemTime>,
     sent: u32,
@@ -106,33 +111,42 @@ pub struct ProbeStats {
 }
 
 impl ProbeStats {
-    /// The next echo is to be a large one.
+    /// The next echo is to be a large one. After a lost one it is small: it says whether the host is reached at all.
     pub fn wants_large(&self) -> bool {
-        self.reachable == Some(true) && self.sent % LARGE_EACH == 1
+        let is_due = self.too_large.is_some() || self.sent % LARGE_EACH == 1;
+        self.reachable == Some(true) && self.lost == 0 && is_due && !self.waits_for_large
+    }
+
+    /// A large one was sent.
+    pub fn expect_large(&mut self) {
+        self.waits_for_large = true;
     }
 
     /// An echo of `bytes` was answered after `time`, or not. `small`: the size of small ones.
     pub fn note(&mut self, bytes: u32, small: u32, time: Option<Duration>) {
         self.sent = self.sent.wrapping_add(1);
-        match (time, bytes > small) {
-            (Some(time), large) => {
-                (self.time, self.lost, self.reachable) = (Some(time), 0, Some(true));
-                if large {
-                    (self.mtu, self.too_large) = (Some(bytes), None);
-                }
+        let large = bytes > small;
+        self.waits_for_large &= !large;
+        if time.is_some() {
+            if large {
+                (self.mtu, self.too_large, self.large_lost) = (Some(bytes), None, 0);
+            } else if self.too_large.is_some() && self.lost > 0 {
+                self.large_lost = self.large_lost.saturating_add(1);
             }
-            // The kernel may have learned only now how much the way takes: once is no proof.
-            (None, true) if self.too_large.is_none() => {
+            (self.time, self.lost, self.reachable) = (time, 0, Some(true));
+        } else {
+            self.lost = self.lost.saturating_add(1);
+            if large {
                 self.too_large = Some(bytes);
-                self.sent = 1;
             }
-            (None, true) => self.mtu = None,
-            (None, false) => {
-                self.lost = self.lost.saturating_add(1);
-                if self.lost >= LOST {
-                    (self.reachable, self.time) = (Some(false), None);
-                }
+            if self.lost >= LOST {
+                // Nothing arrives: that says nothing of large ones.
+                (self.reachable, self.time) = (Some(false), None);
+                (self.too_large, self.large_lost) = (None, 0);
             }
+        }
+        if self.black_hole().is_some() {
+            self.mtu = None;
         }
     }
 
@@ -154,7 +168,7 @@ impl ProbeStats {
 
     /// Large packets do not arrive: their bytes.
     pub fn black_hole(&self) -> Option<u32> {
-        self.too_large.filter(|_| self.mtu.is_none() && self.reachable == Some(true))
+        self.too_large.filter(|_| self.large_lost >= LOST && self.reachable == Some(true))
     }
 }
 
@@ -197,7 +211,7 @@ mod tests {
                 *counts.entry(target).or_default() += 1;
                 counts
             });
-        assert_eq!(twice.len(), 10_000, "nobody is left out");
+        assert_eq!(twice.len(), 10_000, "no host is left out");
         assert!(twice.values().all(|count| (1..=4).contains(count)), "{:?}", twice.values().max());
     }
 
@@ -231,22 +245,74 @@ mod tests {
         assert_eq!((seen.reachable(), seen.lost), (Some(true), 0));
     }
 
+    const TIME: Option<Duration> = Some(Duration::from_millis(1));
+
+    /// What is seen where each echo, large when one is wanted, meets the next of `answers`: to small and to large ones.
+    fn asked(seen: &mut ProbeStats, answers: &[(bool, bool)]) -> Vec<Option<u32>> {
+        let each = answers.iter().map(|(small, large)| {
+            let (bytes, is_answered) = match seen.wants_large() {
+                true => (1500, *large),
+                false => (84, *small),
+            };
+            seen.note(bytes, 84, TIME.filter(|_| is_answered));
+            seen.black_hole()
+        });
+        each.collect()
+    }
+
     #[test]
     fn large_packets_that_are_lost_twice_are_reported() {
         let mut seen = ProbeStats::default();
-        let time = Some(Duration::from_millis(1));
         assert!(!seen.wants_large());
-        seen.note(84, 84, time);
+        // Small, large, small, large, small: that the way takes no large one is seen at the second small one.
+        let found = asked(&mut seen, &[(true, false); 9]);
+        assert_eq!(found[..5], [None, None, None, None, Some(1500)]);
+        assert!(found[5..].iter().all(|found| *found == Some(1500)), "{found:?}");
+        assert_eq!((seen.reachable(), seen.mtu), (Some(true), None));
+        // Every second one is large: what was repaired is seen soon.
+        asked(&mut seen, &[(true, true); 2]);
+        assert_eq!((seen.black_hole(), seen.mtu), (None, Some(1500)));
+    }
+
+    #[test]
+    fn a_single_large_packet_that_is_lost_is_no_fault() {
+        let mut seen = ProbeStats::default();
+        seen.note(84, 84, TIME);
+        seen.note(1500, 84, None);
+        assert!(!seen.wants_large() && seen.black_hole().is_none());
+        seen.note(84, 84, TIME);
+        assert!(seen.wants_large() && seen.black_hole().is_none());
+        // The kernel has learned of a smaller MTU.
+        seen.note(1450, 84, TIME);
+        assert_eq!((seen.mtu, seen.black_hole(), seen.wants_large()), (Some(1450), None, false));
+    }
+
+    /// With an interval as short as the patience for an answer.
+    #[test]
+    fn no_second_large_packet_is_sent_before_the_first_is_answered_or_lost() {
+        let mut seen = ProbeStats::default();
+        seen.note(84, 84, TIME);
         assert!(seen.wants_large());
+        seen.expect_large();
+        assert!(!seen.wants_large());
+        // The link is back for the small one, whose answer comes before the large one is given up.
+        seen.note(84, 84, TIME);
         seen.note(1500, 84, None);
-        assert!(seen.wants_large() && seen.reachable() == Some(true));
-        seen.note(1450, 84, time);
-        assert_eq!((seen.mtu, seen.black_hole()), (Some(1450), None));
-        seen.sent = 1;
-        seen.note(1500, 84, None);
-        seen.note(1500, 84, None);
-        assert_eq!(seen.black_hole(), Some(1500));
-        seen.note(1500, 84, time);
-        assert_eq!(seen.black_hole(), None);
+        assert!(!seen.wants_large());
+        seen.note(84, 84, TIME);
+        assert_eq!((seen.wants_large(), seen.black_hole()), (true, None));
+    }
+
+    #[test]
+    fn a_link_that_is_cut_when_a_large_packet_is_due_is_an_outage_and_nothing_else() {
+        for before in 1..=12 {
+            let mut seen = ProbeStats::default();
+            asked(&mut seen, &vec![(true, true); before]);
+            let found = asked(&mut seen, &[(false, false); 5]);
+            assert_eq!(found, [None; 5], "after {before}");
+            assert_eq!(seen.reachable(), Some(false));
+            let found = asked(&mut seen, &[(true, true); 12]);
+            assert_eq!((found, seen.reachable()), (vec![None; 12], Some(true)), "after {before}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Pure. Texts without what nobody else may know.
+//! Pure. Texts without secrets.
 
 /// What stands where a secret stood.
 pub const REMOVED: &str = "[removed]";

@@ -102,7 +102,6 @@ impl CniError {
 pub struct RefusedRequest {
     /// The version to answer in: the configuration's, or the newest if that could not be read.
     pub version: Version,
-    /// Why.
     pub error: CniError,
 }
 

@@ -43,6 +43,8 @@ pub struct HostLine<'a> {
     own: Option<&'a OwnStatus>,
     /// What others say of it, if some do not reach it.
     unreached: Option<&'a Unreached>,
+    /// Another host reports whether it reaches it.
+    is_asked: bool,
 }
 
 /// As far as is known.
@@ -81,7 +83,18 @@ impl AllHosts {
             why: why.map(|silent| silent.why.as_str()),
             own: self.own.as_ref().filter(|_| *host == self.cluster.own),
             unreached: self.reports.unreached.iter().find(|it| it.host == host.as_str()),
+            is_asked: self.is_asked(host.as_str()),
         }
+    }
+
+    /// By the reports: those of large networks have no times, but they may be about every other host.
+    fn is_asked(&self, host: &str) -> bool {
+        let others = self.reports.hosts.saturating_sub(1);
+        self.reports.unreached.iter().any(|it| it.host == host)
+            || self.reports.rows.iter().any(|row| {
+                row.host != host
+                    && (row.seconds.contains_key(host) || row.asked as usize >= others.max(1))
+            })
     }
 }
 
@@ -109,6 +122,8 @@ impl HostLine<'_> {
             (NodeState::Python, _) if self.unreached.is_some_and(|it| 2 * it.by > it.of) => {
                 Health::NotWell
             }
+            // A key may be all that there is of it.
+            (NodeState::Python, _) if !self.is_asked => Health::Unknown,
             (NodeState::Alive, _) if self.unreached.is_some_and(|it| it.most) => Health::NotWell,
             // The second is not there yet.
             (NodeState::Python | NodeState::Reserved, _) => Health::Well,
@@ -175,8 +190,8 @@ mod tests {
             let unreached =
                 Unreached { host: "old".to_owned(), by, of, most: of > 1 && 2 * by > of };
             let unreached = Some(&unreached).filter(|it| it.by > 0);
-            let line = HostLine { host: &host, state, report, why: None, own: None, unreached };
-            line.health()
+            let (why, own, is_asked) = (None, None, of > 0);
+            HostLine { host: &host, state, report, why, own, unreached, is_asked }.health()
         };
         let report = HostReport { problems: Some(BTreeMap::new()), ..HostReport::default() };
         for (state, report) in [(NodeState::Python, None), (NodeState::Alive, Some(&report))] {
@@ -184,12 +199,13 @@ mod tests {
             assert_eq!(health(state, report, (1, 3)), Health::Well);
             assert_eq!(health(state, report, (2, 3)), Health::NotWell);
         }
-        assert_eq!(health(NodeState::Python, None, (1, 1)), Health::NotWell, "nobody reaches it");
+        assert_eq!(health(NodeState::Python, None, (1, 1)), Health::NotWell, "no host reaches it");
         assert_eq!(
             health(NodeState::Alive, Some(&report), (1, 1)),
             Health::Well,
             "its peer is not"
         );
+        assert_eq!(health(NodeState::Python, None, (0, 0)), Health::Unknown, "nobody asks it");
         assert_eq!(health(NodeState::Reserved, None, (1, 1)), Health::Well);
     }
 }

@@ -34,20 +34,8 @@ pub fn normal(words: Vec<String>) -> Vec<String> {
             _ => &mut front,
         };
         let path: Vec<&str> = to.iter().filter(|it| !is_help(it)).map(String::as_str).collect();
-        match option {
-            "check-config" if asked => to.push("config".to_owned()),
-            "version" if asked && path.is_empty() => {}
-            "check-config" => to.extend(["config", "--check", "--env"].map(str::to_owned)),
-            "-h" => to.push("--help".to_owned()),
-            "-V" => to.push("--version".to_owned()),
-            "version" if to.is_empty() => to.push("--version".to_owned()),
-            "netprofile" if path.is_empty() => to.push("profile".to_owned()),
-            "network" if path.is_empty() => to.push("net".to_owned()),
-            "list" | "inspect" if matches!(path[..], [only] if LISTS.contains(&only)) => {
-                to.push(if option == "list" { "ls" } else { "show" }.to_owned());
-            }
-            _ => to.push(option.to_owned()),
-        }
+        let own = own_words(option, &path, to.is_empty(), asked);
+        to.extend(own.iter().map(|word| word.to_string()));
         match value {
             Some(value) => to.push(value),
             None if takes == Some(true) => match words.next() {
@@ -59,6 +47,24 @@ pub fn normal(words: Vec<String>) -> Vec<String> {
         }
     }
     [front, middle, json, rest].concat()
+}
+
+/// humanz's words for `option`, which follows the words `path` of a subcommand. `first`: it is the first of its part of
+/// the line; `asked`: the line asks for help.
+fn own_words<'a>(option: &'a str, path: &[&str], first: bool, asked: bool) -> Vec<&'a str> {
+    match option {
+        "check-config" if asked => vec!["config"],
+        "version" if asked && path.is_empty() => vec![],
+        "check-config" => vec!["config", "--check", "--env"],
+        "-h" => vec!["--help"],
+        "-V" => vec!["--version"],
+        "version" if first => vec!["--version"],
+        "netprofile" if path.is_empty() => vec!["profile"],
+        "network" if path.is_empty() => vec!["net"],
+        "list" if matches!(path, [only] if LISTS.contains(only)) => vec!["ls"],
+        "inspect" if matches!(path, [only] if LISTS.contains(only)) => vec!["show"],
+        _ => vec![option],
+    }
 }
 
 /// Subcommands that have `ls`; a pod or host may be called list.
@@ -76,8 +82,8 @@ fn takes_value(option: &str) -> Option<bool> {
 }
 
 /// To who makes a tenant, as netctl does.
-const FIRST_OBJECT: &str = "a tenant is no object: it is there with its first one, as with a network that net \
-    create makes";
+const FIRST_OBJECT: &str = "a tenant is no object of its own: it exists once an object of it does, as one that \
+    net create or group create makes";
 
 /// The message for `words` that argh refused with `output`. `info`: all that can be typed.
 pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> String {
@@ -91,10 +97,17 @@ pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> Stri
     if of == Some("tenant") && ["create", "set"].contains(&word) {
         return format!("{FIRST_OBJECT} ({help})");
     }
+    let is_subcommand = of.is_some();
+    let usual = usual(word, of, level);
     let of = of.map(|command| format!(" of {command}")).unwrap_or_default();
-    let (what, known) = if word.starts_with('-') {
+    let (what, known): (String, Vec<String>) = if word.starts_with('-') {
         let known = level.flags.iter().map(|flag| flag.long.to_owned());
+        // Every subcommand takes the agent's settings; they are rarely what is meant there.
+        let begins = word.get(..4).unwrap_or(word);
         let settings = VARIABLES.iter().map(|known| flag(known.name));
+        let is_like =
+            |option: &str| option.starts_with(begins) && option.len().abs_diff(word.len()) <= 1;
+        let settings = settings.filter(|option| !is_subcommand || is_like(option));
         (format!("unknown option {word}{of}"), known.chain(settings).collect())
     } else if level.commands.is_empty() {
         (format!("unexpected argument {word:?}{of}"), Vec::new())
@@ -102,9 +115,30 @@ pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> Stri
         let known = level.commands.iter().map(|command| command.name.to_owned()).collect();
         (format!("unknown subcommand {word:?}{of}"), known)
     };
-    match nearest(word, &known) {
+    match usual.or_else(|| nearest(word, &known)) {
         Some(near) => format!("{what}; did you mean {near}? ({help})"),
         None => format!("{what} ({help})"),
+    }
+}
+
+/// What other programs have commands for, and what does it here.
+const USUAL: [(&str, &str); 5] = [
+    ("start", "systemctl start humanz-agent"),
+    ("stop", "systemctl stop humanz-agent"),
+    ("restart", "systemctl restart humanz-agent"),
+    ("logs", "journalctl -u humanz-agent"),
+    ("log", "journalctl -u humanz-agent"),
+];
+
+/// What a word of other programs means behind the command `of`, which has what is in `level`.
+fn usual(word: &str, of: Option<&str>, level: &CommandInfoWithArgs) -> Option<&'static str> {
+    let has_rm = || level.commands.iter().any(|command| command.name == "rm");
+    match (of, word) {
+        (None, _) => USUAL.iter().find(|(usual, _)| *usual == word).map(|(_, here)| *here),
+        (Some(_), "remove" | "delete") if has_rm() => Some("rm"),
+        // It lists by itself.
+        (Some("pods"), "ls" | "list") => Some("pods"),
+        _ => None,
     }
 }
 
@@ -127,6 +161,32 @@ pub fn meant(
         let what = format!("unknown option {option} of {command}");
         Some(format!("{what}; did you mean {near}? (see {path} --help)"))
     })
+}
+
+/// Settings of the agent that are typed for options of a network, and would change nothing there.
+const OF_NETWORKS: [(&str, &str); 4] = [
+    ("--mtu", "--pod-mtu"),
+    ("--subnet", "--cidr"),
+    ("--ip-subnet", "--cidr"),
+    ("--ipv6-subnet", "--cidr"),
+];
+
+/// The message where such a setting was typed behind `net create` or `net set`. `words`: what was typed, as
+/// argh reads it.
+pub fn misplaced(typed: &[String], words: &[&str], info: &CommandInfoWithArgs) -> Option<String> {
+    let (path, _) = descend(words, info);
+    let command = path.strip_prefix("humanz-agent ")?;
+    if !["net create", "net set"].contains(&command) {
+        return None;
+    }
+    let behind = typed.iter().skip_while(|word| !["net", "network"].contains(&word.as_str()));
+    let is = |word: &str| {
+        OF_NETWORKS.iter().find(|(setting, _)| word.split('=').next() == Some(setting))
+    };
+    let (option, meant) = behind.take_while(|word| *word != "--").find_map(|word| is(word))?;
+    Some(format!(
+        "{option} of {command} is a setting of the agent; did you mean {meant}? (see {path} --help)"
+    ))
 }
 
 /// The option of a variable.
@@ -262,6 +322,33 @@ mod tests {
     }
 
     #[test]
+    fn a_setting_that_is_typed_for_an_option_of_a_network_is_not_passed_over() {
+        let message = |line: &str| {
+            let typed: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            let words = normal(typed.clone());
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            misplaced(&typed, &words, &Arguments::get_args_info())
+        };
+        for (line, meant) in [
+            ("net create blue/front --cidr 10.1.0.0/16 --mtu 1400", "did you mean --pod-mtu?"),
+            ("network set blue/front --mtu=1400", "did you mean --pod-mtu?"),
+            ("--json net create --subnet 10.1.0.0/16 blue/front", "did you mean --cidr?"),
+            ("net create blue/front --ipv6-subnet fd00::/64", "did you mean --cidr?"),
+        ] {
+            let said = message(line).unwrap();
+            assert!(said.contains(meant) && said.contains("is a setting of the agent"), "{said}");
+        }
+        for line in [
+            "--mtu 1400 net create blue/front --pod-mtu 1300",
+            "net ls --mtu 1400",
+            "group create net --mtu 1400",
+            "net create -- --mtu",
+        ] {
+            assert_eq!(message(line), None, "{line}");
+        }
+    }
+
+    #[test]
     fn mistyped_words_are_reported_with_the_nearest_known_one() {
         let message = |line: &str, output: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -276,13 +363,27 @@ mod tests {
                 "unknown option --etcd-hots; did you mean --etcd-host?",
             ),
             ("config --jsno", "--jsno", "unknown option --jsno of config; did you mean --json?"),
+            ("config --etcd-hots", "--etcd-hots", "of config; did you mean --etcd-host?"),
+            (
+                "policy rule-add --icmp-type",
+                "--icmp-type",
+                "unknown option --icmp-type of policy rule-add (see",
+            ),
+            ("net create x --sub", "--sub", "unknown option --sub of net create (see"),
+            ("group ls --conters", "--conters", "unknown option --conters of group ls (see"),
             ("group lst", "lst", "unknown subcommand \"lst\" of group; did you mean ls?"),
             ("pin sow", "sow", "unknown subcommand \"sow\" of pin; did you mean show?"),
             ("ip", "ip", "unknown subcommand \"ip\"; did you mean ipam?"),
             ("ls", "ls", "unknown subcommand \"ls\" (see humanz-agent --help)"),
             ("zebra", "zebra", "unknown subcommand \"zebra\" (see humanz-agent --help)"),
-            ("tenant create blue", "create", "it is there with its first one, as with a network"),
+            ("tenant create blue", "create", "it exists once an object of it does, as one that"),
             ("config x", "x", "unexpected argument \"x\" of config"),
+            ("start", "start", "\"start\"; did you mean systemctl start humanz-agent? (see"),
+            ("logs", "logs", "did you mean journalctl -u humanz-agent?"),
+            ("nodes delete h1", "delete", "\"delete\" of nodes; did you mean rm?"),
+            ("group remove x/y", "remove", "\"remove\" of group; did you mean rm?"),
+            ("pods ls", "ls", "unexpected argument \"ls\" of pods; did you mean pods?"),
+            ("status ls", "ls", "unexpected argument \"ls\" of status (see"),
         ] {
             let message = message(line, &format!("Unrecognized argument: {wrong}\n"));
             assert!(message.contains(words), "{line}: {message}");

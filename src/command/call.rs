@@ -32,7 +32,6 @@ pub enum Outcome {
 pub struct Call<'a> {
     /// Where settings come from.
     pub origin: SettingsLoader,
-    /// How text looks.
     pub style: Style,
     out: &'a mut dyn Write,
 }

@@ -39,7 +39,7 @@ pub struct Config {
     /// compare them with this host: its files, links and addresses (check-config is short for config --check --env)
     #[argh(switch)]
     check: bool,
-    /// those that the agent of this host serves with, instead of those that it would have after a start
+    /// those that the running agent uses, instead of those that it would use after a restart
     #[argh(switch)]
     running: bool,
     /// print NAME=value lines, as in the settings file

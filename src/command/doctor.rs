@@ -28,7 +28,7 @@ use crate::net::gather::Gather;
 use crate::net::{Problem, Severity};
 use crate::settings::exit::{self, Exit};
 
-/// look for everything that is known to go wrong on a host, and say how it was seen and what to do
+/// check this host for all known problems, and show each with what was seen and its fix
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -40,7 +40,7 @@ use crate::settings::exit::{self, Exit};
     note = "Changes nothing.",
     error_code(0, "nothing is wrong"),
     error_code(1, "something is wrong, or will be"),
-    error_code(2, "a setting is wrong; every fault is listed")
+    error_code(2, "a setting is invalid; every error is listed")
 )]
 pub struct Doctor {
     /// the problems of all hosts, by kind, as their agents publish them in etcd; and which hosts others do not reach

@@ -33,7 +33,7 @@ use crate::settings::exit::{self, Exit};
     error_code(0, "nothing is wrong as far as this host can see"),
     error_code(1, "packets are lost at the last hop shown"),
     error_code(2, "an end is not known"),
-    error_code(69, "a name does not resolve, or this user may not look at the pods")
+    error_code(69, "a name does not resolve, or this user may not read the pods")
 )]
 pub struct Explain {
     /// the sender: a pod or an address

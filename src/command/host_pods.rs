@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::command::json::object;
+use crate::command::json::{object, whats};
 use crate::inspect::interface_counters::{InterfaceCounters, counters};
 use crate::inspect::pods::{Life, PodAttachment, links, networks};
+use crate::net::Problem;
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
@@ -12,7 +13,7 @@ use crate::settings::exit::Exit;
 pub struct ListedPods {
     pub pods: Vec<ListedPod>,
     /// What is wrong with the stores.
-    pub faults: Vec<String>,
+    pub problems: Vec<Problem>,
 }
 
 /// One interface of a pod.
@@ -30,9 +31,9 @@ pub struct ListedPod {
 pub fn find(settings: &Settings) -> Result<ListedPods, Exit> {
     let networks = networks(settings, None)?;
     let (links, counters) = (links()?, counters()?);
-    let (mut pods, mut faults) = (Vec::new(), Vec::new());
+    let (mut pods, mut problems) = (Vec::new(), Vec::new());
     for network in networks {
-        faults.extend(network.contents.faults.into_iter().map(|fault| fault.what));
+        problems.extend(network.faults(settings));
         pods.extend(network.contents.entries.into_iter().map(|entry| {
             let life = Life::of(&entry, &network.name, &links);
             let attachment = PodAttachment { network: network.name.clone(), entry };
@@ -40,15 +41,15 @@ pub fn find(settings: &Settings) -> Result<ListedPods, Exit> {
             ListedPod { attachment, life, passed }
         }));
     }
-    Ok(ListedPods { pods, faults })
+    Ok(ListedPods { pods, problems })
 }
 
 impl ListedPods {
     /// `pods`: each as `ipam ls --json` has it, with `sent_bytes` and `received_bytes` (`null`: there is no such
-    /// interface); `faults`.
+    /// interface); `problems`, and their texts as `faults`.
     pub fn json(&self) -> Value {
         let pods: Vec<Value> = self.pods.iter().map(ListedPod::json).collect();
-        json!({ "pods": pods, "faults": self.faults })
+        json!({ "pods": pods, "faults": whats(&self.problems), "problems": self.problems })
     }
 }
 

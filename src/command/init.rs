@@ -16,6 +16,7 @@ use crate::checks::host_checks;
 use crate::checks::shell::word;
 use crate::command::arguments::typed;
 use crate::command::call::{Call, Outcome};
+use crate::command::single_machine;
 use crate::command::table::Tone;
 use crate::inspect::{Host, HostList, preflight, runtimes};
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
@@ -41,13 +42,13 @@ const WITHOUT_CNI: u32 = 5;
     example = "{command_name}",
     example = "{command_name} --subnet 10.88.0.0/16,fd00:88::/64 --dry-run",
     example = "{command_name} --cni-plugin-location /usr/lib/cni/humanz",
-    note = "It puts the plugin and a configuration in place, and says what was done and what comes next. --subnet \
+    note = "Installs the plugin and a configuration, and prints what was done and the next step. --subnet \
         has the addresses (default: 10.244.1.0/24). Running it again changes nothing; humanz-agent uninstall \
         with the same options takes everything away.",
     error_code(0, "a runtime can start containers in the network"),
     error_code(
         1,
-        "an agent serves this host, another configuration is there, or a runtime would not find it"
+        "an agent serves this host, another configuration is there, or a runtime reads other directories"
     ),
     error_code(2, "a setting is wrong, or does not fit this host")
 )]
@@ -80,7 +81,7 @@ pub fn run(call: &mut Call<'_>, options: &Init) -> Result<Outcome, Exit> {
     }
     write(&settings.cni.config, &text, &mut applier);
     let mut problems = applier.failures().to_vec();
-    if problems.is_empty() && !options.dry_run {
+    if problems.is_empty() {
         problems = unseen(&settings, call.origin.options());
     }
     let changes = if options.dry_run { applier.lines() } else { applier.changes() };
@@ -150,22 +151,15 @@ fn write(path: &Path, text: &str, applier: &mut Applier) {
     applier.apply(&line, || files::replace(path, text.as_bytes(), MODE));
 }
 
-/// The same again in another place, and nothing left in the one before.
-fn elsewhere(
-    options: &BTreeMap<&'static str, String>,
-    variable: &'static str,
-    place: &Path,
-) -> String {
-    let mut moved = options.clone();
-    moved.insert(variable, place.display().to_string());
-    format!("{} && {}", typed("uninstall", options), typed("init", &moved))
-}
-
 /// Runtimes that look elsewhere, and configurations that they would read before this one.
 fn unseen(settings: &Settings, options: &BTreeMap<&'static str, String>) -> Vec<Problem> {
     let (plugin, config) = (&settings.cni.plugin, &settings.cni.config);
-    let found = runtimes::inspect(plugin);
-    let set_place = |variable, place: &Path| elsewhere(options, variable, place);
+    let mut found = runtimes::inspect(plugin);
+    for runtime in &mut found {
+        // It may be there only once this is no dry run.
+        runtime.has_plugin |= runtime.plugin_dirs.iter().any(|dir| plugin.parent() == Some(dir));
+    }
+    let set_place = |variable, place: &Path| single_machine::elsewhere(options, variable, place);
     let mut problems = host_checks::runtimes::problems(&found, plugin, config, set_place);
     let folder = config.parent().unwrap_or(config);
     let is_conf = |path: &PathBuf| {

@@ -8,7 +8,7 @@ use crate::command::table::span;
 use crate::inspect::cluster::{ClusterView, Stale};
 use crate::inspect::pods::{Life, StoreNetwork, room};
 use crate::ipam::StoreEntry;
-use crate::net::subnet;
+use crate::net::{Problem, subnet};
 
 /// One attachment for `--json`.
 pub fn object(entry: &StoreEntry, network: &str, life: Life) -> Value {
@@ -28,6 +28,11 @@ pub fn object(entry: &StoreEntry, network: &str, life: Life) -> Value {
         "host_ports": ports.collect::<Vec<_>>(),
         "state": life.word(),
     })
+}
+
+/// What is wrong, without what helps, as `faults` have it.
+pub fn whats(problems: &[Problem]) -> Vec<&str> {
+    problems.iter().map(|problem| problem.what.as_str()).collect()
 }
 
 /// The number of pod addresses of a subnet; `None` above 32 bits.

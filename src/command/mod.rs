@@ -139,7 +139,10 @@ pub fn main(words: impl Iterator<Item = OsString>) -> i32 {
     let words = arguments::normal(typed.clone());
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let result = match Arguments::from_args(&["humanz-agent"], &words) {
-        Ok(arguments) => run(arguments, &mut io::stdout().lock()),
+        Ok(arguments) => match arguments::misplaced(&typed, &words, &Arguments::get_args_info()) {
+            Some(mistake) => Err(Exit::new(exit::SETTINGS, mistake)),
+            None => run(arguments, &mut io::stdout().lock()),
+        },
         Err(early) if early.status.is_ok() && asks_for_first_page(&words) => {
             say(&mut io::stdout().lock(), &help::page(&Arguments::get_args_info()))
         }

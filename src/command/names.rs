@@ -15,16 +15,16 @@ use crate::settings::exit::{self, Exit};
 /// Somebody waits for it with a finger on a key.
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// print the names that there are of a kind, one a line, for the completion of shells
+/// print the names of a kind, one a line, for the completion of shells
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
     name = "names",
     example = "{command_name} pods",
     example = "{command_name} groups",
-    note = "Prints what can be found within a second, and nothing if that is nothing. Names with characters that shells \
-        have a use for are left out.",
-    error_code(0, "always, but for the next"),
+    note = "Prints what is found within a second. Names with characters that are special to shells \
+        are left out.",
+    error_code(0, "in every other case"),
     error_code(2, "there is no such kind")
 )]
 pub struct PrintNames {

@@ -14,7 +14,7 @@ use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::tunnel::{self, TunnelPeer};
 use crate::plan::{Line, Sign};
 
-/// Pending changes by their object. What is only to be removed harms nobody.
+/// Pending changes by their object. What is only to be removed does no harm.
 pub struct PendingChanges<'a>(BTreeMap<&'a Object, &'a Line>);
 
 impl<'a> PendingChanges<'a> {

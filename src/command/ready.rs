@@ -22,14 +22,14 @@ const PAUSE: Duration = Duration::from_millis(100);
     example = "{command_name} --wait 60",
     note = "They can when plugin and CNI configuration are in place and everything else was applied once. The probes \
         of the DaemonSets use it.",
-    error_code(0, "ready (--alive: every loop of the agent turns)"),
+    error_code(0, "ready (--alive: every loop of the agent runs)"),
     error_code(1, "not ready, and why; or no agent answers")
 )]
 pub struct ReadyOptions {
-    /// ask whether every loop of the agent turns, as a liveness probe does
+    /// ask whether every loop of the agent runs, as a liveness probe does
     #[argh(switch)]
     alive: bool,
-    /// seconds to wait until it is so (default 0)
+    /// seconds to wait for that (default 0)
     #[argh(option, default = "0")]
     wait: u32,
     /// print one JSON object

@@ -29,7 +29,7 @@ use crate::settings::exit::Exit;
     example = "{command_name} --json | jq '.routes[] | select(.state != \"ok\")'",
     note = "Shows what is wanted, what the kernel has, and why.",
     error_code(0, "every route is as wanted"),
-    error_code(1, "one is not, or the other hosts are known from earlier only"),
+    error_code(1, "one is not, or the other hosts are known from saved state alone"),
     error_code(69, "the other hosts are not known")
 )]
 pub struct ShowRoutes {

@@ -1,5 +1,6 @@
 //! A single machine that `init` set up: there is no agent, and none is missed.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -33,7 +34,23 @@ pub fn dry_run(host: &Host) -> DryRun {
         let of_pods = |problem: &Problem| problem.kind != ProblemKind::Forwarding;
         outcome.problems.iter_mut().for_each(|(_, problems)| problems.retain(of_pods));
     }
+    let problems = found.outcome.iter_mut().flat_map(|outcome| &mut outcome.problems);
+    problems.flat_map(|(_, problems)| problems).for_each(|it| move_there(it, &host.settings));
     found
+}
+
+/// A runtime that looks elsewhere: there is no agent that could be given another place.
+fn move_there(problem: &mut Problem, settings: &Settings) {
+    let (variable, place) = match (problem.kind, &problem.subject) {
+        (ProblemKind::CniPlugin, Object::Plugin(place)) => ("CNI_PLUGIN_LOCATION", place),
+        (ProblemKind::CniConfiguration, Object::Configuration(place)) => {
+            ("CNI_CONFIG_LOCATION", place)
+        }
+        _ => return,
+    };
+    if ![&settings.cni.plugin, &settings.cni.config].contains(&place) {
+        problem.fix = Some(elsewhere(&options(settings), variable, place));
+    }
 }
 
 /// What the plugin would repair when the next pod starts.
@@ -64,10 +81,26 @@ pub fn fix(settings: &Settings, lines: &[Line]) -> String {
 
 /// The `init` that set this machine up, as it is typed.
 pub fn again(settings: &Settings) -> String {
+    typed("init", &options(settings))
+}
+
+/// The same again in another place, and nothing left in the one before.
+pub fn elsewhere(
+    options: &BTreeMap<&'static str, String>,
+    variable: &'static str,
+    place: &Path,
+) -> String {
+    let mut moved = options.clone();
+    moved.insert(variable, place.display().to_string());
+    format!("{} && {}", typed("uninstall", options), typed("init", &moved))
+}
+
+/// What was typed behind it.
+fn options(settings: &Settings) -> BTreeMap<&'static str, String> {
     let text = fs::read_to_string(&settings.cni.config).unwrap_or_default();
     let mut texts = flags::known(cni_conf::of_init(&text).unwrap_or_default());
     texts.remove("SUBNET_SOURCE");
-    typed("init", &texts)
+    texts
 }
 
 /// The settings of the `init` that wrote the CNI configuration at `path`; `None` if none did, or this release cannot

@@ -9,11 +9,15 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
+use crate::command::json::whats;
 use crate::command::table::{Cell, Table, Tone};
 use crate::command::top::digits::short;
 use crate::inspect::interface_counters::{InterfaceCounters, counters};
 use crate::inspect::pods::{self, PodAttachment};
 use crate::settings::exit::{self, Exit};
+
+/// Most seconds between the two readings.
+const LONGEST: u32 = 3600;
 
 /// show pods by traffic, the busiest first: those of this host, or of all
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -25,18 +29,18 @@ use crate::settings::exit::{self, Exit};
     example = "{command_name} --all",
     note = "Shows what each sent and received meanwhile, and altogether since it was attached. Asks the kernel, so \
         that it needs neither agent nor etcd; with --all as pods --all, twice.",
-    error_code(1, "some stores could not be read; with --all: a host does not say it"),
+    error_code(1, "some stores could not be read; with --all: a host did not answer"),
     error_code(69, "this user may not read the stores; with --all: etcd cannot be reached")
 )]
 pub struct TopPods {
-    /// time between the two looks (default 1)
+    /// seconds between the two readings (default 1)
     #[argh(option, default = "1")]
     seconds: u32,
     /// pods to list (default 20)
     #[argh(option, default = "20")]
     count: usize,
     /// the pods of all hosts, as their agents count them: an agent answers at most every 2 seconds, so that at least 3
-    /// seconds pass between the two looks
+    /// seconds pass between the two readings
     #[argh(switch)]
     all: bool,
     /// print one JSON object
@@ -55,8 +59,12 @@ struct PodTraffic<'a> {
 /// # Errors
 /// The counters or the stores cannot be read.
 pub fn run(call: &mut Call<'_>, options: &TopPods) -> Result<Outcome, Exit> {
-    if options.seconds == 0 {
-        return Err(Exit::new(exit::SETTINGS, "--seconds must be at least 1"));
+    if !(1..=LONGEST).contains(&options.seconds) {
+        let why = format!("--seconds must be 1 to {LONGEST}");
+        return Err(Exit::new(exit::SETTINGS, why));
+    }
+    if options.count == 0 {
+        return Err(Exit::new(exit::SETTINGS, "--count must be at least 1"));
     }
     if options.all {
         let mut settings = call.load()?.settings;
@@ -71,7 +79,6 @@ pub fn run(call: &mut Call<'_>, options: &TopPods) -> Result<Outcome, Exit> {
     std::thread::sleep(Duration::from_secs(options.seconds.into()));
     let (after, elapsed) = (counters()?, begun.elapsed());
     let (pods, unread) = pods::attachments(&settings);
-    let unread: Vec<String> = unread.into_iter().map(|exit| exit.why).collect();
     let mut traffic: Vec<PodTraffic<'_>> = pods
         .iter()
         .filter_map(|pod| {
@@ -89,9 +96,10 @@ pub fn run(call: &mut Call<'_>, options: &TopPods) -> Result<Outcome, Exit> {
         true => "no pod of humanz is attached here\n".to_owned(),
         false => table.render(call.style),
     };
-    text.extend(unread.iter().map(|why| call.style.remark(Tone::Plain, why)));
+    text.extend(unread.iter().map(|problem| call.style.fault(Tone::Plain, problem)));
     let values: Vec<Value> = traffic.iter().map(value).collect();
-    call.answer(options.json, unread.is_empty(), json!({ "pods": values, "faults": unread }), &text)
+    let value = json!({ "pods": values, "faults": whats(&unread), "problems": unread });
+    call.answer(options.json, unread.is_empty(), value, &text)
 }
 
 fn row(pod: &PodTraffic<'_>) -> [Cell; 6] {

@@ -46,7 +46,7 @@ pub struct Watch {
 /// Answers, until the reader has gone.
 ///
 /// # Errors
-/// The agent has ended, the kernel cannot be heard, or another program reads the dropped packets.
+/// The agent has ended, the kernel's events cannot be read, or another program reads the dropped packets.
 pub fn run(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
     call.origin.set_default("ETCD_HOST", "localhost");
     let loaded = call.load()?;

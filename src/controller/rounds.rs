@@ -57,8 +57,8 @@ async fn rounds(
     let (mut due, mut failed): (Option<Instant>, _) = (None, FailedObjects::default());
     loop {
         tokio::select! {
-            Some((resource, heard)) = followed.heard.recv() => {
-                if seen.take(resource, heard) {
+            Some((resource, received)) = followed.received.recv() => {
+                if seen.take(resource, received) {
                     let soon = Instant::now() + COALESCE;
                     due = Some(due.map_or(soon, |due| due.min(soon)));
                 }
@@ -84,7 +84,7 @@ async fn rounds(
     }
 }
 
-/// Says that something of policies or blocks has changed, and after each time in which that could not be heard.
+/// Says that something of policies or blocks has changed, and after each time in which that could not be learned.
 async fn watch_etcd(start: &ControllerStart, changed: &Notify) -> Infallible {
     let etcd = Etcd::new(start.etcd.clone(), start.roots.clone());
     let mut failures = 0u32;
@@ -122,8 +122,8 @@ struct Round<'a> {
     seen: &'a SeenObjects,
 }
 
-/// Objects that could not be changed. They are tried after all others, each round others of them first: nobody holds up
-/// others by objects that nobody can change.
+/// Objects that could not be changed. They are tried after all others, each round others of them first: objects
+/// that cannot be changed hold up no other.
 #[derive(Default)]
 struct FailedObjects {
     paths: BTreeSet<String>,

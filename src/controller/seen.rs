@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::kube::{Heard, ObjectKey, Resource};
+use crate::kube::{ObjectKey, Resource, ResourceUpdate};
 use crate::net::FailureReason;
 use crate::net::gather::Gather;
 use crate::sources::{StoredName, document};
@@ -93,18 +93,18 @@ pub struct SeenObjects {
 }
 
 impl SeenObjects {
-    /// Takes in what was heard; false if that changes nothing.
-    pub fn take(&mut self, resource: Resource, heard: Heard<SeenObject>) -> bool {
+    /// Takes in what was received; false if that changes nothing.
+    pub fn take(&mut self, resource: Resource, received: ResourceUpdate<SeenObject>) -> bool {
         let objects = self.objects.entry(resource).or_default();
-        match heard {
-            Heard::All(all) => {
+        match received {
+            ResourceUpdate::All(all) => {
                 *objects = all;
                 self.listed.insert(resource);
             }
-            Heard::Put(key, object) => drop(objects.insert(key, object)),
-            Heard::Gone(key) => drop(objects.remove(&key)),
-            Heard::Connected => drop(self.disconnected.remove(&resource)),
-            Heard::Disconnected { why } => {
+            ResourceUpdate::Put(key, object) => drop(objects.insert(key, object)),
+            ResourceUpdate::Gone(key) => drop(objects.remove(&key)),
+            ResourceUpdate::Connected => drop(self.disconnected.remove(&resource)),
+            ResourceUpdate::Disconnected { why } => {
                 self.disconnected.insert(resource, why);
                 return false;
             }

@@ -1,7 +1,7 @@
 //! Brings one Network of the API to where it should be in etcd.
 //!
 //! etcd is read first, then the object, and every change of etcd holds only if nothing of policies was changed since:
-//! so a controller that has not heard for a while that an object was changed or deleted puts nothing back. Who deletes
+//! so a controller that has not learned for a while that an object was changed or deleted puts nothing back. Who deletes
 //! changes etcd in any case, before it lets the object go.
 
 use std::collections::BTreeMap;

@@ -18,7 +18,7 @@ pub enum NetworkStep {
     Remove(Change),
     /// Nothing: etcd has it, or it cannot be there.
     Stay(StatusCondition),
-    /// It is going, and nobody waits for us.
+    /// It is being deleted, and no finalizer of ours is there.
     Leave,
 }
 

@@ -105,12 +105,12 @@ impl Etcd {
         let addresses = self.members.addresses();
         let (mut revision, mut cluster) = (0, 0);
         for range in [self.roots.hosts_range(), self.roots.humanz_range()] {
-            let put = |raw: Raw<'_>| {
+            let mut put = |raw: Raw<'_>| {
                 snapshot.put(&self.roots, raw);
                 true
             };
             let before = cluster;
-            (revision, cluster) = self.read_range(&range, revision, put).await?;
+            (revision, cluster) = self.read_range(&range, revision, &mut put).await?;
             if before != 0 && before != cluster {
                 return Err(EtcdError::Unreachable("the etcd cluster changed meanwhile".into()));
             }
@@ -131,21 +131,21 @@ impl Etcd {
     /// Nothing but the host keys, now.
     pub async fn read_hosts(&self) -> Result<Snapshot, EtcdError> {
         let mut snapshot = Snapshot::default();
-        let put = |raw: Raw<'_>| {
+        let mut put = |raw: Raw<'_>| {
             snapshot.put(&self.roots, raw);
             true
         };
-        self.read_range(&self.roots.hosts_range(), 0, put).await?;
+        self.read_range(&self.roots.hosts_range(), 0, &mut put).await?;
         Ok(snapshot)
     }
 
     /// Reads `range` at `revision` (0: now) while `take` returns true; gives the revision and the id of the
-    /// cluster.
+    /// cluster. Compiled once, not for each of its callers.
     pub async fn read_range(
         &self,
         range: &str,
         revision: i64,
-        mut take: impl FnMut(Raw<'_>) -> bool,
+        take: &mut dyn FnMut(Raw<'_>) -> bool,
     ) -> Result<(i64, u64), EtcdError> {
         let end = after(range);
         let what = format!("read {range}");
@@ -181,33 +181,33 @@ impl Etcd {
     /// The blocks of all hosts, and the revision of etcd.
     pub async fn blocks(&self) -> Result<(FoundBlocks, i64), EtcdError> {
         let mut found = FoundBlocks::default();
-        let take = |raw: Raw<'_>| {
+        let mut take = |raw: Raw<'_>| {
             found.put(&self.roots, raw.key, raw.created);
             true
         };
-        let (revision, _) = self.read_range(&self.roots.blocks_range(), 0, take).await?;
+        let (revision, _) = self.read_range(&self.roots.blocks_range(), 0, &mut take).await?;
         Ok((found, revision))
     }
 
     /// The pools of tenants' networks, as `read` finds them in their objects.
     pub async fn tenant_pools(&self, read: NetworkReader) -> Result<TenantPools, EtcdError> {
         let (mut found, below) = (Vec::new(), self.roots.policies_range().len());
-        let take = |raw: Raw<'_>| {
+        let mut take = |raw: Raw<'_>| {
             found.push((raw.key[below..].to_vec(), raw.value.to_vec()));
             true
         };
-        let (revision, _) = self.read_range(&self.roots.networks_range(), 0, take).await?;
+        let (revision, _) = self.read_range(&self.roots.networks_range(), 0, &mut take).await?;
         Ok(TenantPools { pools: read(&found), revision, denied: None })
     }
 
     /// The blocks of all hosts with what they were taken for, and the revision of etcd.
     pub async fn held_blocks(&self) -> Result<(Vec<HeldBlock>, i64), EtcdError> {
         let mut found = Vec::new();
-        let take = |raw: Raw<'_>| {
+        let mut take = |raw: Raw<'_>| {
             found.extend(HeldBlock::read(&self.roots, raw.key, raw.value));
             true
         };
-        let (revision, _) = self.read_range(&self.roots.blocks_range(), 0, take).await?;
+        let (revision, _) = self.read_range(&self.roots.blocks_range(), 0, &mut take).await?;
         Ok((found, revision))
     }
 
@@ -222,7 +222,7 @@ impl Etcd {
                 || self.roots.announced(key).is_some_and(|(_, announcing)| announcing == *host)
         };
         for range in [&own, &blocks, &announced] {
-            let take = |raw: Raw<'_>| {
+            let mut take = |raw: Raw<'_>| {
                 if let Ok(key) = std::str::from_utf8(raw.key)
                     && is_its(raw.key)
                 {
@@ -230,7 +230,7 @@ impl Etcd {
                 }
                 true
             };
-            self.read_range(range, 0, take).await?;
+            self.read_range(range, 0, &mut take).await?;
         }
         Ok(found)
     }
@@ -290,7 +290,7 @@ impl Etcd {
     /// The reports of all hosts, within the limits.
     pub async fn reports(&self) -> Result<FoundReports, EtcdError> {
         let (mut found, mut bytes) = (FoundReports::default(), 0);
-        let take = |raw: Raw<'_>| {
+        let mut take = |raw: Raw<'_>| {
             bytes += raw.key.len() + raw.value.len();
             found.cut = bytes > REPORTS_BYTES || found.reports.len() + found.bad >= REPORTS;
             if found.cut {
@@ -307,7 +307,7 @@ impl Etcd {
             }
             true
         };
-        self.read_range(&self.roots.reports_range(), 0, take).await?;
+        self.read_range(&self.roots.reports_range(), 0, &mut take).await?;
         Ok(found)
     }
 
@@ -366,7 +366,7 @@ impl Etcd {
     /// The answers after `revision`, within the limits.
     pub async fn pods_since(&self, revision: i64) -> Result<FoundPods, EtcdError> {
         let (mut found, mut bytes) = (FoundPods::default(), 0);
-        let take = |raw: Raw<'_>| {
+        let mut take = |raw: Raw<'_>| {
             bytes += raw.key.len() + raw.value.len();
             found.cut = bytes > PODS_BYTES;
             if let Some(host) = self.roots.host_of_pods(raw.key)
@@ -377,7 +377,7 @@ impl Etcd {
             }
             !found.cut
         };
-        self.read_range(&self.roots.pods_range(), 0, take).await?;
+        self.read_range(&self.roots.pods_range(), 0, &mut take).await?;
         Ok(found)
     }
 

@@ -12,7 +12,7 @@ pub struct Contact {
     /// Of the event loop.
     pub beat: Arc<Heartbeat>,
     /// Milliseconds from 1970 to the last response; 0: none yet.
-    heard: AtomicU64,
+    received: AtomicU64,
     errors: [AtomicU64; ERRORS.len()],
     /// Time of the first change since [`Contact::take_changed`].
     changed: Mutex<Option<Instant>>,
@@ -24,13 +24,13 @@ const ERRORS: [&str; 6] =
 
 impl Contact {
     pub fn new(beat: Arc<Heartbeat>) -> Contact {
-        let (heard, changed) = Default::default();
-        Contact { beat, heard, errors: Default::default(), changed }
+        let (received, changed) = Default::default();
+        Contact { beat, received, errors: Default::default(), changed }
     }
 
     /// Time of the last response.
-    pub fn heard_at(&self) -> Option<SystemTime> {
-        let millis = self.heard.load(Ordering::Relaxed);
+    pub fn received_at(&self) -> Option<SystemTime> {
+        let millis = self.received.load(Ordering::Relaxed);
         let since = std::time::Duration::from_millis(millis);
         (millis > 0).then(|| SystemTime::UNIX_EPOCH + since)
     }
@@ -46,9 +46,10 @@ impl Contact {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    pub(crate) fn heard(&self) {
+    pub(crate) fn received(&self) {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.heard.store(u64::try_from(since.as_millis()).unwrap_or_default(), Ordering::Relaxed);
+        self.received
+            .store(u64::try_from(since.as_millis()).unwrap_or_default(), Ordering::Relaxed);
     }
 
     pub(crate) fn changed(&self) {

@@ -56,7 +56,6 @@ struct FileState {
     refused: Option<Instant>,
     /// Refused passwords, with the reason and the time of the next attempt.
     passwords: Vec<(Option<String>, FailureReason, Instant)>,
-    /// Problems of the files.
     faults: Vec<Problem>,
     /// Remark on the connection, and when it was checked.
     remark: Option<(Problem, Instant)>,

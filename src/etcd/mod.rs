@@ -45,6 +45,7 @@ pub use roles::{AppliedRole, WantedRole};
 pub use settings::{EtcdSettings, EtcdSetup, EtcdStart};
 pub use test_answers::HeldTestPods;
 pub use test_requests::{AskedTest, LOOK as REQUEST_LOOK};
+pub use tls::meaning::tls_error;
 pub use update::Update;
 pub use watch::{after, canceled};
 

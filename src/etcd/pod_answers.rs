@@ -1,5 +1,5 @@
 //! The pods of all hosts, on request: a host writes a request, each agent answers with one value, and both go with
-//! etcd leases that nobody keeps alive. Without a request nothing is written.
+//! etcd leases without keep-alive. Without a request nothing is written.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

@@ -250,7 +250,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
         let etcd_lease = *self.etcd_lease.borrow_and_update();
         let (snapshot, new_store_id) = (self.etcd.read().await?, random::mark());
         configured.tenants = self.read_tenants(&snapshot, &configured).await?;
-        self.inputs.contact.heard();
+        self.inputs.contact.received();
         Ok(Found { snapshot, configured, attributes, vacated, etcd_lease, new_store_id })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! It counts only while etcd answers: what interrupts this host's stream, or silences it, keeps those hosts from
 //! writing, too. Where nothing was ever written into the data, and etcd, of one member, has been running for
-//! longer, those hosts have had that time already, and nobody waits: the first host of a new cluster.
+//! longer, those hosts have had that time already, and no host waits: the first host of a new cluster.
 
 use std::time::Duration;
 

@@ -177,7 +177,7 @@ impl TestTurn<'_> {
         }
     }
 
-    /// Until nobody needs the pods any more, if there are some.
+    /// Until no request needs the pods any more, if there are some.
     async fn wait(&self) {
         let end = Instant::now() + LONGEST;
         let is_held = || self.answers.held.lock().is_ok_and(|held| held.is_some());
@@ -189,7 +189,7 @@ impl TestTurn<'_> {
         }
     }
 
-    /// The request is gone. While etcd does not answer nobody knows.
+    /// The request is gone. While etcd does not answer that is not known.
     async fn is_over(&self) -> bool {
         matches!(self.etcd.is_test_requested(&self.request, self.name).await, Ok(false))
     }

@@ -46,7 +46,7 @@ impl Etcd {
         name: &NodeName,
     ) -> Result<bool, EtcdError> {
         let key = self.roots().test_request(&request.from, name);
-        // Its value may be long, and is nobody's.
+        // Its value may be long, and is not read.
         let options = GetOptions::new().with_keys_only();
         let get = async |mut member: MemberConnection| {
             member.kv.get(key.as_str(), Some(options.clone())).await

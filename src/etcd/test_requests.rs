@@ -75,7 +75,7 @@ pub async fn keep(
     }
 }
 
-/// Returns when `request` is gone. While etcd does not answer nobody knows.
+/// Returns when `request` is gone. While etcd does not answer that is not known.
 async fn ended(etcd: &Etcd, request: TestRequest, other: &NodeName) {
     while !matches!(etcd.is_test_requested(&request, other).await, Ok(false)) {
         sleep(LOOK).await;

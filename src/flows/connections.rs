@@ -1,4 +1,4 @@
-//! The thread that hears of new connections.
+//! The thread that learns of new connections.
 
 use std::cell::RefCell;
 use std::fs;
@@ -56,7 +56,7 @@ pub fn record(store: &Arc<FlowStore>, views: &Views, stop: &AtomicBool) {
         expire_at: Instant::now() + EXPIRE,
     };
     while !stop.load(Ordering::Relaxed) {
-        let Err(error) = recorder.hear() else { return };
+        let Err(error) = recorder.receive() else { return };
         let why = format!("events of connections cannot be read: {error}");
         store.set_fault(FlowSource::Connections, Some(why));
         recorder.is_stale = true;
@@ -79,7 +79,7 @@ struct ConnectionRecorder<'a> {
 
 impl ConnectionRecorder<'_> {
     /// Hears events until it is stopped, or the socket fails.
-    fn hear(&mut self) -> Result<(), NetlinkError> {
+    fn receive(&mut self) -> Result<(), NetlinkError> {
         let mut monitor = Monitor::open(NetlinkProtocol::Netfilter, &GROUPS)?;
         self.store.set_fault(FlowSource::Connections, None);
         let mut batch = Vec::new();
@@ -107,13 +107,13 @@ impl ConnectionRecorder<'_> {
         let mut patience = SECOND;
         loop {
             let before = batch.len();
-            let heard = monitor.wait(patience, |reply| batch.extend(began(reply)));
-            match heard {
+            let received = monitor.wait(patience, |reply| batch.extend(began(reply)));
+            match received {
                 Err(error) if error.errno() == Some(Errno::ENOBUFS) => {
                     self.store.overrun();
                     self.is_stale = true;
                 }
-                heard => heard?,
+                received => received?,
             }
             if batch.len() == before || batch.len() >= BATCH_LIMIT {
                 return Ok(());

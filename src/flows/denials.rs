@@ -1,4 +1,4 @@
-//! The thread that hears of packets that policies deny.
+//! The thread that learns of packets that policies deny.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,14 +32,14 @@ pub fn record(store: &Arc<FlowStore>, views: &Views, stop: &AtomicBool) {
     let mut failed = 0;
     while !stop.load(Ordering::Relaxed) {
         let opened = PacketLog::open(LOG_GROUP).inspect(|_| failed = 0);
-        let Err(error) = opened.and_then(|log| hear(log, store, views, stop)) else { return };
+        let Err(error) = opened.and_then(|log| receive(log, store, views, stop)) else { return };
         failed += 1;
         if failed < ATTEMPTS {
             thread::sleep(SECOND);
             continue;
         }
         let why = format!(
-            "denied packets are not heard of: netlink group {LOG_GROUP} cannot be read, \
+            "denied packets are not reported: netlink group {LOG_GROUP} cannot be read, \
              which has one reader at a time: {error}"
         );
         store.set_fault(FlowSource::Denials, Some(why));
@@ -51,7 +51,7 @@ pub fn record(store: &Arc<FlowStore>, views: &Views, stop: &AtomicBool) {
     }
 }
 
-fn hear(
+fn receive(
     mut log: PacketLog,
     store: &FlowStore,
     views: &Views,

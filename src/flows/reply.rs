@@ -17,7 +17,7 @@ pub struct FlowsReply {
     pub schema: u32,
     /// They are counted now.
     pub on: bool,
-    /// Why connections or denied packets are not heard of now.
+    /// Why connections or denied packets are not learned of now.
     pub faults: Vec<String>,
     /// How often events came faster than they were read: counts are too low since then.
     pub overruns: u64,

@@ -17,7 +17,7 @@ const BEHIND: usize = 1024;
 /// What the host knows of its pods, now.
 pub type Views = Arc<dyn Fn() -> Option<Arc<View>> + Send + Sync>;
 
-/// What a thread hears of.
+/// What a thread learns of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlowSource {
     Connections,
@@ -28,7 +28,7 @@ pub enum FlowSource {
 #[derive(Debug, Default)]
 pub struct FlowStore {
     state: Mutex<FlowState>,
-    /// Held by the thread that hears of connections, and of denials.
+    /// Held by the thread that learns of connections, and of denials.
     turns: [Mutex<()>; 2],
 }
 
@@ -97,7 +97,7 @@ impl FlowStore {
         self.state().lost_reports += count;
     }
 
-    /// Why it is not heard of now, or that it is.
+    /// Why it is not learned of now, or that it is.
     pub(super) fn set_fault(&self, of: FlowSource, fault: Option<String>) {
         let mut state = self.state();
         if state.faults.get(&of) == fault.as_ref() {
@@ -123,8 +123,8 @@ impl FlowStore {
     /// Hears of each denied packet, from now on; `None` while they are not read here.
     pub fn follow_drops(&self) -> Option<broadcast::Receiver<LoggedPacket>> {
         let state = self.state();
-        let is_heard = state.on && !state.faults.contains_key(&FlowSource::Denials);
-        is_heard.then(|| state.drops.subscribe())
+        let is_received = state.on && !state.faults.contains_key(&FlowSource::Denials);
+        is_received.then(|| state.drops.subscribe())
     }
 
     pub fn is_on(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Pure. Connections and denied packets, counted by who connects to what, in bounded room.
 //!
 //! Each belongs to a pod of this host, and a pod has room for a few: what one of them does costs its own
-//! oldest ones, and nobody else's. What comes to a pod from outside has room of its own.
+//! oldest ones, and no other pod's. What comes to a pod from outside has room of its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -99,7 +99,7 @@ impl FlowTable {
         }
     }
 
-    /// A connection is there; whether it was counted is not known, so it takes nobody's room.
+    /// A connection is there; whether it was counted is not known, so it takes no room.
     pub fn see(&mut self, key: FlowKey, now: SystemTime) {
         let owner = self.owners.entry(key.owner()).or_default();
         if let Some(found) = owner.flows.get_mut(&key) {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_list_has_again_and_again_takes_nobodys_room_and_is_not_counted_again() {
+    fn what_a_list_has_again_and_again_takes_no_room_and_is_not_counted_again() {
         let mut table = FlowTable::default();
         let web = |port| key(Some("shop/web"), Some("shop/db"), port);
         table.count(web(9999), at(0));

@@ -36,7 +36,7 @@ pub fn settings(socket: &Path) -> Option<Texts> {
     Some(flags::texts(serde_json::from_value(settings).ok()?))
 }
 
-/// Whether this user may not open the socket that the settings name: nobody knows then whether an agent
+/// Whether this user may not open the socket that the settings name: then it is not known whether an agent
 /// serves this host.
 pub fn is_denied(settings: &Settings) -> bool {
     let asked = of(settings).map(UnixStream::connect);

@@ -14,7 +14,7 @@ use crate::lease::{Lease, Peers, Snapshot, growth, peers};
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 
-/// Why nobody can ask etcd.
+/// Why etcd cannot be asked.
 const NOT_SET: &str = "ETCD_HOST is not set";
 
 /// What could be known of all hosts.
@@ -37,7 +37,7 @@ pub struct ClusterView {
 pub struct Stale {
     /// The store that should have answered, for people.
     pub asked: &'static str,
-    /// Why nobody could be asked.
+    /// Why no store could be asked.
     pub why: String,
     /// How old it is, if known.
     pub age: Option<Duration>,
@@ -67,8 +67,7 @@ pub fn etcd(settings: &Settings) -> Result<(&EtcdSettings, &Roots), Exit> {
             Err(Exit::new(exit::SETTINGS, why))
         }
         Source::Static(_) => {
-            let why =
-                "this host serves itself alone (SUBNET_SOURCE=static): there is no list of hosts";
+            let why = "this host serves itself alone and asks no etcd (SUBNET_SOURCE=static): it knows of no other hosts and no objects there";
             Err(Exit::new(exit::SETTINGS, why))
         }
     }

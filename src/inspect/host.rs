@@ -15,7 +15,7 @@ use crate::inspect::pods::{self, PodAttachment};
 use crate::inspect::{Kernel, agent_socket, identity, last_policies, names, networks, state_file};
 use crate::lease::{NodeName, Peer, Peers, Resolved};
 use crate::net::gather::Gather;
-use crate::net::{Family, PerFamily};
+use crate::net::{Family, PerFamily, Problem};
 use crate::netlink::address::Address;
 use crate::netlink::link::Link;
 use crate::policy::knowledge::HostKnowledge;
@@ -55,7 +55,7 @@ pub struct Host {
     networks: OnceCell<ServedNetworks>,
     links: OnceCell<BTreeMap<u32, Link>>,
     addresses: OnceCell<Vec<Address>>,
-    attachments: OnceCell<(Vec<PodAttachment>, Vec<Exit>)>,
+    attachments: OnceCell<(Vec<PodAttachment>, Vec<Problem>)>,
     agent: OnceCell<Result<Value, String>>,
 }
 
@@ -106,7 +106,9 @@ impl Host {
             cluster.lease = own.map(|saved| saved.lease).unwrap_or_default();
         }
         let mut peers = cluster.others(&mut self.settings);
-        peers.set_blocks(&networks::at_start(&self.settings, self.known_networks()).1.by_host);
+        let answers = cluster.stale.is_none();
+        let blocks = networks::at_start(&self.settings, self.known_networks(), answers).1;
+        peers.set_blocks(&blocks.by_host);
         self.peers = Some(Arc::new(peers));
         self.subnets = cluster.lease.subnets;
         self.in_sync = cluster.stale.is_none();
@@ -143,7 +145,8 @@ impl Host {
 
     /// Networks of tenants, as the agent would start with them.
     pub fn networks(&self) -> &ServedNetworks {
-        self.networks.get_or_init(|| networks::at_start(&self.settings, self.known_networks()).0)
+        self.networks
+            .get_or_init(|| networks::at_start(&self.settings, self.known_networks(), false).0)
     }
 
     /// This host's blocks of tenants' networks, each with its network.
@@ -186,12 +189,12 @@ impl Host {
         &self.stores().0
     }
 
-    /// Why some stores could not be read: [`Host::attachments`] lacks what is in these.
-    pub fn unread_stores(&self) -> &[Exit] {
+    /// What of the stores could not be read: [`Host::attachments`] lacks what is there.
+    pub fn unread_stores(&self) -> &[Problem] {
         &self.stores().1
     }
 
-    fn stores(&self) -> &(Vec<PodAttachment>, Vec<Exit>) {
+    fn stores(&self) -> &(Vec<PodAttachment>, Vec<Problem>) {
         self.attachments.get_or_init(|| pods::attachments(&self.settings))
     }
 

@@ -6,8 +6,9 @@ use std::num::NonZeroU16;
 
 use anyhow::Context;
 
+use crate::checks::interface;
 use crate::lease::HostAttributes;
-use crate::lease::records::WireguardEnd;
+use crate::lease::records::{WireguardEnd, comparable_group};
 use crate::net::gather::Gather;
 use crate::net::{Family, Hint, IfName, PerFamily, subnet};
 use crate::netlink::NetlinkError;
@@ -45,8 +46,8 @@ pub struct HostState {
     pub underlay: PerFamily<IpAddr>,
     /// The interfaces that lead to the other hosts.
     pub uplinks: BTreeSet<IfName>,
-    /// Those of them that are down.
-    pub down: BTreeSet<IfName>,
+    /// Those of them that pass no packets, what is wrong with each, and what helps.
+    pub down: Vec<(IfName, &'static str, String)>,
 }
 
 impl HostState {
@@ -70,17 +71,16 @@ pub fn observe(
     settings: &Settings,
     before: Option<NodeAddresses>,
 ) -> anyhow::Result<HostState> {
-    let bridge = rtnl.link(&settings.bridge).context("look at the bridge")?.map(|link| link.index);
-    let mut addresses = rtnl.addresses(None).context("list addresses")?;
-    addresses.retain(|found| Some(found.index) != bridge && is_global(found.address.ip()));
-    let links = links_of(rtnl, &addresses).context("look at the links with addresses")?;
-    let of_tunnel = |found: &Address| links.get(&found.index).is_some_and(tunnel::is_marked);
-    addresses.retain(|found| !of_tunnel(found));
+    let (addresses, links) = global_addresses(rtnl, settings)?;
     let own = own_addresses(rtnl, settings, &addresses, before.unwrap_or_default().addresses)?;
     refuse_inside_pool(settings, &own)?;
     let of_own = devices_of(&own, &addresses);
     let of_own: Vec<&Link> = of_own.iter().filter_map(|index| links.get(index)).collect();
-    let down = of_own.iter().filter(|link| !link.up).map(|link| link.name.clone()).gather();
+    let down = of_own.iter().filter_map(|link| {
+        let (what, fix) = interface::fault(link)?;
+        Some((link.name.clone(), what, fix))
+    });
+    let down = down.collect();
     let uplinks = of_own.iter();
     let uplinks: BTreeMap<IfName, u32> = uplinks.map(|link| (link.name.clone(), link.mtu)).gather();
     let mtu_before = before.map_or(ETHERNET_MTU_BYTES, |before| before.mtu_bytes);
@@ -112,19 +112,35 @@ pub fn observe(
     })
 }
 
+/// Its global addresses but those of the bridge and of tunnels, and links by their index, those of these among them.
+fn global_addresses(
+    rtnl: &Rtnl,
+    settings: &Settings,
+) -> anyhow::Result<(Vec<Address>, BTreeMap<u32, Link>)> {
+    let bridge = rtnl.link(&settings.bridge).context("look at the bridge")?.map(|link| link.index);
+    let mut addresses = rtnl.addresses(None).context("list addresses")?;
+    addresses.retain(|found| Some(found.index) != bridge && is_global(found.address.ip()));
+    let links = links_of(rtnl, &addresses).context("look at the links with addresses")?;
+    let of_tunnel = |found: &Address| links.get(&found.index).is_some_and(tunnel::is_marked);
+    addresses.retain(|found| !of_tunnel(found));
+    Ok((addresses, links))
+}
+
 /// The attributes that this host publishes. Source: `settings`, and its own addresses and MTU.
 pub fn attributes(settings: &Settings, own: NodeAddresses) -> HostAttributes {
+    let policy = settings.policy.as_ref();
     HostAttributes {
         addresses: own.addresses,
         backend: settings.backend.into(),
         tunnel: settings.has_tunnels().then_some(settings.vxlan),
         wireguard: own.encryption,
         mtu: own.mtu_bytes,
+        policy_group: policy.map(|it| comparable_group(it.group.as_ref())).unwrap_or_default(),
     }
 }
 
 /// The ends of the devices that an earlier agent made. Only with a second device a key was being changed, here or
-/// on another host: there, nobody uses what this publishes of it.
+/// on another host: there, no host uses what this publishes of it.
 fn encryption_in_kernel(settings: &Settings) -> Option<WireguardEnd> {
     let rotation_port = NonZeroU16::new(settings.encryption?.rotation_port());
     let kernel = Wireguard::open().ok()??;
@@ -138,9 +154,9 @@ fn encryption_in_kernel(settings: &Settings) -> Option<WireguardEnd> {
 /// What a pod gets on a host whose own interface is unknown. Source: RFC 894.
 const ETHERNET_MTU_BYTES: u32 = 1500;
 
-/// Addresses that nobody has, to ask for the default route: the IPv4 dummy address (RFC 7600) and
+/// Addresses that no host has, to ask for the default route: the IPv4 dummy address (RFC 7600) and
 /// the IPv6 discard prefix (RFC 6666).
-const NOBODY: PerFamily<IpAddr> = PerFamily {
+const UNUSED: PerFamily<IpAddr> = PerFamily {
     v4: Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 0, 8))),
     v6: Some(IpAddr::V6(std::net::Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1))),
 };
@@ -189,9 +205,9 @@ fn source_of_default_route(
     family: Family,
     candidates: &BTreeSet<IpAddr>,
 ) -> anyhow::Result<Option<IpAddr>> {
-    let Some(nobody) = NOBODY.get(family) else { return Ok(None) };
+    let Some(unused) = UNUSED.get(family) else { return Ok(None) };
     let route = rtnl
-        .lookup_route(*nobody)
+        .lookup_route(*unused)
         .with_context(|| format!("look up the {family} default route"))?;
     Ok(route.and_then(|route| route.source).filter(|source| candidates.contains(source)))
 }

@@ -86,9 +86,10 @@ pub fn at_start(settings: &Settings, host: &NodeName) -> Option<HostKnowledge> {
     }
     let kept = kept(&settings.state_dir, true);
     let providers = policy.providers(&settings.source);
-    let mut policies = Policies::kept(kept, &providers, settings.pool_networks());
+    let mut policies = Policies::kept(kept, &providers, settings.pod_defaults());
     if let Some(file) = &policy.file {
-        let update = policy_file::read(file, host, !policies.has(Provider::File));
+        let last_resort = !policies.has(Provider::File);
+        let update = policy_file::read(file, host, policy.group.as_ref(), last_resort);
         policies.take(update, SystemTime::now());
     }
     let sharing = match policy.providers(&settings.source).contains(&Provider::Members) {

@@ -30,7 +30,7 @@ impl SentQuestion {
     /// The answer, one line of at most `limit` bytes; one that came in time counts, however late it is read.
     ///
     /// # Errors
-    /// Nobody answers within the deadline.
+    /// No answer within the deadline.
     pub fn answer(&mut self, limit: usize) -> io::Result<Vec<u8>> {
         let until = self.until.max(Instant::now() + READ);
         read_line(&mut self.stream, limit, until)
@@ -48,7 +48,7 @@ impl SentQuestion {
 /// Asks `question` (one line) at `path`; gives the answer, one line of at most `limit` bytes.
 ///
 /// # Errors
-/// Nobody answers within `deadline`, or a process that is not root.
+/// No answer within `deadline`, or the other process is not root.
 pub fn ask(path: &Path, question: &[u8], limit: usize, deadline: Duration) -> io::Result<Vec<u8>> {
     send(path, question, deadline)?.answer(limit)
 }
@@ -56,7 +56,7 @@ pub fn ask(path: &Path, question: &[u8], limit: usize, deadline: Duration) -> io
 /// Sends `question` (one line) to `path`, for an answer within `deadline` from now.
 ///
 /// # Errors
-/// Nobody listens, or a process that is not root.
+/// No process listens, or one that is not root.
 pub fn send(path: &Path, question: &[u8], deadline: Duration) -> io::Result<SentQuestion> {
     let until = Instant::now() + deadline;
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -72,7 +72,7 @@ pub fn send(path: &Path, question: &[u8], deadline: Duration) -> io::Result<Sent
 /// Success if somebody reads what is sent to `path`: an empty line, at whose end an agent hangs up without an answer.
 ///
 /// # Errors
-/// Nobody listens or reads within `deadline`, or it is a process that is not root.
+/// No process listens or reads within `deadline`, or it is a process that is not root.
 pub fn greet(path: &Path, deadline: Duration) -> io::Result<()> {
     let mut stream = send(path, b"\n", deadline)?.stream;
     stream.set_read_timeout(Some(deadline))?;
@@ -149,11 +149,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let patience = Duration::from_millis(100);
-        assert!(ask(&path, b"x\n", 9, patience).is_err(), "nobody listens");
+        assert!(ask(&path, b"x\n", 9, patience).is_err(), "no process listens");
         let listener = listen(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let begun = Instant::now();
-        assert!(ask(&path, b"x\n", 9, patience).is_err(), "nobody answers");
+        assert!(ask(&path, b"x\n", 9, patience).is_err(), "no process answers");
         assert!(begun.elapsed() < Duration::from_secs(10));
         thread::spawn(move || answer_all(&listener, b"yes\nmore"));
         let long = Duration::from_secs(20);
@@ -167,13 +167,13 @@ mod tests {
     }
 
     #[test]
-    fn who_hangs_up_or_answers_is_there_and_who_does_not_read_is_not() {
+    fn a_peer_that_hangs_up_or_answers_is_there_and_one_that_does_not_read_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let (patience, long) = (Duration::from_millis(100), Duration::from_secs(20));
-        assert!(greet(&path, patience).is_err(), "nobody listens");
+        assert!(greet(&path, patience).is_err(), "no process listens");
         let listener = listen(&path).unwrap();
-        assert!(greet(&path, patience).is_err(), "nobody reads");
+        assert!(greet(&path, patience).is_err(), "no process reads");
         thread::spawn(move || {
             for (number, mut stream) in listener.incoming().flatten().enumerate() {
                 let read = stream.read_exact(&mut [0; 1]);

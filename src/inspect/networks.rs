@@ -4,6 +4,7 @@ use std::fs;
 
 use anyhow::Context;
 
+use crate::etcd;
 use crate::inspect::identity;
 use crate::lease::blocks::OwnedBlocks;
 use crate::net::node_name::NodeName;
@@ -36,12 +37,24 @@ pub fn plans(settings: &Settings) -> anyhow::Result<Option<NetworkPlans>> {
     serde_json::from_slice(&bytes).with_context(|| path.display().to_string())
 }
 
-/// What an agent with these settings would serve at its start, and which host has which block.
-pub fn at_start(settings: &Settings, networks: Option<&Networks>) -> (ServedNetworks, OwnedBlocks) {
+/// What an agent with these settings would serve at its start, and which host has which block: as etcd has it now if
+/// it `answers`, else as this host knew it last.
+pub fn at_start(
+    settings: &Settings,
+    networks: Option<&Networks>,
+    answers: bool,
+) -> (ServedNetworks, OwnedBlocks) {
     let (Some(networks), Ok(host)) = (networks, identity::node_name(settings)) else {
         return (ServedNetworks::none(), OwnedBlocks::default());
     };
-    let kept = kept_blocks(settings, &host);
+    let mut kept = kept_blocks(settings, &host);
+    if let Source::Etcd { server, roots } = &settings.source
+        && answers
+        && !networks.named_pools().is_empty()
+        && let Ok((found, _)) = etcd::blocks(server, roots)
+    {
+        kept.found = found;
+    }
     let served = ServedNetworks::of(networks, &kept.own, false);
     let owned = kept.found.owned(&served.pools);
     (served, owned)

@@ -1,7 +1,6 @@
 //! The pods of this host: what the stores of all its networks have, and what of it is there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::fs::{self, DirEntry, ReadDir};
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -13,7 +12,7 @@ use ipnetwork::IpNetwork;
 use crate::cni::config::RangeConf;
 use crate::inspect::interface_counters::InterfaceCounters;
 use crate::ipam::import::Sources;
-use crate::ipam::{RangeSet, Store, StoreContents, StoreEntry, StoreError};
+use crate::ipam::{RangeSet, Store, StoreContents, StoreEntry, StoreFault};
 use crate::lease::records::HostPod;
 use crate::net::gather::Gather;
 use crate::net::{IfName, Object, Problem, ProblemKind};
@@ -23,16 +22,10 @@ use crate::plan::pod::LinkIdentity;
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
-/// What the container ids of pods of this program begin with; the process and a number follow.
-pub const TEST_CONTAINER: &str = "humanz-connectivity-";
-
 /// The store of one network.
 pub struct StoreNetwork {
-    /// The network.
     pub name: String,
-    /// Its store.
     pub store: Store,
-    /// What is in it.
     pub contents: StoreContents,
 }
 
@@ -41,7 +34,6 @@ pub struct StoreNetwork {
 pub struct PodAttachment {
     /// The network whose store it is in.
     pub network: String,
-    /// Whose it is.
     pub entry: StoreEntry,
 }
 
@@ -123,72 +115,76 @@ impl Life {
 /// The stores of all networks, by name; `of` alone if that is given.
 ///
 /// # Errors
-/// A folder cannot be read, or there is no store of that name.
-pub fn networks(settings: &Settings, of: Option<&str>) -> Result<Vec<StoreNetwork>, Exit> {
-    let dir = &settings.cni.ipam_dir;
-    let wanted = names(dir)?.into_iter().filter(|name| of.is_none_or(|of| of == name));
-    let networks: Vec<StoreNetwork> =
-        wanted.map(|name| network(settings, name)).collect::<Result<_, Exit>>()?;
-    if let Some(of) = of.filter(|_| networks.is_empty()) {
-        let known = names(dir)?.join(", ");
-        let known = if known.is_empty() { "none".to_owned() } else { known };
-        let why =
-            format!("there is no store of network {of} in {} (there is: {known})", dir.display());
-        return Err(anyhow::anyhow!(why).into());
-    }
-    Ok(networks)
+/// A folder or a file in it cannot be read.
+pub fn networks(settings: &Settings, of: Option<&str>) -> Result<Vec<StoreNetwork>, Problem> {
+    let names = names(settings)?.into_iter().filter(|name| of.is_none_or(|of| of == name));
+    names.map(|name| network(settings, name)).collect()
 }
 
-/// Every attachment of every network, and why some stores could not be read. Nothing is locked or
+/// Every attachment of every network, and what of the stores could not be read. Nothing is locked or
 /// changed.
-pub fn attachments(settings: &Settings) -> (Vec<PodAttachment>, Vec<Exit>) {
+pub fn attachments(settings: &Settings) -> (Vec<PodAttachment>, Vec<Problem>) {
     let (mut all, mut unread) = (Vec::new(), Vec::new());
-    let names = names(&settings.cni.ipam_dir);
-    for name in names.unwrap_or_else(|exit| {
-        unread.push(exit);
+    let names = names(settings);
+    for name in names.unwrap_or_else(|problem| {
+        unread.push(problem);
         Vec::new()
     }) {
         match network(settings, name) {
-            Ok(StoreNetwork { name, contents, .. }) => all.extend(
-                contents
-                    .entries
-                    .into_iter()
-                    .map(|entry| PodAttachment { network: name.clone(), entry }),
-            ),
-            Err(exit) => unread.push(exit),
+            Ok(network) => {
+                unread.extend(network.faults(settings));
+                all.extend(
+                    network
+                        .contents
+                        .entries
+                        .into_iter()
+                        .map(|entry| PodAttachment { network: network.name.clone(), entry }),
+                );
+            }
+            Err(problem) => unread.push(problem),
         }
     }
     (all, unread)
 }
 
-fn network(settings: &Settings, name: String) -> Result<StoreNetwork, Exit> {
-    let store = store(settings, &name)?;
-    let contents = store.contents().map_err(refused)?;
-    Ok(StoreNetwork { name, store, contents })
+fn network(settings: &Settings, name: String) -> Result<StoreNetwork, Problem> {
+    let read = || -> anyhow::Result<StoreNetwork> {
+        let store = store(settings, &name)?;
+        let contents = store.contents()?;
+        Ok(StoreNetwork { name, store, contents })
+    };
+    read().map_err(|error| store_problem(&settings.cni.ipam_dir, &error))
 }
 
-/// The exit for an error of a store; a user without permission gets the advice to use sudo.
-pub fn refused(error: StoreError) -> Exit {
-    match &error {
-        StoreError::Io { what, path, source } if source.kind() == ErrorKind::PermissionDenied => {
-            Exit::denied(what, path)
-        }
-        _ => anyhow::Error::from(error).into(),
+impl StoreNetwork {
+    /// Its files that are not entries.
+    pub fn faults(&self, settings: &Settings) -> impl Iterator<Item = Problem> {
+        let subject = Object::File("store", settings.cni.ipam_dir.clone());
+        self.contents.faults.iter().map(move |StoreFault { path, what, since }| {
+            let fix = format!(
+                "ls -la {} # see what wrote it (a disk with errors, or another program); an ADD or DEL that meets it \
+                 moves it into quarantine",
+                path.display()
+            );
+            let problem = Problem::new(ProblemKind::Quarantine, subject.clone(), what.as_str());
+            Problem { since: *since, ..problem.with_fix(fix) }
+        })
     }
 }
 
-/// A store that cannot be used: no pod starts. Or nobody knows, where this user may not read it.
-pub fn store_problem(ipam_dir: &Path, why: impl Display, is_denied: bool) -> Problem {
+/// A store that cannot be used: no pod starts. Or it is not known, where this user may not read it.
+pub fn store_problem(ipam_dir: &Path, error: &anyhow::Error) -> Problem {
     let subject = Object::File("store", ipam_dir.to_owned());
-    if is_denied {
-        let what = format!("addresses and links of pods were not compared: {why}");
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    if causes.any(|cause| cause.kind() == ErrorKind::PermissionDenied) {
+        let what = format!("only root may read the addresses of pods: {error:#}");
         return Problem::new(ProblemKind::StoresUnread, subject, what).with_fix("run this as root");
     }
     let fix = format!(
         "ls -la {} # make IPAM_DIR a directory that root can read and write, on a disk without errors",
         ipam_dir.display()
     );
-    Problem::new(ProblemKind::IpamStore, subject, why.to_string()).with_fix(fix)
+    Problem::new(ProblemKind::IpamStore, subject, format!("{error:#}")).with_fix(fix)
 }
 
 /// Every attachment, with its network.
@@ -197,7 +193,7 @@ pub fn entries(networks: &[StoreNetwork]) -> impl Iterator<Item = (&StoreNetwork
 }
 
 /// The store of a network, whether it is there or not.
-pub fn store(settings: &Settings, network: &str) -> Result<Store, Exit> {
+pub fn store(settings: &Settings, network: &str) -> anyhow::Result<Store> {
     let boot_id = identity::boot_id().context("identify this boot")?;
     Ok(Store::open(&settings.cni.ipam_dir, network, &boot_id, Sources::default()))
 }
@@ -211,20 +207,25 @@ pub fn folder(ipam_dir: &Path) -> anyhow::Result<Option<ReadDir>> {
     read.with_context(|| format!("read {} (IPAM_DIR)", ipam_dir.display()))
 }
 
-fn is_denied(error: &anyhow::Error) -> bool {
-    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-    kind == Some(ErrorKind::PermissionDenied)
+/// The folder of the stores can be used, or is not there yet; of another one the problem of the store speaks.
+pub fn is_usable(ipam_dir: &Path) -> bool {
+    folder(ipam_dir).is_ok()
 }
 
-/// The names of the stores in `dir`. An unreadable entry counts as one: reading it reports why
-/// not.
-fn names(dir: &Path) -> Result<Vec<String>, Exit> {
-    let entries = match folder(dir) {
-        Err(error) if is_denied(&error) => return Err(Exit::denied("read", dir)),
-        entries => entries?.into_iter().flatten(),
+/// The names of the stores. An unreadable entry counts as one, and so does a file where the own network's
+/// folder would be: reading it reports why not.
+///
+/// # Errors
+/// Their folder cannot be read.
+pub fn names(settings: &Settings) -> Result<Vec<String>, Problem> {
+    let dir = &settings.cni.ipam_dir;
+    let entries = folder(dir).map_err(|error| store_problem(dir, &error))?;
+    let is_own = |entry: &DirEntry| entry.file_name() == settings.cni.name.as_str();
+    let is_store = |entry: &DirEntry| {
+        let path = entry.path();
+        Store::is_at(&path).unwrap_or(true) || is_own(entry) && !path.is_dir()
     };
-    let is_store = |entry: &DirEntry| Store::is_at(&entry.path()).unwrap_or(true);
-    let stores = entries.filter_map(|entry| entry.ok()).filter(is_store);
+    let stores = entries.into_iter().flatten().filter_map(Result::ok).filter(is_store);
     let names = stores.filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
     names.sort();

@@ -36,11 +36,12 @@ pub fn last(
     let Some(policy) = &settings.policy else { return Ok(None) };
     let providers = policy.providers(&settings.source);
     let kept = last_policies::kept(&settings.state_dir, true);
-    let policies = Policies::kept(kept, &providers, settings.pool_networks());
+    let policies = Policies::kept(kept, &providers, settings.pod_defaults());
     let read = last_policies::written(&settings.state_dir);
     let dated = |state: SourceState| SourceState { read: read.filter(|_| state.holds), ..state };
     let network = &settings.cni.name;
-    let contents = pods::store(settings, network)?.contents().map_err(pods::refused)?;
+    let contents = pods::store(settings, network).and_then(|store| Ok(store.contents()?));
+    let contents = contents.map_err(|error| pods::store_problem(&settings.cni.ipam_dir, &error))?;
     let pods = Pods::of(network, &contents.entries, &Pods::default());
     // Who may not read the table sees the store alone.
     let not_in_force = not_in_force(nft, &pods).unwrap_or(Some(BTreeSet::new()));

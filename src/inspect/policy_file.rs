@@ -8,16 +8,23 @@ use crate::checks::shell::word;
 use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::read::documents;
-use crate::policy::{PolicySnapshot, Provider, SourceUpdate, members};
+use crate::policy::{PolicySnapshot, Provider, Scoped, SourceUpdate, members};
 
 /// The longest file that is read, in bytes.
 const LIMIT: u64 = 64 << 20;
 
 /// What the file says. With faults it says nothing, unless there is nothing else to go by (`last_resort`):
 /// then what is not understood closes.
-pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
+///
+/// `group`: that of pods that nothing else puts into one.
+pub fn read(
+    path: &Path,
+    own: &NodeName,
+    group: Option<&Scoped>,
+    last_resort: bool,
+) -> SourceUpdate {
     let update = |snapshot, problems| SourceUpdate { provider: Provider::File, snapshot, problems };
-    let read = match text(path).and_then(|text| documents::read_text(&text, true)) {
+    let mut read = match text(path).and_then(|text| documents::read_text(&text, true)) {
         Ok(read) => read,
         Err(why) => {
             let subject = Object::File("policies", path.to_owned());
@@ -38,9 +45,13 @@ pub fn read(path: &Path, own: &NodeName, last_resort: bool) -> SourceUpdate {
     if !read.problems.is_empty() && !last_resort {
         return update(None, read.problems);
     }
+    let is_own = |pod: &crate::policy::Endpoint| pod.host == *own;
+    // This host's are judged by the rules of all sources; of what those do not allow their own host speaks.
+    for pod in read.endpoints.pods.iter_mut().filter(|pod| !is_own(pod)) {
+        read.cluster.configure(pod, group);
+    }
     let wanted = members::peers(read.rules.iter());
     let members = members::find(&wanted, &read.endpoints);
-    let is_own = |pod: &crate::policy::Endpoint| pod.host == *own;
     let mut pods: Vec<_> = read.endpoints.pods.into_iter().filter(is_own).collect();
     // The room is that of all pods in the file, which are those of all hosts.
     pods.shrink_to_fit();
@@ -67,12 +78,7 @@ fn text(path: &Path) -> Result<String, String> {
         Ok(text)
     };
     let text = read().map_err(|error| error.to_string())?;
-    match text
-        .lines()
-        .map(str::trim)
-        .all(|line| matches!(line, "" | "---") || line.starts_with('#'))
-    {
-        // What is left of a file that was being written, or whose disk was full.
+    match documents::is_blank(&text) {
         true => Err("it has no object; [] says that there are no policies".to_owned()),
         false => Ok(text),
     }
@@ -88,12 +94,12 @@ mod tests {
         let path = folder.path().join("policies.yaml");
         let says_something = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            read(&path, &"h1".parse().unwrap(), false).snapshot.is_some()
+            read(&path, &"h1".parse().unwrap(), None, false).snapshot.is_some()
         };
-        for text in ["", "\n", "---\n# shop\n", "  # nothing\n---\n"] {
+        for text in ["", "\n", "---\n# shop\n", "  # nothing\n---\n", "--- # none\n...\n"] {
             assert!(!says_something(text), "{text:?}");
         }
-        for text in ["[]", "---\n[]\n", "apiVersion: v1\nkind: List\nitems: []\n"] {
+        for text in ["[]", "---\n[] # none\n", "apiVersion: v1\nkind: List\nitems: []\n"] {
             assert!(says_something(text), "{text:?}");
         }
     }
@@ -104,12 +110,42 @@ mod tests {
         for (last_resort, what) in
             [(true, "no policies of this file hold"), (false, "the last valid policies hold")]
         {
-            let found = read(Path::new("/nowhere"), &own, last_resort);
+            let found = read(Path::new("/nowhere"), &own, None, last_resort);
             assert!(
                 found.snapshot.is_none() && found.problems[0].what.ends_with(what),
                 "{found:?}"
             );
         }
+    }
+
+    #[test]
+    fn pods_of_other_hosts_are_members_of_the_group_of_the_settings() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policies.json");
+        let pod = |name: &str, namespace: &str, address: &str| {
+            serde_json::json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": "h2"},
+                "metadata": {"namespace": namespace, "name": name}, "status": {"podIP": address}})
+        };
+        let own = |kind: &str, name: &str, spec: serde_json::Value| {
+            serde_json::json!({"apiVersion": "humanz.io/v1", "kind": kind,
+                "metadata": {"name": name}, "spec": spec})
+        };
+        let rules =
+            serde_json::json!([{"direction": "in", "action": "allow", "peer": {"group": "base"}}]);
+        let all = serde_json::json!([
+            own("Group", "base", serde_json::json!({"policies": ["p"]})),
+            own("GroupPolicy", "p", serde_json::json!({"rules": rules})),
+            own("NamespaceRule", "ruled", serde_json::json!({"tenant": "blue"})),
+            pod("web", "shop", "10.1.9.8"),
+            pod("web", "ruled", "10.1.9.9"),
+        ]);
+        std::fs::write(&path, all.to_string()).unwrap();
+        let group = Scoped::parse("base", &"default".parse().unwrap()).unwrap();
+        let read = read(&path, &"h1".parse().unwrap(), Some(&group), false);
+        assert_eq!(read.problems, []);
+        let members = read.snapshot.unwrap().members;
+        let found = members.values().flat_map(|it| &**it).flat_map(|it| &it.addresses);
+        assert_eq!(found.map(ToString::to_string).collect::<Vec<_>>(), ["10.1.9.8"]);
     }
 
     #[test]
@@ -126,7 +162,7 @@ mod tests {
         };
         let all: Vec<_> = (0..5000).map(pod).collect();
         std::fs::write(&path, serde_json::Value::from(all).to_string()).unwrap();
-        let pods = read(&path, &"h7".parse().unwrap(), false).snapshot.unwrap().pods;
+        let pods = read(&path, &"h7".parse().unwrap(), None, false).snapshot.unwrap().pods;
         assert_eq!(pods.len(), 5);
         assert!(pods.capacity() < 100, "{}", pods.capacity());
     }

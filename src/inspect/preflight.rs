@@ -103,7 +103,7 @@ fn no_wireguard(settings: &HostSettings) -> Option<Problem> {
 }
 
 /// The pool covers an address of this host: it could no longer reach its own segment. (The bridge's
-/// own are meant to be there; if its name is wrong nobody knows which they are.)
+/// own are meant to be there; if its name is wrong it is not known which they are.)
 fn pool_around_host(settings: &HostSettings, rtnl: &Rtnl) -> Option<Problem> {
     let bridge = rtnl.link(settings.bridge.as_ref()?).ok().flatten().map(|link| link.index);
     let addresses = rtnl.addresses(None).ok()?;
@@ -119,7 +119,7 @@ fn pool_around_host(settings: &HostSettings, rtnl: &Rtnl) -> Option<Problem> {
     let variable = if pool.is_ipv4() { "IP_SUBNET" } else { "IPV6_SUBNET" };
     let why = format!("contains {}, an address of this host on {link}", found.address);
     let fix = format!(
-        "ip address # choose a pool that nobody uses, or remove {link} if it is left from another pod network"
+        "ip address # choose an unused pool, or remove {link} if it is left from another pod network"
     );
     Some(invalid(variable, &pool.to_string(), why).with_fix(fix))
 }

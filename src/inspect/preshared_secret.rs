@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused_and_waited_for_by_nobody() {
+    fn what_is_no_file_is_refused_and_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("psk");
         let fault = |path: &Path| read(path).unwrap_err().to_string();

@@ -17,7 +17,7 @@ const NODE_ETC: &str = "/host/etc";
 /// A larger file is not read: no runtime writes one.
 const LIMIT_BYTES: u64 = 1 << 20;
 
-/// The runtimes that have a configuration here. What cannot be read or is no TOML says nothing.
+/// The runtimes that have a configuration here. What cannot be read says nothing.
 pub fn inspect(plugin: &Path) -> Vec<ContainerRuntime> {
     let name = plugin.file_name().unwrap_or_default();
     let mut found: Vec<ContainerRuntime> = [containerd(), crio()].into_iter().flatten().collect();
@@ -28,39 +28,52 @@ pub fn inspect(plugin: &Path) -> Vec<ContainerRuntime> {
 }
 
 fn containerd() -> Option<ContainerRuntime> {
-    let main = table(Path::new(CONTAINERD))?;
-    let mut runtime = named("containerd", CONTAINERD);
-    runtime.read_containerd(&main);
+    let mut runtime = named("containerd");
+    let main = take(&mut runtime, Path::new(CONTAINERD), ContainerRuntime::read_containerd)?;
     let imports = main.get("imports").and_then(toml::Value::as_array);
     let imports = imports.into_iter().flatten().filter_map(toml::Value::as_str);
     imports.flat_map(matching).for_each(|file| {
-        if let Some(part) = table(&file) {
-            runtime.read_containerd(&part);
-        }
+        take(&mut runtime, &file, ContainerRuntime::read_containerd);
     });
     Some(runtime)
 }
 
 fn crio() -> Option<ContainerRuntime> {
     let parts = matching(&format!("{CRIO_PARTS}/*.conf"));
-    let files = [PathBuf::from(CRIO)].into_iter().chain(parts);
-    let files: Vec<(PathBuf, Table)> =
-        files.filter_map(|file| Some((file.clone(), table(&file)?))).collect();
-    let (first, _) = files.first()?;
-    let mut runtime = named("CRI-O", first);
-    files.iter().for_each(|(_, file)| runtime.read_crio(file));
-    Some(runtime)
+    let mut runtime = named("CRI-O");
+    for file in [PathBuf::from(CRIO)].into_iter().chain(parts) {
+        take(&mut runtime, &file, ContainerRuntime::read_crio);
+    }
+    (!runtime.file.as_os_str().is_empty()).then_some(runtime)
 }
 
-fn named(name: &'static str, file: impl Into<PathBuf>) -> ContainerRuntime {
-    ContainerRuntime { name, file: file.into(), ..ContainerRuntime::default() }
+fn named(name: &'static str) -> ContainerRuntime {
+    ContainerRuntime { name, ..ContainerRuntime::default() }
 }
 
-fn table(file: &Path) -> Option<Table> {
-    let file = here(file);
-    let found = fs::metadata(&file).ok()?;
+/// Takes over what a file says, and gives that; empty if it is no TOML, which `runtime` says then.
+fn take(
+    runtime: &mut ContainerRuntime,
+    file: &Path,
+    read: fn(&mut ContainerRuntime, &Table),
+) -> Option<Table> {
+    let place = here(file);
+    let found = fs::metadata(&place).ok()?;
     let readable = found.is_file() && found.len() <= LIMIT_BYTES;
-    readable.then(|| fs::read_to_string(file).ok()?.parse().ok())?
+    let text = readable.then(|| fs::read_to_string(place).ok())??;
+    if runtime.file.as_os_str().is_empty() {
+        runtime.file = file.to_owned();
+    }
+    match text.parse() {
+        Ok(table) => {
+            read(runtime, &table);
+            Some(table)
+        }
+        Err(error) => {
+            runtime.invalid.get_or_insert((file.to_owned(), error.message().to_owned()));
+            Some(Table::new())
+        }
+    }
 }
 
 /// Where this process finds a file of the host.

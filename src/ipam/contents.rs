@@ -30,6 +30,7 @@ pub struct StoreContents {
 /// A file that is not an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreFault {
+    pub path: PathBuf,
     /// Which file, and why not.
     pub what: String,
     /// When it was written.
@@ -40,7 +41,7 @@ impl StoreFault {
     fn of(path: &Path, why: &str) -> StoreFault {
         let what = format!("{} is not an entry: {why}", path.display());
         let since = fs::metadata(path).and_then(|file| file.modified()).ok();
-        StoreFault { what, since }
+        StoreFault { path: path.to_owned(), what, since }
     }
 }
 
@@ -100,7 +101,7 @@ impl Store {
         }
         contents.entries.sort_by(|a, b| a.addresses.cmp(&b.addresses));
         for path in self.notes()? {
-            // A note that nobody can read keeps nothing else from being read.
+            // A note that cannot be read keeps nothing else from being read.
             let bytes = found(fs::read(&path)).map_err(|error| error.to_string());
             match bytes.and_then(|bytes| bytes.map(|it| StoreEntry::parse(&it)).transpose()) {
                 Ok(entry) => contents.ended.extend(entry.filter(|it| it.boot_id == self.boot_id)),

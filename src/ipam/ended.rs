@@ -70,7 +70,7 @@ impl Store {
         Ok(all)
     }
 
-    /// Nobody has imported yet, in this boot, what stores of older plugins have.
+    /// What stores of older plugins have was not imported yet in this boot.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -151,7 +151,7 @@ impl SeenEntry {
 }
 
 impl LockedStore<'_> {
-    /// Releases what notes are about. What cannot be released now stays noted, and holds up nobody.
+    /// Releases what notes are about. What cannot be released now stays noted, and blocks no other pod.
     pub(super) fn release_ended(&self) {
         let notes = self.store.notes().unwrap_or_else(|error| {
             log::warn!("attachments that have ended are not released: {error}");

@@ -23,7 +23,6 @@ pub struct Owner {
     pub time_secs: u64,
     /// The nanoseconds of that second.
     pub time_nanos: u32,
-    /// The requested host ports.
     pub ports: Option<RequestedPorts>,
     /// For policies.
     pub words: Words,
@@ -40,6 +39,9 @@ pub struct RequestedPorts {
     pub bridge: IfName,
     pub mappings: Vec<PortMapping>,
 }
+
+/// What the container ids of pods of this program's tests begin with; the process and a number follow.
+pub const TEST_CONTAINER: &str = "humanz-connectivity-";
 
 /// One attachment and its addresses: one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

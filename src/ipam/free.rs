@@ -12,12 +12,15 @@ use nix::unistd::{AccessFlags, access};
 use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
 use crate::ipam::import::reservation;
-use crate::ipam::layout::{exists, failed, read, read_line};
+use crate::ipam::layout::{exists, failed, read, read_start};
 use crate::ipam::pool::RangeSet;
 use crate::ipam::store::Store;
 
 /// How many addresses are checked one by one before the folder is read.
 const PROBES: usize = 64;
+
+/// How many sets have their cursors in one file; with more, those that no pod started in for longest begin anew.
+pub(super) const CURSORS: usize = 64;
 
 impl Store {
     /// Every set has a free address, or one whose file a claim would remove.
@@ -26,7 +29,7 @@ impl Store {
     /// [`StoreError::Io`].
     pub fn has_free(&self, sets: &[RangeSet]) -> Result<bool, StoreError> {
         for (position, set) in sets.iter().enumerate() {
-            let free = self.next_free(position, set, &HashSet::new())?;
+            let free = self.next_free(&self.cursors(position)?, set, &HashSet::new())?;
             if free.is_none() && !self.has_removable(set)? {
                 return Ok(false);
             }
@@ -77,16 +80,24 @@ impl Store {
         Ok(())
     }
 
-    /// The next address of a set that has no file and is none of `others`.
+    /// The last address allocated of each set with this place in its network, the latest first.
+    pub(super) fn cursors(&self, position: usize) -> Result<Vec<IpAddr>, StoreError> {
+        let mut bytes = [0; 4096];
+        let bytes = read_start(&self.layout.cursor(position), &mut bytes)?.unwrap_or_default();
+        // What is no address is ignored.
+        let lines = bytes.split(|byte| *byte == b'\n').take(CURSORS);
+        let text = lines.filter_map(|line| std::str::from_utf8(line).ok());
+        Ok(text.filter_map(|text| text.trim_end().parse().ok()).collect())
+    }
+
+    /// The next address of a set that has no file and is none of `others`, after that of `cursors` which lies in it.
     pub(super) fn next_free(
         &self,
-        position: usize,
+        cursors: &[IpAddr],
         set: &RangeSet,
         others: &HashSet<IpAddr>,
     ) -> Result<Option<IpAddr>, StoreError> {
-        let cursor = read_line(&self.layout.cursor(position))?;
-        // An invalid cursor is ignored.
-        let cursor = cursor.and_then(|text| text.parse().ok());
+        let cursor = cursors.iter().find(|address| set.range_of(**address).is_some()).copied();
         let mut candidates = set.after(cursor).filter(|address| !others.contains(address));
         for address in candidates.by_ref().take(PROBES) {
             if !exists(&self.layout.address(address))? {

@@ -33,6 +33,7 @@ impl Layout {
         self.dir.join("boot")
     }
 
+    /// Of the sets that have this place in their networks.
     pub fn cursor(&self, set: usize) -> PathBuf {
         self.dir.join(format!("cursor.{set}"))
     }
@@ -124,12 +125,21 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
 
 /// The content of a file of one short line, without its end; `None` if it is missing or not text.
 pub(super) fn read_line(path: &Path) -> Result<Option<String>, StoreError> {
+    let mut bytes = [0; 128];
+    let text = read_start(path, &mut bytes)?.and_then(|text| std::str::from_utf8(text).ok());
+    Ok(text.map(|text| text.trim_end().to_owned()))
+}
+
+/// As much of the file at `path` as fits into `bytes`, by one call; `None` if it is missing.
+pub(super) fn read_start<'b>(
+    path: &Path,
+    bytes: &'b mut [u8],
+) -> Result<Option<&'b [u8]>, StoreError> {
     let Some(mut file) = found(File::open(path)).map_err(failed("open", path))? else {
         return Ok(None);
     };
-    let mut bytes = [0; 128];
-    let length = file.read(&mut bytes).map_err(failed("read", path))?;
-    Ok(std::str::from_utf8(&bytes[..length]).ok().map(|text| text.trim_end().to_owned()))
+    let length = file.read(bytes).map_err(failed("read", path))?;
+    Ok(Some(&bytes[..length]))
 }
 
 /// Removes the file at `path`; `false` if there was none.

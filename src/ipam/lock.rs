@@ -40,7 +40,7 @@ pub(super) fn acquire(
         // flock(2) needs read access only.
         files::keep_private(&file).map_err(|source| failed("protect", source))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            // A file that was deleted meanwhile locks nobody else out.
+            // A file that was deleted meanwhile locks no other process out.
             Ok(lock) if is_at(&lock, path) => return Ok(lock),
             Ok(_) | Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => {}
             Err((_, errno)) => return Err(failed("lock", io::Error::from(errno))),

@@ -8,7 +8,8 @@
 //! <dataDir>/<network>/lock                        held (flock) while anything below changes
 //!                     boot                        the boot that the entries belong to
 //!                     closed                      subnets that are not this host's any more
-//!                     cursor.<n>                  last address allocated from range set n
+//!                     cursor.<n>                  last address allocated from range set n of each network, the
+//!                                                 latest first
 //!                     owners/<container>:<ifname> one entry, JSON
 //!                     <address>                   the same file again (a hard link)
 //!                     ended/                      entries whose attachments have ended, to be released
@@ -39,7 +40,7 @@ pub use claims::{ClaimsView, LockedClaims, PortClaim, PortClaims};
 pub use closed::Closed;
 pub use contents::{ReadEntries, StoreContents, StoreFault};
 pub use ended::SeenEntry;
-pub use entry::{Owner, RequestedPorts, StoreEntry};
+pub use entry::{Owner, RequestedPorts, StoreEntry, TEST_CONTAINER};
 pub use error::StoreError;
 
 pub use pool::RangeSet;

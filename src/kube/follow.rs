@@ -41,16 +41,16 @@ const MISSED: Duration = Duration::from_secs(1);
 /// Changes that may wait to be taken.
 const QUEUE: usize = 256;
 
-/// What was heard of a resource. `T`: its objects as they are kept.
+/// What was learned of a resource. `T`: its objects as they are kept.
 #[derive(Debug)]
-pub enum Heard<T> {
+pub enum ResourceUpdate<T> {
     /// Everything, in place of what was there before.
     All(BTreeMap<ObjectKey, T>),
     Put(ObjectKey, T),
     Gone(ObjectKey),
-    /// It is followed; what was heard is up to date.
+    /// It is followed; what was received is up to date.
     Connected,
-    /// It is not followed now; what was heard before stays. Repeated for every new reason.
+    /// It is not followed now; what was received before stays. Repeated for every new reason.
     Disconnected {
         why: FailureReason,
     },
@@ -59,7 +59,7 @@ pub enum Heard<T> {
 /// The tasks; dropping them ends them.
 #[derive(Debug)]
 pub struct FollowedObjects<T> {
-    pub heard: mpsc::Receiver<(Resource, Heard<T>)>,
+    pub received: mpsc::Receiver<(Resource, ResourceUpdate<T>)>,
     _tasks: JoinSet<()>,
 }
 
@@ -71,7 +71,7 @@ pub fn follow<T: Send + 'static>(
     queries: Vec<(Resource, Query)>,
     parse: fn(Resource, &Value) -> T,
 ) -> FollowedObjects<T> {
-    let (sender, heard) = mpsc::channel(QUEUE);
+    let (sender, received) = mpsc::channel(QUEUE);
     let mut tasks = JoinSet::new();
     for (resource, query) in queries {
         let follower = Follower {
@@ -88,7 +88,7 @@ pub fn follow<T: Send + 'static>(
         };
         tasks.spawn(follower.run());
     }
-    FollowedObjects { heard, _tasks: tasks }
+    FollowedObjects { received, _tasks: tasks }
 }
 
 struct Follower<T> {
@@ -96,10 +96,10 @@ struct Follower<T> {
     resource: Resource,
     query: Query,
     parse: fn(Resource, &Value) -> T,
-    sender: mpsc::Sender<(Resource, Heard<T>)>,
-    /// The version heard last, and when everything was listed.
+    sender: mpsc::Sender<(Resource, ResourceUpdate<T>)>,
+    /// The version received last, and when everything was listed.
     listed: Option<(String, Instant)>,
-    /// A list of them was heard, perhaps before the start.
+    /// A list of them was received, perhaps before the start.
     has_objects: bool,
     /// The API does not answer, for the reasons reported since.
     disconnected: Option<BTreeSet<FailureReason>>,
@@ -107,15 +107,15 @@ struct Follower<T> {
     absences: u32,
 }
 
-/// Nobody takes what is heard.
-struct Unheard;
+/// What is received has no receiver any more.
+struct ReceiverGone;
 
 impl<T> Follower<T> {
     async fn run(mut self) {
         while self.attempt().await.is_ok() {}
     }
 
-    async fn attempt(&mut self) -> Result<(), Unheard> {
+    async fn attempt(&mut self) -> Result<(), ReceiverGone> {
         self.attempts += 1;
         match self.serve().await? {
             Ok(()) => {}
@@ -173,16 +173,16 @@ impl<T> Follower<T> {
     }
 
     /// The cluster has no such resource.
-    async fn absent(&mut self, why: String) -> Result<(), Unheard> {
+    async fn absent(&mut self, why: String) -> Result<(), ReceiverGone> {
         self.absences += 1;
         if self.has_objects && self.absences < ABSENCES {
             self.disconnected(why.into()).await?;
         } else {
             if self.absences == 1 || self.has_objects {
-                self.send(Heard::All(BTreeMap::new())).await?;
+                self.send(ResourceUpdate::All(BTreeMap::new())).await?;
             }
             if self.disconnected.take().is_some() {
-                self.send(Heard::Connected).await?;
+                self.send(ResourceUpdate::Connected).await?;
             }
             self.has_objects = false;
             self.attempts = 0;
@@ -191,7 +191,7 @@ impl<T> Follower<T> {
         Ok(())
     }
 
-    async fn serve(&mut self) -> Result<Result<(), ApiError>, Unheard> {
+    async fn serve(&mut self) -> Result<Result<(), ApiError>, ReceiverGone> {
         let api = match Api::open(&self.api) {
             Ok(api) => api,
             Err(error) => return Ok(Err(error)),
@@ -207,7 +207,7 @@ impl<T> Follower<T> {
                     self.has_objects = true;
                     self.absences = 0;
                     self.listed = Some((version.clone(), Instant::now()));
-                    self.send(Heard::All(objects)).await?;
+                    self.send(ResourceUpdate::All(objects)).await?;
                     version
                 }
                 Err(error) => return Ok(Err(error)),
@@ -229,13 +229,13 @@ impl<T> Follower<T> {
         Ok((version, objects))
     }
 
-    /// `missed`: how long it may take until everything since `version` was heard.
+    /// `missed`: how long it may take until everything since `version` was received.
     async fn watch(
         &mut self,
         api: &Api,
         version: &str,
         missed: Duration,
-    ) -> Result<Result<(), ApiError>, Unheard> {
+    ) -> Result<Result<(), ApiError>, ReceiverGone> {
         let (resource, query) = (self.resource, self.query.clone());
         let mut watch = match api.watch(&query, version).await {
             Ok(watch) => watch,
@@ -243,18 +243,18 @@ impl<T> Follower<T> {
         };
         let begun = Instant::now();
         loop {
-            let heard = tokio::select! { biased;
+            let received = tokio::select! { biased;
                 () = sleep_until(begun + missed), if self.disconnected.is_some() => {
                     self.disconnected = None;
-                    self.send(Heard::Connected).await?;
+                    self.send(ResourceUpdate::Connected).await?;
                     continue;
                 }
-                heard = watch.next(|line| resource.event(&query, line)) => heard,
+                received = watch.next(|line| resource.event(&query, line)) => received,
             };
             if begun.elapsed() > SHORT {
                 self.attempts = 0;
             }
-            let events = match heard {
+            let events = match received {
                 Ok(Some(events)) => events,
                 Ok(None) => return Ok(Ok(())),
                 Err(error) => return Ok(Err(error)),
@@ -265,15 +265,15 @@ impl<T> Follower<T> {
         }
     }
 
-    async fn take(&mut self, event: ObjectEvent) -> Result<(), Unheard> {
+    async fn take(&mut self, event: ObjectEvent) -> Result<(), ReceiverGone> {
         let version = match event {
             ObjectEvent::Put(key, object, version) => {
                 let parsed = (self.parse)(self.resource, &object);
-                self.send(Heard::Put(key, parsed)).await?;
+                self.send(ResourceUpdate::Put(key, parsed)).await?;
                 version
             }
             ObjectEvent::Gone(key, version) => {
-                self.send(Heard::Gone(key)).await?;
+                self.send(ResourceUpdate::Gone(key)).await?;
                 version
             }
             ObjectEvent::Bookmark(version) => version,
@@ -284,14 +284,14 @@ impl<T> Follower<T> {
         Ok(())
     }
 
-    async fn disconnected(&mut self, why: FailureReason) -> Result<(), Unheard> {
+    async fn disconnected(&mut self, why: FailureReason) -> Result<(), ReceiverGone> {
         if self.disconnected.get_or_insert_default().insert(why.clone()) {
-            self.send(Heard::Disconnected { why }).await?;
+            self.send(ResourceUpdate::Disconnected { why }).await?;
         }
         Ok(())
     }
 
-    async fn send(&self, heard: Heard<T>) -> Result<(), Unheard> {
-        self.sender.send((self.resource, heard)).await.map_err(|_| Unheard)
+    async fn send(&self, received: ResourceUpdate<T>) -> Result<(), ReceiverGone> {
+        self.sender.send((self.resource, received)).await.map_err(|_| ReceiverGone)
     }
 }

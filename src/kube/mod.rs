@@ -29,7 +29,7 @@ pub mod yaml;
 pub use access::api_service;
 pub use answer::ApiError;
 pub use client::Api;
-pub use follow::{FollowedObjects, Heard, follow};
+pub use follow::{FollowedObjects, ResourceUpdate, follow};
 pub use nodes::Nodes;
 pub use query::Query;
 pub use resource::{ObjectKey, Resource};

@@ -163,7 +163,7 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
         let mut nodes = Nodes::new(self.identity.name.clone(), attributes);
         let version = api.list(&nodes::query(), |page| nodes.take_page(page)).await?;
         nodes.reached(&version);
-        self.contact.heard();
+        self.contact.received();
         Ok(Listed { nodes, version, at: Instant::now() })
     }
 
@@ -187,7 +187,7 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
                         self.attempts = 0;
                     }
                     let Some(events) = events? else { return Ok(()) };
-                    self.contact.heard();
+                    self.contact.received();
                     self.contact.changed();
                     events.into_iter().for_each(|event| listed.take_in(event));
                     due.get_or_insert(Instant::now() + COALESCE);
@@ -240,8 +240,8 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
         Ok(())
     }
 
-    /// Providers of clouds keep pods from a new node until its network is said to work. Where nobody
-    /// does that nothing is written.
+    /// Providers of clouds keep pods from a new node until its network is said to work. Elsewhere
+    /// nothing is written.
     async fn clear_network_unavailable(&mut self, api: &Api, nodes: &Nodes) {
         let ready = *self.inputs.ready.borrow();
         let Some(node) = nodes.own().filter(|node| ready && node.unavailable) else { return };

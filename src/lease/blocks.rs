@@ -1,6 +1,6 @@
 //! Pure. Blocks of tenants' networks, which hosts have beside their own subnets.
 //!
-//! A host creates a key below its own name for each block, where its role lets nobody else write. Ownership is
+//! A host creates a key below its own name for each block, where no other role may write. Ownership is
 //! decided by creation: of two keys with common addresses the one that was created first counts, on every host,
 //! and no later write changes that. A host uses a block only once it has read its own key, and with it every key
 //! that was created before.
@@ -263,7 +263,7 @@ pub struct BlockNetwork {
 
 /// Takes `block` of `network`, if in `store` neither the record of `host` has changed, so that it is this machine's, nor
 /// the settings, so that no other host has noticed a loss of data that this one has not; and if the network has not
-/// been removed, or given other addresses or pins, since the host has heard of it.
+/// been removed, or given other addresses or pins, since the host has learned of it.
 pub fn take(
     roots: &Roots,
     host: &NodeName,

@@ -36,6 +36,10 @@ pub struct HostAttributes {
     pub wireguard: Option<WireguardEnd>,
     /// Longest packet between hosts, in bytes.
     pub mtu: u32,
+    /// As [`comparable_group`] says; empty: policies are off.
+    ///
+    /// [`comparable_group`]: crate::lease::records::comparable_group
+    pub policy_group: Box<str>,
 }
 
 /// The network, as configured on this host.
@@ -46,7 +50,7 @@ pub struct Network {
     pub pools: PerFamily<Pool>,
     /// The widest pool of each family that this host accepts from the network.
     pub limits: PerFamily<IpNetwork>,
-    /// How every host can be reached; further peer_routes are in the record of each.
+    /// How every host can be reached; further ways are in the record of each.
     pub backend: Backend,
     /// Where its pools cannot grow; not read before one of them is to grow.
     pub tenants: TenantPools,
@@ -106,5 +110,6 @@ pub fn node_record(identity: &Identity, attributes: &HostAttributes, lease: &Lea
     node.tunnel = attributes.tunnel.and_then(|vxlan| Tunnel::of(&lease.subnets, vxlan));
     node.wireguard = attributes.wireguard;
     node.mtu = attributes.mtu;
+    node.policy_group.clone_from(&attributes.policy_group);
     node
 }

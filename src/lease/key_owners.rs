@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_changes_keys_has_both_and_nobody_takes_either() {
+    fn a_host_that_changes_keys_has_both_and_no_other_host_takes_either() {
         let owner = |found: &Snapshot, number| owners(found)[&key(number)].to_string();
         // h1 has claimed the next one at 20, and published it at 21; it had claimed the other one before.
         let (h1, next) = (("h1", 1, 9, 21), ("h1", 8, 9, 20));

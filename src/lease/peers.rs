@@ -7,12 +7,16 @@ use ipnetwork::IpNetwork;
 
 use crate::lease::choose;
 use crate::lease::key_owners;
-use crate::lease::records::{Backend, NodeName, NodeRecord, Tunnel, WireguardEnd};
+use crate::lease::records::{Backend, NO_GROUP, NodeName, NodeRecord, Tunnel, WireguardEnd};
 use crate::lease::right::{Evidence, Right};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::net::problem::capped;
 use crate::net::subnet::{self, Pool};
-use crate::net::{Family, Object, PerFamily, Problem, ProblemKind, PublicKey};
+use crate::net::{Family, PerFamily, Problem, ProblemKind, PublicKey};
+
+pub use fault::PeerFault;
+
+mod fault;
 
 /// Another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,60 +45,8 @@ pub struct Peers {
     pub faults: Vec<PeerFault>,
 }
 
-/// Data of another host that is ignored.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PeerFault {
-    #[error("host {host}: subnet {subnet} is ignored: it is not in the pool {pool}")]
-    OutsidePool {
-        host: NodeName,
-        subnet: IpNetwork,
-        /// The pool of that family, `(none)` if there is none.
-        pool: String,
-    },
-    #[error("host {host}: subnet {subnet} is ignored: it overlaps {theirs} \
-        of host {owner}{}", if *ours { " (this host)" } else { "" })]
-    Overlap {
-        host: NodeName,
-        subnet: IpNetwork,
-        /// The owner of what it overlaps.
-        owner: NodeName,
-        theirs: IpNetwork,
-        /// The owner is this host.
-        ours: bool,
-    },
-    #[error("host {host}: address {address} is ignored: {reason}")]
-    Address { host: NodeName, address: IpAddr, reason: &'static str },
-    /// Both keep it: packets for the pods of the one without the right go to the other, and nobody
-    /// else is affected.
-    #[error("host {host}: its address {address} is that of host {other} as well{}",
-        if *alive { "" } else { ", whose agent does not run" })]
-    SharedAddress {
-        /// Whose record is the later one.
-        host: NodeName,
-        address: IpAddr,
-        other: NodeName,
-        /// The agent of `other` runs.
-        alive: bool,
-    },
-    #[error("host {host}: its WireGuard key is ignored: it is that of host {owner}, which had it first{}",
-        if *alive { "" } else { " and whose agent does not run" })]
-    SharedKey {
-        host: NodeName,
-        owner: NodeName,
-        /// The agent of `owner` runs.
-        alive: bool,
-        /// It is a key that this host publishes.
-        is_own: bool,
-    },
-    /// Of this host. Those of other hosts may be of versions that know no claims.
-    #[error("host {own}: its WireGuard key is not claimed in etcd: another host could take it")]
-    UnclaimedKey { own: NodeName },
-    #[error(
-        "the claim of subnet {subnet} says {claimant} since revision {modified}, but host \
-        {owner} has had the subnet since revision {since}; the claim is ignored"
-    )]
-    Claim { subnet: IpNetwork, claimant: NodeName, modified: i64, owner: NodeName, since: i64 },
-}
+/// Hosts with another group that are listed; further ones are counted.
+const GROUPS: usize = 8;
 
 /// Faults that become problems.
 const PROBLEMS: usize = 50;
@@ -113,72 +65,6 @@ impl Peers {
         let all = "humanz-agent nodes ls # lists all";
         capped(problems, PROBLEMS, ProblemKind::OtherHost, "further records of hosts", all)
     }
-}
-
-impl PeerFault {
-    pub fn problem(&self) -> Problem {
-        let (subject, fix) = match self {
-            PeerFault::OutsidePool { host, .. } => (
-                Object::Host(host.clone()),
-                format!(
-                    "humanz-agent nodes ls # if {host} was removed for good: humanz-agent nodes rm {host}; else set \
-                     the same IP_SUBNET and IPV6_SUBNET on both hosts"
-                ),
-            ),
-            PeerFault::Overlap { host, .. } => (
-                Object::Host(host.clone()),
-                format!(
-                    "humanz-agent nodes show {host} # two hosts share a name, a disk or a hand-made key: repair it there"
-                ),
-            ),
-            PeerFault::Address { host, .. } => (
-                Object::Host(host.clone()),
-                format!("humanz-agent nodes show {host} # set NODE_IP there"),
-            ),
-            PeerFault::SharedAddress { host, other, alive, .. } => (
-                Object::Host(host.clone()),
-                match alive {
-                    true => format!("humanz-agent nodes show {host} # set NODE_IP there"),
-                    false => format!(
-                        "humanz-agent nodes ls # if {other} is permanently gone: humanz-agent nodes rm {other}"
-                    ),
-                },
-            ),
-            PeerFault::SharedKey { host, owner, alive, .. } => {
-                (Object::Host(host.clone()), own_key(host, owner, *alive))
-            }
-            PeerFault::UnclaimedKey { own } => (
-                Object::Host(own.clone()),
-                format!(
-                    "humanz-agent nodes roles --apply {own} # gives it the permission to write its claim"
-                ),
-            ),
-            PeerFault::Claim { subnet, owner, .. } => (
-                Object::Subnet(*subnet),
-                format!(
-                    "humanz-agent nodes roles # the agent of {owner} puts the claim back; take the permission to \
-                     write it from all other hosts"
-                ),
-            ),
-        };
-        let kind = match self {
-            PeerFault::UnclaimedKey { .. } => ProblemKind::EtcdRecord,
-            _ => ProblemKind::OtherHost,
-        };
-        Problem::new(kind, subject, self.to_string()).with_fix(fix)
-    }
-}
-
-/// How `host` gets another key than that of `owner`.
-fn own_key(host: &NodeName, owner: &NodeName, alive: bool) -> String {
-    let gone = match alive {
-        true => String::new(),
-        false => format!("if {owner} is permanently gone: humanz-agent nodes rm {owner}; "),
-    };
-    format!(
-        "humanz-agent nodes ls # {gone}if {host} was copied from it, {host} needs a key of its own: remove \
-         wireguard.key from its state directory and its link humanz-wg, and restart its agent"
-    )
 }
 
 /// The hosts of `snapshot` other than `own`, and what was ignored.
@@ -209,6 +95,7 @@ pub fn peers(
     let mut by_name: BTreeMap<_, _> = by_name.into_iter().collect();
     faults.extend(shared_addresses(&by_name, snapshot));
     faults.extend(shared_keys(&mut by_name, own, snapshot));
+    faults.extend(other_groups(&by_name, own, snapshot));
     Peers { by_name, faults }
 }
 
@@ -301,6 +188,31 @@ fn shared_keys(
         faults.push(PeerFault::UnclaimedKey { own: own.clone() });
     }
     faults
+}
+
+/// The hosts that put pods into another group than this one does, where nothing else says it.
+fn other_groups(
+    by_name: &BTreeMap<NodeName, Peer>,
+    own: &NodeName,
+    found: &Snapshot,
+) -> Option<PeerFault> {
+    let here = &*found.nodes.get(own)?.value.policy_group;
+    let shown = |group: &str| if group == NO_GROUP { "not set" } else { group }.to_owned();
+    let mut nodes = beside(&found.nodes);
+    // Of one that is gone the record says what was.
+    let alive = by_name.iter().filter(|(_, peer)| peer.alive);
+    let of_hosts = alive.filter_map(|(host, _)| Some((host, &*nodes(host)?.value.policy_group)));
+    let mut others = of_hosts.filter(|(_, group)| !group.is_empty() && *group != here);
+    let on = |(host, group): (&NodeName, &str)| format!("{} on host {host}", shown(group));
+    let listed: Vec<String> = others.by_ref().take(GROUPS).map(on).collect();
+    if here.is_empty() || listed.is_empty() {
+        return None;
+    }
+    let others = match others.count() {
+        0 => listed.join(", "),
+        more => format!("{} (and on {more} more)", listed.join(", ")),
+    };
+    Some(PeerFault::Group { here: shown(here), others })
 }
 
 /// What is left of an end without a key that is another host's: one that changes keys has two.

@@ -92,7 +92,7 @@ mod tests {
             (Some(one), Some(other)) if other < one => "evil",
             (None, Some(_)) => "evil",
             (Some(_), _) => "h1",
-            (None, None) => "nobody",
+            (None, None) => "neither",
         }
     }
 
@@ -138,6 +138,6 @@ mod tests {
     #[test]
     fn a_claim_alone_is_a_right_and_no_key_is_none() {
         assert_eq!(owner(&[(CLAIM, "h1", 3, 3), ATTACK]), "h1");
-        assert_eq!(owner(&[(HOST, "10.0.7.0/24", 3, 3)]), "nobody");
+        assert_eq!(owner(&[(HOST, "10.0.7.0/24", 3, 3)]), "neither");
     }
 }

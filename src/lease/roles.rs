@@ -96,7 +96,7 @@ pub fn of_host(roots: &Roots, name: &NodeName, subnets: &[IpNetwork]) -> HostRol
 }
 
 /// The subnets whose claims are the host's: in each family those reserved for it, else those of its keys
-/// that nobody else claims.
+/// that no other host claims.
 ///
 /// The host writes its keys itself, so a subnet to which another host has the better right is not among them.
 pub fn subnets(found: &Snapshot, host: &NodeName) -> Vec<IpNetwork> {

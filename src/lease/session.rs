@@ -142,48 +142,56 @@ impl SessionMachine {
             (State::Completing(found, lease, alive), event) => {
                 self.completed(found, lease, alive, event)
             }
-            (State::Configuring(found, _), Err(EtcdError::Denied(why)))
-                if found.config.is_some() =>
-            {
+            (state, Err(error)) => self.failed(state, error),
+            (state, Ok(event)) => self.advanced(state, event),
+        }
+    }
+
+    fn failed(&mut self, state: State, error: EtcdError) -> Result<Command, SessionExit> {
+        match (state, error) {
+            (State::Configuring(found, _), EtcdError::Denied(why)) if found.config.is_some() => {
                 self.stay_narrow(found, why)
             }
-            (State::Claiming(found, transaction), Err(EtcdError::Denied(why)))
+            (State::Claiming(found, transaction), EtcdError::Denied(why))
                 if transaction.deletes() && !self.own.leaves_claims =>
             {
                 self.own.leaves_claims = true;
                 self.warnings.push(format!("claims in the name of this host stay: {why}"));
                 self.claim(found)
             }
-            (State::ClaimingKey(found, _), Err(EtcdError::Denied(why))) => {
+            (State::ClaimingKey(found, _), EtcdError::Denied(why)) => {
                 self.leave_key_unclaimed(found, why)
             }
-            (State::PuttingAlive(found, ..) | State::Asking(found), Err(EtcdError::NoLease(_))) => {
+            (State::PuttingAlive(found, ..) | State::Asking(found), EtcdError::NoLease(_)) => {
                 Ok(self.await_lease(found))
             }
-            (State::TakingBack(found), Err(EtcdError::Denied(why))) => {
-                self.cannot_take_back(found, why)
-            }
-            (State::Asking(found), Err(EtcdError::Denied(why))) => Ok(self.cannot_ask(&found, why)),
-            (_, Err(error)) => Err(error.into()),
-            (State::AwaitingAnswer, Ok(_)) => Ok(self.answer_is_due()),
-            (State::Asking(found), Ok(Event::Committed(Some(_)))) => Ok(self.await_answer(&found)),
-            (State::Probation(found, lease), Ok(Event::Elapsed)) => {
+            (State::TakingBack(found), EtcdError::Denied(why)) => self.cannot_take_back(found, why),
+            (State::Asking(found), EtcdError::Denied(why)) => Ok(self.cannot_ask(&found, why)),
+            (_, error) => Err(error.into()),
+        }
+    }
+
+    fn advanced(&mut self, state: State, event: Event) -> Result<Command, SessionExit> {
+        match (state, event) {
+            (State::AwaitingAnswer, _) => Ok(self.answer_is_due()),
+            (State::Asking(found), Event::Committed(Some(_))) => Ok(self.await_answer(&found)),
+            (State::Probation(found, lease), Event::Elapsed) => {
                 self.state = State::Probation(found, lease);
                 Ok(Command::ReadHosts)
             }
-            (State::Probation(found, lease), Ok(Event::FoundHosts(now))) => {
+            (State::Probation(found, lease), Event::FoundHosts(now)) => {
                 Ok(self.proved(found, lease, *now))
             }
-            (State::Reading, Ok(Event::Found(found))) => self.consider(*found),
-            (State::AwaitingLease(found), Ok(Event::LeaseKept(etcd_lease))) => {
+            (State::Reading, Event::Found(found)) => self.consider(*found),
+            (State::AwaitingLease(found), Event::LeaseKept(etcd_lease)) => {
                 self.etcd_lease = etcd_lease;
                 self.claim(found)
             }
-            (State::Allocating(found), Ok(Event::TicketAllocated(ticket))) => {
+            (State::Allocating(found), Event::TicketAllocated(ticket)) => {
                 self.own.ticket = Some(ticket);
                 self.claim(found)
             }
-            (State::Claiming(..), Ok(Event::Committed(None))) => {
+            (State::Claiming(..), Event::Committed(None)) => {
                 self.progress.races += 1;
                 self.own.has_raced = true;
                 // Twice is no accident: many hosts got tickets of slots that are taken.
@@ -192,9 +200,9 @@ impl SessionMachine {
                 }
                 Ok(self.pause(Pause::LostRace(self.progress.races)))
             }
-            (state, Ok(Event::Committed(Some(revision)))) => self.committed(state, revision),
+            (state, Event::Committed(Some(revision))) => self.committed(state, revision),
             // The snapshot is out of date, or a pause is over.
-            (_, Ok(_)) => Ok(self.read()),
+            _ => Ok(self.read()),
         }
     }
 }

@@ -1,18 +1,20 @@
 //! Pure. What was probably meant by a word that is not known.
 
 /// The one of `known` that is most like `word`: it begins so, or has the same letters but for a third. Of several the
-/// one with the same first letter: `lst` is meant for `ls`, not for `set`. Of two letters the first is the same: `h2`
-/// may be meant for `h1`, but `ls` not for `ns`.
+/// one with the same first letter: `lst` is meant for `ls`, not for `set`. Of short words the first letter is the same: `h2`
+/// may be meant for `h1`, but `ls` not for `ns`, nor `stop` for `pods`.
 pub fn nearest<'a, S: AsRef<str>>(word: &str, known: &'a [S]) -> Option<&'a str> {
     let known = || known.iter().map(AsRef::as_ref);
     if let Some(known) = known().find(|known| word.len() > 1 && known.starts_with(word)) {
         return Some(known);
     }
-    let first = |known: &str| known.chars().next() != word.chars().next();
+    let letter = |word: &str| word.chars().next().map(|first| first.to_ascii_lowercase());
+    let first = |known: &str| letter(known) != letter(word);
     let near = known().min_by_key(|known| (letters_apart(word, known), first(known)))?;
     let (apart, longer) = (letters_apart(word, near), near.len().max(word.len()));
     let is_near = apart <= 1.max(near.len() / 3);
-    (is_near && (2 * apart < longer || 2 * apart == longer && !first(near))).then_some(near)
+    (is_near && 2 * apart <= longer && !(first(near) && (longer < 6 || 2 * apart == longer)))
+        .then_some(near)
 }
 
 /// How many letters must be replaced, added or left out, whatever their order.
@@ -55,6 +57,7 @@ mod tests {
             assert_eq!(nearest(word, &known), near, "{word}");
         }
         assert_eq!(nearest("x", &[""; 0]), None);
+        assert_eq!((nearest("stop", &["pods"]), nearest("drops", &["pods"])), (None, None));
         assert_eq!((nearest("h2", &["h1"]), nearest("ls", &["ns"])), (Some("h1"), None));
     }
 }

@@ -28,9 +28,7 @@ pub enum Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
-    /// The host's port.
     pub host_port: NonZeroU16,
-    /// The pod's port.
     pub container_port: NonZeroU16,
     /// Of both.
     pub protocol: Protocol,
@@ -42,7 +40,6 @@ pub struct PortMapping {
 /// A port on the host's addresses of one family: on one of them, or on all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostPort {
-    /// The protocol.
     pub protocol: Protocol,
     pub port: u16,
     /// The address; an unspecified one stands for all of its family.

@@ -247,7 +247,9 @@ impl Problem {
     /// With what helps against most problems of its kind, if the check that found it knows no better.
     pub fn with_usual_fix(self) -> Problem {
         let usual = match self.kind {
-            ProblemKind::Etcd => "humanz-agent doctor # checks etcd, certificates and permissions",
+            ProblemKind::Etcd => {
+                "humanz-agent config # shows where etcd is asked: check that it answers there, certificates and permissions"
+            }
             ProblemKind::KubernetesApi => {
                 "kubectl get nodes # check that the API server is up and that this host may list and watch"
             }

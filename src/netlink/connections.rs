@@ -36,7 +36,6 @@ pub struct Connection {
     pub answers: IpAddr,
     /// Where the answers go; another address than `source` if that was translated.
     pub answered_to: IpAddr,
-    /// There was an answer.
     pub answered: bool,
     /// The port that it came from, if the protocol has ports.
     pub source_port: Option<u16>,

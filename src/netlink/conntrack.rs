@@ -43,18 +43,12 @@ const DELETES_AT_ONCE: usize = 128;
 pub enum ConntrackError {
     /// The number of flows.
     #[error("read {}", path.display())]
-    Count {
-        /// Where it stands.
-        path: PathBuf,
-        /// What went wrong.
-        source: io::Error,
-    },
+    Count { path: PathBuf, source: io::Error },
     /// The kernel said no.
     #[error("forget UDP flows of {addresses}")]
     Netlink {
         /// Whose flows, separated by commas.
         addresses: String,
-        /// What went wrong.
         source: NetlinkError,
     },
 }

@@ -9,7 +9,6 @@ use nix::errno::Errno;
 pub struct Refused {
     /// What the message asked for, as in `create veth hz3f2a`.
     pub what: String,
-    /// The error number.
     pub errno: Errno,
     /// The extended acknowledgement's text, if the kernel gave one.
     pub message: Option<String>,
@@ -41,7 +40,6 @@ pub enum NetlinkError {
     Io {
         /// The call, as in `send`.
         what: &'static str,
-        /// Its error.
         source: io::Error,
     },
     /// Bytes that are no netlink, from the kernel or for it.

@@ -45,7 +45,6 @@ pub enum KernelEvent {
         protocol: u8,
         /// It is a default route.
         default: bool,
-        /// It went.
         gone: bool,
         destination: IpNetwork,
         /// Port id of the process that changed it, as in [`Reply::sender`].
@@ -109,7 +108,7 @@ impl Events {
     pub fn wait(&mut self, patience: Duration) -> Result<Vec<KernelEvent>, NetlinkError> {
         let mut events = Vec::new();
         let (protocol, in_frames) = (self.protocol, &mut self.in_frames);
-        let heard = self.monitor.wait(patience, |reply| {
+        let received = self.monitor.wait(patience, |reply| {
             let event = match protocol {
                 NetlinkProtocol::Route => of_route(reply),
                 NetlinkProtocol::Netfilter => Ok(of_nftables(reply, in_frames)),
@@ -117,7 +116,7 @@ impl Events {
             };
             events.extend(event.unwrap_or(Some(KernelEvent::Lost)));
         });
-        match heard {
+        match received {
             Ok(()) => {}
             Err(NetlinkError::Malformed(_)) => events.push(KernelEvent::Lost),
             Err(error) if error.errno() == Some(Errno::ENOBUFS) => events.push(KernelEvent::Lost),

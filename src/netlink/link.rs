@@ -90,7 +90,6 @@ pub struct PortFlags {
 pub struct LinkChange {
     pub mac: Option<Mac>,
     pub mtu: Option<u32>,
-    /// Set it up.
     pub up: bool,
     /// The text that says whose it is, at most 255 bytes.
     pub alias: Option<String>,
@@ -98,7 +97,6 @@ pub struct LinkChange {
     pub master: Option<u32>,
     /// What it shall be as a port.
     pub port: Option<PortFlags>,
-    /// Link group.
     pub group: Option<u32>,
 }
 

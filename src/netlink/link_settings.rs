@@ -13,7 +13,6 @@ const HEADER: usize = 16;
 /// How a link is set, or what of it shall be changed; `None` stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkSettings {
-    /// Its MAC.
     pub mac: Option<Mac>,
     /// In bytes.
     pub mtu: Option<u32>,

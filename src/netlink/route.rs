@@ -44,7 +44,6 @@ pub struct Route {
     pub device: Option<u32>,
     /// Its origin: RTPROT_*.
     pub protocol: u8,
-    /// Which table it is in.
     pub table: u32,
     /// How far the destination is: RT_SCOPE_*.
     pub scope: u8,
@@ -102,6 +101,11 @@ impl Route {
 /// Adds a route; `EEXIST` if there is one to the same destination with the same metric.
 pub fn add(route: &Route) -> Message {
     change(format!("add route {}", text(route)), Rtm::Newroute, NlmF::CREATE | NlmF::EXCL, route)
+}
+
+/// Adds a route before those with the same destination and metric, which stay; `EEXIST` if it is there.
+pub fn prepend(route: &Route) -> Message {
+    change(format!("add route {}", text(route)), Rtm::Newroute, NlmF::CREATE, route)
 }
 
 /// Adds one route over several next hops, which share the load; they differ in gateway and device alone.

@@ -324,7 +324,7 @@ impl Rtnl {
         )
     }
 
-    /// The routes of every table, both families; one with several peer_routes is there as often.
+    /// The routes of every table, both families; one with several next hops is there as often.
     ///
     /// # Errors
     /// [`NetlinkError`].

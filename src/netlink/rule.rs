@@ -54,7 +54,6 @@ pub struct RoutingRule {
     pub input: Option<String>,
     /// It says `not`.
     pub inverted: bool,
-    /// It is about a mark.
     pub marked: bool,
     /// It has conditions that are not read: an output device, a user, a port, a VRF.
     pub narrow: bool,

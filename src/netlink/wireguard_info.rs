@@ -77,7 +77,7 @@ pub struct WireguardPeer {
     pub key: PublicKey,
     /// What both ends have besides their keys.
     pub preshared: Option<PresharedKey>,
-    /// Where it was heard last, or was set to be.
+    /// The address that it sent from last, or that was set.
     pub endpoint: Option<SocketAddr>,
     /// Seconds between packets that only keep the way open; 0 for none.
     pub keepalive_secs: u16,

@@ -54,7 +54,6 @@ pub enum DataType {
 /// Elements to add to and to remove from one set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElementChange {
-    /// The set's name.
     pub set: String,
     pub shape: Shape,
     pub added: BTreeSet<Element>,

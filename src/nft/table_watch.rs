@@ -39,14 +39,14 @@ impl TableWatch {
         Ok(TableWatch { monitor, table: table.to_owned(), own, is_foreign: false })
     }
 
-    /// The last generation up to which nobody else has changed the table since the generation `since`;
+    /// The last generation up to which no other process has changed the table since the generation `since`;
     /// `None` if somebody has, or may have.
     pub fn unchanged_until(&mut self, since: u32) -> Option<u32> {
         let mut until = Some(since);
         loop {
             let mut is_silent = true;
             let (table, own, is_foreign) = (&self.table, self.own, &mut self.is_foreign);
-            let heard = self.monitor.wait(Duration::ZERO, |reply| {
+            let received = self.monitor.wait(Duration::ZERO, |reply| {
                 is_silent = false;
                 if reply.kind != NEW_GENERATION {
                     *is_foreign |= reply.sender != own && concerns(reply, table);
@@ -55,7 +55,7 @@ impl TableWatch {
                 let was_foreign = std::mem::take(is_foreign);
                 until = until.and_then(|until| next(reply, since, until, was_foreign));
             });
-            match heard {
+            match received {
                 Ok(()) if is_silent => return until,
                 Ok(()) => {}
                 // Notifications were lost; where the socket is of no more use, all later ones are.

@@ -82,22 +82,22 @@ impl FileWatch {
     /// # Errors
     /// The watch is broken.
     pub fn wait(&self, patience: Duration) -> io::Result<FileEvents> {
-        let mut heard = FileEvents::default();
+        let mut received = FileEvents::default();
         if !is_readable(&self.inotify, patience)? {
-            return Ok(heard);
+            return Ok(received);
         }
         let events = self.inotify.read_events()?;
         let followed = self.followed();
         for event in &events {
             let lost = event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW);
-            heard.iptables |= lost || xtables_lock::hears(&self.inotify, event);
+            received.iptables |= lost || xtables_lock::concerns(&self.inotify, event);
             if lost {
-                heard.files.extend(followed.values().flat_map(all));
+                received.files.extend(followed.values().flat_map(all));
             } else if let Some(names) = followed.get(&event.wd) {
-                heard.files.extend(touched(names, event));
+                received.files.extend(touched(names, event));
             }
         }
-        Ok(heard)
+        Ok(received)
     }
 
     fn followed(&self) -> MutexGuard<'_, BTreeMap<WatchDescriptor, WatchedNames>> {

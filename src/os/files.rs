@@ -26,6 +26,9 @@ impl FileError {
     pub fn fix(&self) -> Option<&'static str> {
         Some(match self.why.kind() {
             io::ErrorKind::IsADirectory => "a directory is in the way: remove it",
+            io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+                "a file is in the way of a directory: move it away"
+            }
             io::ErrorKind::StorageFull => "df -h # make room on that file system",
             io::ErrorKind::ReadOnlyFilesystem => {
                 "findmnt # let the agent write there (its unit's ReadWritePaths=, or a mount of its pod that is not \
@@ -54,7 +57,7 @@ pub fn found<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Opens `path` to read it. A pipe in its place holds up nobody: without a writer it is empty.
+/// Opens `path` to read it. A pipe in its place does not block: without a writer it is empty.
 ///
 /// # Errors
 /// Those of `open(2)`.

@@ -26,7 +26,7 @@ pub fn listen(inotify: &Inotify) -> nix::Result<()> {
 
 /// A run has ended, or begun for the first time. The lock file is the only file with a watch of its
 /// own.
-pub fn hears(inotify: &Inotify, event: &InotifyEvent) -> bool {
+pub fn concerns(inotify: &Inotify, event: &InotifyEvent) -> bool {
     match event.name.as_deref() {
         Some(name) if name == OsStr::new(NAME) => {
             watch_file(inotify);

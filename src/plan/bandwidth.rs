@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_that_nobody_asked_for_lasts_20_ms_and_the_queue_25_more() {
+    fn a_burst_that_is_not_configured_lasts_20_ms_and_the_queue_25_more() {
         check(100_000_000, None, 1500, (12_500_000, 250_000, 562_500));
         check(1_000_000_000, None, 1500, (125_000_000, 2_500_000, 5_625_000));
     }

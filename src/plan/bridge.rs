@@ -23,7 +23,6 @@ pub struct Bridge {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundBridge {
     pub name: IfName,
-    /// Kind of link.
     pub kind: Option<String>,
     pub mac: Option<Mac>,
     /// In bytes.
@@ -114,16 +113,7 @@ pub fn changes(
             .collect());
     };
     if found.kind.as_deref() != Some("bridge") {
-        let kind =
-            found.kind.as_deref().map_or("a physical device".into(), |kind| format!("a {kind}"));
-        let what = format!("interface {} exists and is {kind}, not a bridge", wanted.name);
-        let problem = Problem::new(ProblemKind::ForeignLink, Object::Bridge(name()), what);
-        return Err(problem
-            .with_fix(format!(
-                "ip link show {} # remove it or set BRIDGE_NAME to another name",
-                wanted.name
-            ))
-            .into());
+        return Err(foreign(&wanted.name, found.kind.as_deref()).into());
     }
     let mut changes = Vec::new();
     if found.name != wanted.name {
@@ -151,6 +141,14 @@ pub fn changes(
     let add = |address: &IpNetwork| BridgeChange::AddAddress(name(), *address);
     changes.extend(wanted.addresses.iter().filter(missing).map(add));
     Ok(changes)
+}
+
+/// The link of the bridge's name is of `kind`; `None`: a physical device.
+fn foreign(name: &IfName, kind: Option<&str>) -> Problem {
+    let kind = kind.map_or("a physical device".into(), |kind| format!("a {kind}"));
+    let what = format!("interface {name} exists and is {kind}, not a bridge");
+    let fix = format!("ip link show {name} # remove it or set BRIDGE_NAME to another name");
+    Problem::new(ProblemKind::ForeignLink, Object::Bridge(name.clone()), what).with_fix(fix)
 }
 
 /// The gateway address of `subnet` with the subnet's prefix length.

@@ -6,6 +6,7 @@ use std::fmt;
 use crate::net::{IfName, Object};
 use crate::netlink::fdb::Destination;
 use crate::netlink::neighbour::Neighbour;
+use crate::netlink::route::Route;
 use crate::nft::{Chain, Element, ElementChange, Flowtable};
 use crate::plan::bridge::BridgeChange;
 use crate::plan::bridge_ports::{Reattach, SetPortUp};
@@ -64,7 +65,7 @@ impl Describe for LostMac {
         let LostMac { link, mac, taken_by, .. } = self;
         let before = match taken_by {
             Some(port) => format!("they went to {port}"),
-            None => "nobody got them".to_owned(),
+            None => "no port got them".to_owned(),
         };
         let link = Object::Link("interface".to_owned(), link.clone());
         Line::changed(link).with(format!(": takes in frames for its MAC {mac} again ({before})"))
@@ -74,12 +75,17 @@ impl Describe for LostMac {
 impl Describe for RouteChange {
     fn line(&self) -> Line {
         let via = |hop: &NextHop| format!(" via {}", hop.via);
+        let mtu = |to: &Route| format!(" (mtu {})", to.mtu.unwrap_or_default());
         match self {
             RouteChange::Add(to, hop) => Line::added(Object::Route(*to)).with(via(hop)),
             RouteChange::Replace(to, hop) => Line::changed(Object::Route(*to)).with(via(hop)),
             RouteChange::Remove(FoundRoute { destination, next_hop, .. }) => {
                 let via = next_hop.as_ref().map(via).unwrap_or_default();
                 Line::removed(Object::Route(*destination)).with(via)
+            }
+            RouteChange::AddBlock(to) => Line::added(Object::Route(to.destination)).with(mtu(to)),
+            RouteChange::RemoveBlock(to) => {
+                Line::removed(Object::Route(to.destination)).with(mtu(to))
             }
         }
     }

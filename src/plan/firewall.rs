@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_translates_what_goes_through_a_tunnel() {
+    fn packets_through_a_tunnel_are_not_masqueraded() {
         let tunnels =
             FirewallSpec { masquerade: false, tunnel_vni: Some(104), ..spec(&["10.244.3.0/24"]) };
         let untracked =

@@ -13,7 +13,7 @@ mod routes;
 
 pub use bridge_port::{BridgePort, port_flags};
 pub use differences::{FoundPod, PodDifference, differences, settings_differences};
-pub use identity::{LinkIdentity, MARK, first_name, is_of_network};
+pub use identity::{LinkIdentity, MARK, first_name, is_of_network, pod_or_container};
 pub use interface::{Assigned, PodInterface};
 pub use port_vlans::{ShownVlans, VlanChange, changes as vlan_changes, wanted as wanted_vlans};
 pub use requested::{FoundSettings, RequestedSettings};

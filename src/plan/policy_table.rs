@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::nft::set::DataType;
-use crate::nft::{Action, Chain, ElementChange, NftRule, Ruleset, Set, TableEdit, Value};
+use crate::nft::{Action, Chain, ElementChange, NftRule, Ruleset, Set, TableEdit, Value, Verdict};
 use crate::plan::firewall::{TableChange, TableDifference, changes};
 pub use crate::plan::policy_table::found::FoundPolicy;
 use crate::plan::policy_table::in_epoch::InEpoch;
@@ -144,8 +144,9 @@ fn steps(
     let (maps, sets): (Vec<Set>, Vec<Set>) = missing.partition(is_map);
     let rewritten: Vec<Chain> = parts.chains.iter().filter_map(|name| wanted.chain(name)).collect();
     let first = counters.into_iter().map(TableEdit::AddCounter);
+    let late: Vec<&String> = rewritten.iter().filter(looks_up).map(|chain| &chain.name).collect();
     let (programs, rewritten): (Vec<&Chain>, Vec<&Chain>) =
-        rewritten.iter().partition(|chain| parts.is_new_program(chain));
+        rewritten.iter().partition(|chain| parts.is_new_program(chain, &late));
     let first = first.chain(sets.into_iter().map(TableEdit::AddSet));
     let first = first.chain(filled(&programs));
     let (made, refilled): (Vec<_>, Vec<_>) =
@@ -188,12 +189,17 @@ struct Parts {
 }
 
 impl Parts {
-    /// It can be made whole before anything leads to it.
-    fn is_new_program(&self, chain: &Chain) -> bool {
-        let looks_up = |rule: &NftRule| matches!(rule.action, Action::VerdictMap(..));
+    /// It can be made whole before anything leads to it. `late`: chains that are made, or made anew, with the maps
+    /// that they look into; what leads to one of them cannot come before it (as where a host gets its second family).
+    fn is_new_program(&self, chain: &Chain, late: &[&String]) -> bool {
+        let leads_there = |rule: &NftRule| match &rule.action {
+            Action::Verdict(Verdict::Jump(name) | Verdict::Goto(name)) => late.contains(&name),
+            _ => false,
+        };
         self.missing_chains.contains(&chain.name)
             && chain.base.is_none()
-            && !chain.rules.iter().any(looks_up)
+            && !late.contains(&&chain.name)
+            && !chain.rules.iter().any(leads_there)
     }
 
     fn note(&mut self, difference: &TableDifference) {
@@ -235,6 +241,10 @@ fn filled(chains: &[&Chain]) -> Vec<TableEdit> {
 
 fn empty(chain: &Chain) -> Chain {
     Chain { rules: Vec::new(), ..chain.clone() }
+}
+
+fn looks_up(chain: &&Chain) -> bool {
+    chain.rules.iter().any(|rule| matches!(rule.action, Action::VerdictMap(..)))
 }
 
 fn is_map(set: &Set) -> bool {

@@ -8,6 +8,13 @@ use ipnetwork::IpNetwork;
 
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
+use crate::netlink::route::Route;
+
+/// RT_SCOPE_LINK of linux/rtnetlink.h.
+const LINK: u8 = 253;
+
+/// Less than that of the kernel's routes to what is on a link (256, `IP6_RT_PRIO_ADDRCONF` of linux/ipv6_route.h).
+const BEFORE_KERNEL: u32 = 255;
 
 /// Where packets for a pod subnet go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +68,43 @@ pub enum RouteChange {
     Add(IpNetwork, NextHop),
     /// It has another next hop.
     Replace(IpNetwork, NextHop),
+    /// Says how long packets to a block here may be.
+    AddBlock(Route),
+    RemoveBlock(Route),
+}
+
+/// The routes to a host's own blocks whose pods take shorter packets than the bridge, which would drop longer ones in
+/// silence. The kernel's route, made with the gateway's address, has the MTU of the bridge and stays as it is; these
+/// come before it, the one of IPv6 by its metric. `bridge`: its index and MTU; `mtus`: those of blocks.
+pub fn block_routes((bridge, mtu): (u32, u32), mtus: &BTreeMap<IpNetwork, u16>) -> Vec<Route> {
+    let shorter = mtus.iter().filter(|(_, pods)| u32::from(**pods) < mtu);
+    let route = |(block, pods): (&IpNetwork, &u16)| {
+        let route = Route { device: Some(bridge), mtu: Some((*pods).into()), ..Route::to(*block) };
+        match subnet::family(*block) {
+            Family::V4 => Route { scope: LINK, source: Some(subnet::gateway(*block)), ..route },
+            Family::V6 => Route { priority: Some(BEFORE_KERNEL), ..route },
+        }
+    };
+    shorter.map(route).collect()
+}
+
+/// That of [`block_routes`] to an IPv6 block, whatever its MTU.
+pub fn before_kernel(block: IpNetwork, bridge: u32) -> Route {
+    Route { device: Some(bridge), priority: Some(BEFORE_KERNEL), ..Route::to(block) }
+}
+
+/// It is like those of [`block_routes`]: none that leads to another host.
+pub fn is_block_route(route: &Route) -> bool {
+    route.gateway.is_none() && route.mtu.is_some()
+}
+
+/// The changes that turn `found`, of which each [`is_block_route`], into `wanted`.
+pub fn block_changes(wanted: &[Route], found: &[Route]) -> Vec<RouteChange> {
+    let without = |all: &[Route], others: &[Route]| -> Vec<Route> {
+        all.iter().filter(|route| !others.contains(route)).copied().collect()
+    };
+    let surplus = without(found, wanted).into_iter().map(RouteChange::RemoveBlock);
+    surplus.chain(without(wanted, found).into_iter().map(RouteChange::AddBlock)).collect()
 }
 
 /// The changes that turn `found` into `wanted`: removals first, then additions and replacements.
@@ -172,6 +216,30 @@ mod tests {
         );
         let lines = changes.map(|change| change.line().to_string());
         assert_eq!(lines.map(|line| line[..1].to_owned()), ["+", "~", "+"]);
+    }
+
+    #[test]
+    fn a_block_whose_pods_take_less_than_the_bridge_has_a_route_that_says_so() {
+        let mtus = [("10.32.0.64/26", 1400), ("10.33.0.0/26", 1500), ("fd00:32::/122", 1400)];
+        let mtus = mtus.into_iter().map(|(block, mtu)| (block.parse().unwrap(), mtu)).collect();
+        let check = |mtu, found: &[Route], expected: &[&str]| {
+            let changes = block_changes(&block_routes((7, mtu), &mtus), found);
+            let lines: Vec<String> = changes.iter().map(|it| it.line().to_string()).collect();
+            assert_eq!(lines, expected);
+        };
+        let both = ["+ route 10.32.0.64/26 (mtu 1400)", "+ route fd00:32::/122 (mtu 1400)"];
+        check(1500, &[], &both);
+        let found = block_routes((7, 1500), &mtus);
+        assert!(found.iter().all(is_block_route));
+        check(1500, &found, &[]);
+        check(
+            1400,
+            &found,
+            &both.map(|line| line.replace('+', "-")).each_ref().map(String::as_str),
+        );
+        let mut other = found.clone();
+        other[0].mtu = Some(1380);
+        check(1500, &other, &["- route 10.32.0.64/26 (mtu 1380)", both[0]]);
     }
 
     #[test]

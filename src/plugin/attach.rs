@@ -124,7 +124,7 @@ pub fn attach<'a>(
 fn set_neighbours(context: &AttachContext<'_>, addresses: &[IpAddr]) -> Result<(), CniError> {
     let (bridge, mac) = (context.gateway.index, context.mac);
     let set = |address: &IpAddr| match context.guard {
-        // Then nobody else can answer for the address.
+        // Then no other pod can answer for the address.
         Some(_) => neighbour::set_permanent(bridge, &Neighbour { address: *address, mac }),
         None => neighbour::set(bridge, *address, mac),
     };

@@ -179,7 +179,7 @@ fn message(change: &BridgeChange, index: u32) -> Option<Message> {
     }
 }
 
-/// A bridge whose MAC nobody has set takes that of one of its ports, and another as soon as that port goes:
+/// A bridge whose MAC was not set takes that of one of its ports, and another as soon as that port goes:
 /// the other pods send to the former one until their neighbour entries expire. It keeps what it has.
 fn pin_mac(rtnl: &Rtnl, found: &Link) -> Result<(), CniError> {
     let Some(mac) = found.mac.filter(|_| !is_ours(found) && follows_ports(found)) else {

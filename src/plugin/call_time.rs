@@ -13,7 +13,7 @@ const ADD: Duration = Duration::from_secs(22);
 /// How long it waits in addition while it undoes what it has done.
 const UNDO: Duration = Duration::from_secs(3);
 
-/// With less time nobody is asked any more.
+/// With less time no question is sent any more.
 const LEAST: Duration = Duration::from_millis(1);
 
 /// What a call waits for.

@@ -3,7 +3,7 @@
 //!
 //! Deleting the entries that have one IPv4 address at an end costs 0.15 ms where the kernel does it. A new owner finds
 //! none at either end, whatever became of the former one; when an owner goes only what it began is deleted, because
-//! what is sent to it reaches nobody until then. Entries in which it answers behind a translated address, and all of
+//! what is sent to it is lost until then. Entries in which it answers behind a translated address, and all of
 //! IPv6, are deleted only when it goes: they need a walk over the whole table, 4 ms in which its CPU passes no grace
 //! period, so that removing an interface takes 12 ms longer.
 

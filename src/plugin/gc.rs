@@ -127,7 +127,7 @@ impl<'a> ValidOwners<'a> {
     }
 }
 
-/// The reservations of which nobody is the owner any more.
+/// The reservations that have no owner any more.
 fn stale_entries(store: &Store, owners: &ValidOwners<'_>) -> Result<Vec<StoreEntry>, CniError> {
     let Some(locked) = lock_if_any(store)? else { return Ok(Vec::new()) };
     let mut entries = locked.entries()?;

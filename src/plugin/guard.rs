@@ -189,7 +189,7 @@ fn restore_macs(rtnl: &Rtnl, bridge: &Link) -> Result<usize, CniError> {
 }
 
 /// The guard is there as it should be, if `index` is that of its port. What it costs does not depend on
-/// how many pods there are, so that nobody looks for elements that let more pass: GC and the agent do.
+/// how many pods there are, so that ADD does not look for elements that let more pass: GC and the agent do.
 ///
 /// # Errors
 /// Code 999: the kernel refused an answer.

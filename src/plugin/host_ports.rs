@@ -105,7 +105,7 @@ pub fn close_dead(store: &Store, entry: &StoreEntry) -> Result<(), CniError> {
     Ok(())
 }
 
-/// Closes the ports of attachments that have ended while another process held the lock, as far as nobody holds it now.
+/// Closes the ports of attachments that have ended while another process held the lock, as far as it is free now.
 pub fn close_ended(store: &Store) {
     let with_ports = |entry: &StoreEntry| entry.ports.is_some();
     let ended = store.ended().unwrap_or_default();

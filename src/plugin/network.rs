@@ -286,8 +286,8 @@ fn not_chosen(error: &NetworkError, namespace: &ObjectName) -> CniError {
         NetworkError::PinnedElsewhere(pod, _, network) => {
             let (Scoped { tenant, name }, namespace) = (network, &pod.namespace);
             CniError::config(why).with_details(format!(
-                "humanz-agent ns set {namespace} --tenant {tenant} --network {name} # puts it into that network; \
-                 or humanz-agent pin rm {pod}"
+                "ask for that network, if its namespace allows it; or humanz-agent ns set {namespace} --tenant \
+                 {tenant} --network {name} # puts all pods of the namespace there; or humanz-agent pin rm {pod}"
             ))
         }
         _ => CniError::try_again(why),
@@ -355,7 +355,7 @@ fn read(conf: &NetConf) -> Result<KnownPlans, CniError> {
     Ok(if is_own { KnownPlans::Own(ReadPlans { plans, file }) } else { KnownPlans::OfAnother })
 }
 
-/// Nobody has replaced the file at `path`. While it is open no other one gets its inode number.
+/// The file at `path` was not replaced. While it is open no other one gets its inode number.
 fn is_at(file: &File, path: &Path) -> bool {
     let number = |found: fs::Metadata| (found.dev(), found.ino());
     let found = file.metadata().ok().map(number);

@@ -17,7 +17,6 @@ use crate::plugin::failure::OrInternal;
 pub struct PodState<'a> {
     /// A socket in the namespace.
     pub rtnl: Rtnl,
-    /// The interface.
     pub link: Option<Link>,
     netns: &'a NetNs,
     what: String,

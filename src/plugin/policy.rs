@@ -163,7 +163,7 @@ pub fn refuse_waiting(check: &Check, since_1970: Duration) -> Result<(), CniErro
 }
 
 /// # Errors
-/// Why nobody reads questions.
+/// Why no process reads questions.
 fn agent_answers(conf: &NetConf) -> Result<(), String> {
     let socket = ask::socket(&conf.data_dir);
     local_socket::greet(&socket, ask::DEADLINE).map_err(|error| at(&socket, &error))

@@ -72,7 +72,7 @@ impl<'a> Release<'a> {
     }
 
     /// The addresses in `prevResult` that no other pod has by now: for stores of older plugins, which kept no
-    /// owners, and for a lost one. None, if nobody can say whose they are.
+    /// owners, and for a lost one. None, if their owner is not known.
     ///
     /// # Errors
     /// Code 5.

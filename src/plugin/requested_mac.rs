@@ -13,7 +13,7 @@ use crate::plugin::failure::OrInternal;
 /// port or a bridge: all of these are known in advance. `own` are those that may be derived for this pod.
 ///
 /// # Errors
-/// Code 101: it is not given. Code 11: somebody has been heard with it lately. Code 999: the kernel refused an answer.
+/// Code 101: it is not given. Code 11: a device has sent with it lately. Code 999: the kernel refused an answer.
 pub fn verify(rtnl: &Rtnl, bridge: &Link, mac: Mac, own: &[Mac]) -> Result<(), CniError> {
     let what = "look for the requested MAC";
     let links = rtnl.links(None).or_internal(what)?;
@@ -41,11 +41,9 @@ pub fn taken(mac: Mac, holder: &MacHolder, is_derived: bool) -> CniError {
     let by = match holder {
         MacHolder::Pod(pod) => pod.clone(),
         MacHolder::Host(link) => format!("this host: it is that of interface {link}"),
-        MacHolder::Pinned(port) => format!("whoever is behind port {port} of the bridge"),
+        MacHolder::Pinned(port) => format!("a device behind port {port} of the bridge"),
         MacHolder::Seen(port) => {
-            format!(
-                "whoever is behind port {port} of the bridge, and was heard in the last minutes"
-            )
+            format!("a device behind port {port} of the bridge, which sent in the last minutes")
         }
     };
     let code = match (holder, is_derived) {
@@ -73,6 +71,6 @@ mod tests {
         check(MacHolder::Pod("humanz net a eth0".to_owned()), false, 101, "by humanz net a eth0");
         check(MacHolder::Pod("humanz net a eth0".to_owned()), true, 11, "by humanz net a eth0");
         check(MacHolder::Pinned(port()), false, 101, "port eth0");
-        check(MacHolder::Seen(port()), false, 11, "heard");
+        check(MacHolder::Seen(port()), false, 11, "which sent");
     }
 }

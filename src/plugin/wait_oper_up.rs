@@ -1,7 +1,7 @@
 //! Waits for what the kernel finishes a moment after it acknowledged.
 //!
 //! A veth forwards nothing before the link watch has seen both ends up, and an IPv6 address
-//! answers nobody before the kernel's worker has made it local (with or without duplicate address
+//! answers no host before the kernel's worker has made it local (with or without duplicate address
 //! detection). Usually both is done at the first look; a runtime may send a packet as soon as it
 //! has the result.
 

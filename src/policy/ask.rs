@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ipam::TEST_CONTAINER;
 use crate::policy::name::ObjectName;
 
 /// How long the plugin waits for the answer.
@@ -56,7 +57,6 @@ impl Index {
 /// A pod of this host, as its runtime and the store of addresses have it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalPod {
-    /// The network's name.
     pub network: String,
     pub container_id: String,
     pub ifname: String,
@@ -74,6 +74,11 @@ impl LocalPod {
     /// Container and interface.
     pub fn key(&self) -> (String, String) {
         (self.container_id.clone(), self.ifname.clone())
+    }
+
+    /// Root of this host attached it for a test: no source will ever know it.
+    pub fn is_test(&self) -> bool {
+        self.pod.is_none() && self.container_id.starts_with(TEST_CONTAINER)
     }
 
     /// The pod shop/`name`, whose label app is its name.

@@ -135,6 +135,7 @@ impl DescribedPods {
             Some((of, ..)) => {
                 let same_pods = of.pods == known.pods
                     && of.standalone == known.standalone
+                    && of.group == known.group
                     && of.networks == known.networks;
                 (of.rules == known.rules, same_pods)
             }

@@ -26,7 +26,7 @@ pub enum Sharing {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
-    /// What etcd had last, and other hosts have heard of; `None`: that is not known.
+    /// What etcd had last, and other hosts have learned of; `None`: that is not known.
     committed: Option<PodOwners>,
     /// What was sent since, and may be there or not; no container: several.
     perhaps: BTreeMap<IpAddr, Option<String>>,
@@ -38,7 +38,7 @@ pub struct Published {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HeldReason {
-    /// Nobody knows what etcd has of this host's pods.
+    /// What etcd has of this host's pods is not known.
     MembersUnknown,
     /// Other hosts may take it for an earlier pod.
     FormerOwner,
@@ -60,7 +60,7 @@ impl Published {
         }
     }
 
-    /// etcd has `owners`, and other hosts have had the time to hear of that; what was sent later may be
+    /// etcd has `owners`, and other hosts have had the time to learn of that; what was sent later may be
     /// there, too.
     pub fn commit(&mut self, owners: &Arc<PodOwners>) {
         self.committed = Some(PodOwners::clone(owners));
@@ -179,7 +179,7 @@ mod tests {
         check(&read, true, &[("a", true), ("b", true)]);
         published.commit(&a);
         check(&published, true, &[("a", false), ("b", true)]);
-        // Others may not have heard of the withdrawal.
+        // Others may not have learned of the withdrawal.
         published.send(&b);
         check(&published, true, &[("a", true), ("b", true)]);
         assert!(!published.has(&address(), "b"));

@@ -1,7 +1,7 @@
 //! Pure. What keeps tenants apart, as rules of a tier of their own.
 //!
 //! Addresses decide, not what pods say of themselves: the other end of a connection is of the network that has its
-//! address, also where nobody has described its pod yet.
+//! address, also where its pod is not described yet.
 
 use std::collections::BTreeMap;
 
@@ -142,7 +142,7 @@ mod tests {
             ("10.1.0.2", "10.244.1.2", false),
             ("10.244.1.2", "10.1.0.2", false),
             ("10.1.0.2", "10.1.0.2", true),
-            // A pod of another tenant that nobody has described.
+            // A pod of another tenant, not described yet.
             ("10.1.0.2", "10.3.9.9", false),
             ("10.3.9.9", "10.1.0.2", false),
             ("10.1.0.2", "198.51.100.1", true),

@@ -29,7 +29,7 @@ pub struct LineUse {
 #[derive(Debug, Default)]
 struct NamespaceUse {
     pods: BTreeMap<PodKey, [ProgramKey; 2]>,
-    /// Those that had room at the last look: a pod that comes takes it from nobody.
+    /// Those that had room at the last look: a pod that comes takes it from no other.
     placed: BTreeSet<PodKey>,
     /// Pods that share a program, and its lines.
     programs: BTreeMap<ProgramKey, (usize, usize)>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,11 @@ use crate::policy::ask::LocalPod;
 use crate::policy::endpoint::Endpoint;
 use crate::policy::labels::Labels;
 use crate::policy::name::ObjectName;
+use crate::policy::read::cluster::Cluster;
 use crate::policy::snapshot::PolicySnapshot;
+
+/// What pods of tests go by where their source says nothing of namespaces.
+static UNKNOWN: LazyLock<Cluster> = LazyLock::new(Cluster::default);
 
 /// Where a runtime has no namespaces.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -76,8 +80,8 @@ impl Pods {
     }
 
     /// What policies say of these pods: as their source knows them; else, on a host without Kubernetes,
-    /// as their runtime describes them. A pod that nobody knows is not among them: it stays in quarantine, as one
-    /// does whose source still knows an earlier pod of its name.
+    /// as their runtime describes them, and everywhere those of tests. A pod that no source describes is not among
+    /// them: it stays in quarantine, as one does whose source still knows an earlier pod of its name.
     pub fn endpoints(&self, known: &PolicySnapshot, host: &NodeName) -> Vec<Endpoint> {
         Pods::describe(self.iter().map(|pod| &**pod), known, host)
             .map(|(_, endpoint)| endpoint)
@@ -93,10 +97,14 @@ impl Pods {
         Pods::judge(pods, known, host).map(|(pod, endpoint, _)| (pod, endpoint))
     }
 
-    /// What is wrong with what pods ask for that only their runtimes describe.
+    /// What is wrong with what pods ask for that only their runtimes describe, and which of all are in a group that
+    /// does not exist, or may not have that of the settings.
     pub fn refused(&self, known: &PolicySnapshot, host: &NodeName) -> Vec<Problem> {
         let judged = Pods::judge(self.iter().map(|pod| &**pod), known, host);
-        let mut refused: Vec<Problem> = judged.filter_map(|(.., problem)| problem).collect();
+        let wrong = |(_, pod, problem): (_, Endpoint, Option<Problem>)| {
+            problem.or_else(|| known.missing_group(&pod))
+        };
+        let mut refused: Vec<Problem> = judged.filter_map(wrong).collect();
         // A pod with several interfaces asks with each.
         refused.dedup();
         refused
@@ -109,9 +117,15 @@ impl Pods {
     ) -> impl Iterator<Item = (&'a LocalPod, Endpoint, Option<Problem>)> {
         let by_name: BTreeMap<(&ObjectName, &ObjectName), &Endpoint> =
             known.pods.iter().map(|pod| ((pod.namespace.name(), &pod.name), pod)).gather();
-        let placed = |pod, mut endpoint: Endpoint, problem| {
+        let cluster_of = |pod: &LocalPod| -> Option<&'a Cluster> {
+            known.standalone.as_ref().or(pod.is_test().then_some(&*UNKNOWN))
+        };
+        let placed = move |pod: &'a LocalPod, mut endpoint: Endpoint, problem: Option<Problem>| {
             endpoint.place(&known.networks);
-            Some((pod, endpoint, problem))
+            // Where the source of pods has the rules of namespaces, it has put them into their groups.
+            let configured =
+                cluster_of(pod).and_then(|it| it.configure(&mut endpoint, known.group.as_ref()));
+            Some((pod, endpoint, problem.or(configured)))
         };
         let endpoint = move |pod: &'a LocalPod| {
             let (namespace, name) = names(pod.pod.as_deref(), &pod.container_id)?;
@@ -129,13 +143,7 @@ impl Pods {
                 known.assign(&mut endpoint);
                 return placed(pod, endpoint, None);
             }
-            let cluster = known.standalone.as_ref().filter(|cluster| cluster.trusts_runtimes())?;
-            let words = |words: &BTreeMap<String, String>| -> Labels {
-                words
-                    .iter()
-                    .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
-                    .gather()
-            };
+            let cluster = cluster_of(pod).filter(|it| it.trusts_runtimes() || pod.is_test())?;
             let (annotations, labels) = (words(&pod.annotations), words(&pod.labels));
             let (endpoint, problem) =
                 cluster.standalone((namespace, name), &annotations, labels, host.clone());
@@ -166,6 +174,10 @@ impl From<Pods> for Vec<LocalPod> {
     }
 }
 
+fn words(all: &BTreeMap<String, String>) -> Labels {
+    all.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).gather()
+}
+
 fn local_pod(network: &str, entry: &StoreEntry) -> LocalPod {
     LocalPod {
         network: network.to_owned(),
@@ -194,9 +206,13 @@ pub fn names(pod: Option<&str>, container_id: &str) -> Option<(ObjectName, Objec
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::policy::read::cluster::Cluster;
+    use crate::policy::name::Scoped;
     use crate::policy::read::documents;
+    use crate::policy::read::pod::Pod;
+    use crate::policy::snapshot::PodDefaults;
 
     fn pod(container_id: &str, pod: Option<&str>, address: &str) -> LocalPod {
         LocalPod {
@@ -266,5 +282,80 @@ mod tests {
         pods.add(pod("c2", Some("a b/web"), "10.1.2.4"));
         check(&pods, false, &[]);
         check(&pods, true, &[r#"shop/web [10.1.2.3] {"app": "c1"}"#]);
+    }
+
+    #[test]
+    fn pods_of_tests_are_judged_although_no_source_knows_them() {
+        let mut pods = Pods::default();
+        pods.add(pod("humanz-connectivity-7-1", None, "10.1.2.3"));
+        pods.add(pod("humanz-connectivity-7-2", Some("shop/web"), "10.1.2.4"));
+        pods.add(pod("other", None, "10.1.2.5"));
+        check(
+            &pods,
+            false,
+            &["default/humanz-connectivity-7-1 [10.1.2.3] {\"app\": \"humanz-connectivity-7-1\"}"],
+        );
+    }
+
+    /// The group of the pod shop/web, and what is wrong, where POLICY_GROUP is default/base, the pod asks for `asked`
+    /// and its namespace has this rule. `by_api`: the API describes the pod, and etcd has the rule.
+    fn grouped(by_api: bool, rule: Option<&str>, asked: Option<&str>) -> (String, String) {
+        let rule = rule.map(|spec| {
+            format!(
+                r#"{{"apiVersion": "humanz.io/v1", "kind": "NamespaceRule", "metadata": {{"name": "shop"}}, "spec": {spec}}}"#
+            )
+        });
+        let of_etcd =
+            documents::read(&documents::objects(&rule.unwrap_or("[]".into())).unwrap(), true);
+        let of_etcd = PolicySnapshot { standalone: Some(of_etcd.cluster), ..Default::default() };
+        let words: BTreeMap<String, String> =
+            asked.iter().map(|group| ("humanz.io/group".into(), (*group).into())).collect();
+        let described = json!({"metadata": {"namespace": "shop", "name": "web", "annotations": words},
+            "spec": {"nodeName": "n1"}});
+        let (cluster, host) = (Cluster::new(false), "n1".parse().unwrap());
+        let described = cluster.unassigned(Pod::read(&described).unwrap(), host);
+        let standalone = Some(cluster);
+        let of_api = PolicySnapshot { pods: vec![described], standalone, ..Default::default() };
+        let said = if by_api { vec![&of_api, &of_etcd] } else { vec![&of_etcd] };
+        let group = Some(Scoped::parse("base", &"default".parse().unwrap()).unwrap());
+        let known = PolicySnapshot::merged(said, &PodDefaults { group, ..Default::default() });
+        let mut pods = Pods::default();
+        pods.add(LocalPod { annotations: words, ..LocalPod::in_shop("c1", "web", "10.1.2.3") });
+        let found = pods.endpoints(&known, &"n1".parse().unwrap()).remove(0).group;
+        let wrong = pods.refused(&known, &"n1".parse().unwrap()).into_iter().chain(known.refused());
+        let wrong: Vec<String> = wrong.map(|problem| problem.what).collect();
+        (found.map_or("-".to_owned(), |group| group.to_string()), wrong.join(", "))
+    }
+
+    #[test]
+    fn a_pod_that_nothing_else_puts_into_a_group_is_in_that_of_the_settings() {
+        let not_allowed =
+            |what: &str| format!("pod shop/web: {what} is not allowed for pods of this namespace");
+        let configured = not_allowed("POLICY_GROUP: group default/base");
+        let missing = |group: &str| {
+            format!(
+                "pod shop/web: group {group} does not exist: the pod is judged as one without a group"
+            )
+        };
+        for by_api in [false, true] {
+            for (rule, asked, group, wrong) in [
+                (None, None, "default/base", String::new()),
+                (Some(r#"{"group": "web"}"#), None, "default/web", missing("default/web")),
+                (Some(r#"{"allow": ["web"]}"#), Some("web"), "default/web", missing("default/web")),
+                (Some(r#"{"network": "front"}"#), None, "-", configured.clone()),
+                (Some(r#"{"tenant": "blue", "allow": ["*"]}"#), None, "-", configured.clone()),
+                (Some(r#"{"allow": ["base"]}"#), None, "default/base", String::new()),
+                (Some(r#"{"allow": ["*"]}"#), None, "default/base", String::new()),
+                (
+                    Some(r#"{"tenant": "blue", "allow": ["default/base"]}"#),
+                    Some("web"),
+                    "default/base",
+                    not_allowed("group blue/web"),
+                ),
+            ] {
+                let found = grouped(by_api, rule, asked);
+                assert_eq!(found, (group.to_owned(), wrong), "{by_api} {rule:?} {asked:?}");
+            }
+        }
     }
 }

@@ -56,5 +56,5 @@ pub use rule::{Direction, Origin, PolicyKind, PolicyPeer, PolicyVerdict, Rule, R
 pub use selector::{Namespaces, Selector};
 pub use service::{PortRange, Service};
 pub use shares::Shares;
-pub use snapshot::{PolicySnapshot, Provider, SourceUpdate};
+pub use snapshot::{PodDefaults, PolicySnapshot, Provider, SourceUpdate};
 pub use tuple::{Transport, Tuple};

@@ -44,6 +44,19 @@ impl ObjectName {
     }
 }
 
+impl Scoped {
+    /// `NAME`, then of `tenant`, or `TENANT/NAME`.
+    ///
+    /// # Errors
+    /// One of the two is no name.
+    pub fn parse(text: &str, tenant: &ObjectName) -> Result<Scoped, ObjectNameError> {
+        Ok(match text.split_once('/') {
+            Some((tenant, name)) => Scoped { tenant: tenant.parse()?, name: name.parse()? },
+            None => Scoped { tenant: tenant.clone(), name: text.parse()? },
+        })
+    }
+}
+
 impl FromStr for ObjectName {
     type Err = ObjectNameError;
 

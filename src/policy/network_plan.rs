@@ -38,7 +38,7 @@ pub struct NetworkPlans {
     networks: Vec<(Scoped, NetworkPlan)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pins: Vec<(PodName, PinPlan)>,
-    /// Rules of namespaces, without labels; `None`: the agent has not heard yet which networks there are.
+    /// Rules of namespaces, without labels; `None`: the agent has not received yet which networks there are.
     cluster: Option<Cluster>,
 }
 
@@ -124,7 +124,7 @@ pub enum NetworkError {
     Refused(#[from] Refusal),
     #[error("the agent does not know yet which networks there are: it has not read etcd")]
     NotRead,
-    #[error("what is said of namespace {0} in etcd is not understood")]
+    #[error("the value of namespace {0} in etcd is not understood")]
     Closed(ObjectName),
     #[error("network {0} is not known on this host")]
     Unknown(Scoped),
@@ -183,7 +183,7 @@ impl NetworkPlans {
         Some(NetworkPlans { cni_network: cni_network.to_owned(), networks, pins, cluster })
     }
 
-    /// No pod starts: nobody knows which network it is in.
+    /// No pod starts: its network is not known.
     pub fn not_read(cni_network: &str) -> NetworkPlans {
         NetworkPlans { cni_network: cni_network.to_owned(), ..NetworkPlans::default() }
     }

@@ -33,7 +33,7 @@ pub struct PinnedAddress {
 /// Why a pod has not the addresses that are said of it: it does not start with others.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PinFault {
-    #[error("what is said of it in etcd is not understood")]
+    #[error("its value in etcd is not understood")]
     Unread,
     #[error("{0} lies in no part of a network that is kept for pins")]
     Outside(IpAddr),
@@ -207,15 +207,15 @@ mod tests {
         alone(&["10.32.255.5"], "10.32.255.5 is not the third of four addresses");
         alone(&["10.32.255.0"], "10.32.255.0 is not the third of four addresses");
         alone(&["10.32.255.2", "10.32.255.6"], "10.32.255.6 is a second IPv4 address");
-        alone(&["text"], "what is said of it in etcd is not understood");
-        alone(&[], "what is said of it in etcd is not understood");
+        alone(&["text"], "its value in etcd is not understood");
+        alone(&[], "its value in etcd is not understood");
         let two: &[(&str, &[&str])] = &[("a", &["10.32.255.2"]), ("b", &["10.32.255.2"])];
         check(two, "a", "10.32.255.2 is pinned to pod shop/b, too");
         check(two, "b", "10.32.255.2 is pinned to pod shop/a, too");
     }
 
     #[test]
-    fn the_first_address_that_nobody_has_is_free_until_none_is() {
+    fn the_first_unused_address_is_free_until_none_is() {
         let network = Networks::default_name();
         let front = Scoped { tenant: "blue".parse().unwrap(), name: "front".parse().unwrap() };
         let text = |found: Result<Vec<IpAddr>, String>| {

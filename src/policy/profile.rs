@@ -52,6 +52,8 @@ pub struct Profiles {
     users: BTreeMap<ProfileUser, Scoped>,
     /// Those whose objects are not understood.
     unread: BTreeSet<Scoped>,
+    /// All groups, with a profile or without. A release of before wrote none.
+    groups: BTreeSet<Scoped>,
 }
 
 impl Dscp {
@@ -87,6 +89,15 @@ impl Profiles {
         self.unread.insert(name);
     }
 
+    /// There is this group, understood or not.
+    pub fn note_group(&mut self, name: Scoped) {
+        self.groups.insert(name);
+    }
+
+    pub fn has_group(&self, name: &Scoped) -> bool {
+        self.groups.contains(name)
+    }
+
     /// `user` has this profile.
     pub fn assign(&mut self, user: ProfileUser, profile: Scoped) {
         self.users.insert(user, profile);
@@ -110,6 +121,7 @@ impl Profiles {
             self.users.entry(user.clone()).or_insert_with(|| profile.clone());
         }
         self.unread.extend(other.unread.iter().cloned());
+        self.groups.extend(other.groups.iter().cloned());
         self
     }
 

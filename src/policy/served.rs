@@ -1,6 +1,6 @@
 //! Pure. Networks of tenants as a host serves them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnetwork::IpNetwork;
 
@@ -17,9 +17,11 @@ pub struct ServedNetworks {
     pub pools: Vec<IpNetwork>,
     /// Parts of the pools whose blocks are of one pod each.
     pub pin_ranges: Vec<IpNetwork>,
+    /// Bytes that packets to the pods of a block may have, where the network says so.
+    pub mtus: BTreeMap<IpNetwork, u16>,
     /// Blocks whose pods reach the outside by their own addresses.
     unmasqueraded: BTreeSet<IpNetwork>,
-    /// etcd has said in this life who has which block: what nobody has may be removed.
+    /// etcd has said in this life who has which block: what no host has may be removed.
     pub in_sync: bool,
 }
 
@@ -39,6 +41,9 @@ impl ServedNetworks {
             let is_part = |block: &&IpNetwork| pools.iter().any(|pool| contains(*pool, **block));
             let blocks = own.iter().filter(is_part);
             served.unmasqueraded.extend(blocks.clone().filter(|_| !network.nat));
+            served
+                .mtus
+                .extend(network.mtu.iter().flat_map(|mtu| blocks.clone().map(|it| (*it, *mtu))));
             served.blocks.extend(blocks);
             served.pools.extend(pools);
         }

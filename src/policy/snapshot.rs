@@ -10,13 +10,14 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
-use crate::net::Problem;
 use crate::net::gather::Gather;
 use crate::net::subnet::gateway;
+use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::policy::endpoint::Endpoint;
 use crate::policy::isolation;
 use crate::policy::labels::Labels;
 use crate::policy::members::{self, FoundMembers, Members};
+use crate::policy::name::Scoped;
 use crate::policy::network::Networks;
 use crate::policy::profile::Profiles;
 use crate::policy::read::cluster::Cluster;
@@ -34,6 +35,14 @@ pub enum Provider {
     Members,
     /// `POLICY_FILE`.
     File,
+}
+
+/// What the settings say of pods of which nothing else is said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodDefaults {
+    /// Their addresses.
+    pub pools: PerFamily<IpNetwork>,
+    pub group: Option<Scoped>,
 }
 
 /// Rules, and the pods that they are about.
@@ -62,6 +71,9 @@ pub struct PolicySnapshot {
     pub networks: Networks,
     #[serde(default)]
     pub profiles: Profiles,
+    /// `POLICY_GROUP`, in what all sources say together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Scoped>,
     /// Groups, networks, profiles and rules of namespaces are those of another source.
     #[serde(default)]
     pub without_objects: bool,
@@ -89,13 +101,14 @@ impl Provider {
 }
 
 impl PolicySnapshot {
-    /// What all sources say together, where the settings have the pools `default`.
+    /// What all sources say together.
     pub fn merged<'a>(
         all: impl IntoIterator<Item = &'a PolicySnapshot> + Clone,
-        default: Vec<IpNetwork>,
+        defaults: &PodDefaults,
     ) -> PolicySnapshot {
         let said = all.clone().into_iter().map(|one| &one.networks);
-        let networks = said.fold(Networks::default(), Networks::and).beside(default);
+        let networks = said.fold(Networks::default(), Networks::and);
+        let networks = networks.beside(defaults.pools.iter().copied().collect());
         let said = all.clone().into_iter().map(|one| &one.profiles);
         let profiles = said.fold(Profiles::default(), Profiles::and);
         let (mut pods, mut members) = (BTreeMap::new(), Members::new());
@@ -129,6 +142,7 @@ impl PolicySnapshot {
             node,
             networks,
             profiles,
+            group: defaults.group.clone(),
             without_objects,
         }
     }
@@ -143,6 +157,40 @@ impl PolicySnapshot {
     /// What is wrong with what `pods` ask for.
     pub fn refused(&self) -> impl Iterator<Item = Problem> {
         self.pods.iter().filter_map(|pod| self.assign(&mut pod.clone()))
+    }
+
+    fn is_missing(&self, group: &Scoped) -> bool {
+        // What a release of before wrote has the groups by their rules alone.
+        let has_rule =
+            || self.rules.iter().any(|rule| rule.subject == Selector::Group(group.clone()));
+        !self.profiles.has_group(group) && !has_rule()
+    }
+
+    /// The group of the settings does not exist.
+    pub fn missing_configured_group(&self) -> Option<Problem> {
+        let group = self.group.as_ref().filter(|group| self.is_missing(group))?;
+        let subject = Object::Setting("POLICY_GROUP", group.to_string());
+        let what = "there is no such group: pods that nothing else puts into one are judged as without a group";
+        let fix = format!(
+            "humanz-agent group create {group} # makes it, where groups are in etcd; or correct POLICY_GROUP"
+        );
+        Some(Problem::in_object(ProblemKind::Policy, subject, what).with_fix(fix))
+    }
+
+    /// A pod in a group that does not exist: no policy holds that somebody meant for it.
+    pub fn missing_group(&self, pod: &Endpoint) -> Option<Problem> {
+        let is_reported =
+            |group: &&Scoped| self.group.as_ref() != Some(*group) && self.is_missing(group);
+        let group = pod.group.as_ref().filter(is_reported)?;
+        let what =
+            format!("group {group} does not exist: the pod is judged as one without a group");
+        let fix = format!(
+            "humanz-agent endpoint show {pod} # make the group, or correct what the pod or the rule of its namespace says"
+        );
+        Some(
+            Problem::in_object(ProblemKind::Policy, Object::Pod(pod.to_string()), what)
+                .with_fix(fix),
+        )
     }
 
     /// Its rules, and which of their objects are not understood.
@@ -273,7 +321,7 @@ mod tests {
             PolicySnapshot { standalone: Some(Cluster::new(true)), ..Default::default() };
         let rule = NamespaceRule::read(&serde_json::json!({"allow": ["ops"]})).unwrap();
         of_etcd.standalone.as_mut().unwrap().rules.insert("shop".parse().unwrap(), rule);
-        PolicySnapshot::merged([&of_api, &of_etcd], Vec::new())
+        PolicySnapshot::merged([&of_api, &of_etcd], &PodDefaults::default())
     }
 
     #[test]

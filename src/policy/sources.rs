@@ -8,14 +8,14 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use crate::net::gather::Gather;
-use crate::net::{Object, PerFamily, Problem, ProblemKind};
+use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::members::{self, Members};
 use crate::policy::network::NetworkOverlap;
 use crate::policy::read::cluster::Cluster;
 use crate::policy::read::documents::missing_profiles;
 use crate::policy::rule::{Origin, PolicyPeer, PolicyVerdict, Rules};
 use crate::policy::selector::Selector;
-use crate::policy::snapshot::{PolicySnapshot, Provider, SourceUpdate};
+use crate::policy::snapshot::{PodDefaults, PolicySnapshot, Provider, SourceUpdate};
 use crate::policy::unread::UnderstoodRules;
 
 /// Pods that are reported for what they ask for and may not have.
@@ -26,8 +26,7 @@ pub const REFUSED_LIMIT: usize = 100;
 pub struct Policies {
     /// The sources that there are.
     wanted: BTreeSet<Provider>,
-    /// The pools of the settings.
-    pools: PerFamily<IpNetwork>,
+    defaults: PodDefaults,
     /// This host's blocks of tenants' networks.
     blocks: BTreeSet<IpNetwork>,
     snapshots: BTreeMap<Provider, Arc<PolicySnapshot>>,
@@ -69,20 +68,20 @@ impl Policies {
     pub fn kept(
         snapshots: BTreeMap<Provider, PolicySnapshot>,
         of: &[Provider],
-        pools: PerFamily<IpNetwork>,
+        defaults: PodDefaults,
     ) -> Policies {
         let snapshots = snapshots.into_iter().map(|(provider, said)| (provider, Arc::new(said)));
         let mut policies = Policies { snapshots: snapshots.gather(), ..Policies::default() };
-        policies.want(of, pools);
+        policies.want(of, defaults);
         for (provider, snapshot) in &policies.snapshots {
             policies.states.insert(*provider, SourceState::holding(*provider, &snapshot.rules));
         }
         policies
     }
 
-    /// There are these sources alone, and pods of no tenant's network have their addresses from `pools`.
-    pub fn want(&mut self, sources: &[Provider], pools: PerFamily<IpNetwork>) {
-        self.pools = pools;
+    /// There are these sources alone.
+    pub fn want(&mut self, sources: &[Provider], defaults: PodDefaults) {
+        self.defaults = defaults;
         self.wanted = sources.iter().copied().gather();
         self.snapshots.retain(|provider, _| self.wanted.contains(provider));
         self.problems.retain(|provider, _| self.wanted.contains(provider));
@@ -126,7 +125,7 @@ impl Policies {
 
     /// Takes over the members on other hosts; true if that changes what holds. Those of `unread` selectors,
     /// which are needed and have not been read in this life, stay as they were; selectors in both have members
-    /// that nobody knows.
+    /// that are not known.
     pub fn take_members(
         &mut self,
         mut members: Members,
@@ -183,8 +182,7 @@ impl Policies {
             return;
         }
         let said = self.snapshots.values().map(|said| &**said);
-        let pools: Vec<IpNetwork> = self.pools.iter().copied().collect();
-        let all = || Arc::new(PolicySnapshot::merged(said, pools));
+        let all = || Arc::new(PolicySnapshot::merged(said, &self.defaults));
         self.merged = (!self.snapshots.is_empty()).then(all);
         self.were_known = self.merged.is_some() && (self.were_known || self.sources_are_known());
         let Some(merged) = &self.merged else { return self.whole = None };
@@ -251,6 +249,11 @@ impl Policies {
         self.snapshots.contains_key(&provider)
     }
 
+    /// `provider` has said something in this life of the agent, if only that it is away.
+    pub fn has_said(&self, provider: Provider) -> bool {
+        self.problems.contains_key(&provider)
+    }
+
     /// `provider` was read in this life of the agent.
     pub fn was_read(&self, provider: Provider) -> bool {
         self.states.get(&provider).is_some_and(|state| state.read.is_some())
@@ -285,7 +288,12 @@ impl Policies {
         let of_api = etcd.is_some_and(|said| said.without_objects);
         let gone = self.merged.iter().flat_map(move |known| known.networks.gone_problems(of_api));
         let of_networks = self.inside_settings().chain(gone);
-        said.chain(self.held_up()).chain(of_networks).chain(refused.take(REFUSED_LIMIT))
+        let known = self.merged.as_ref().filter(|_| self.were_known);
+        let no_group = known.and_then(|known| known.missing_configured_group());
+        said.chain(no_group)
+            .chain(self.held_up())
+            .chain(of_networks)
+            .chain(refused.take(REFUSED_LIMIT))
     }
 
     /// Networks that share addresses with that of the settings. Of other overlaps their source speaks.
@@ -319,7 +327,7 @@ pub fn denied(rules: &Rules) -> impl Iterator<Item = Selector> {
 }
 
 impl SourceState {
-    /// Nothing has been heard.
+    /// Nothing has been received.
     pub fn silent(provider: Provider) -> SourceState {
         SourceState {
             provider,
@@ -331,7 +339,7 @@ impl SourceState {
         }
     }
 
-    /// `rules` were kept, and nothing has been heard since.
+    /// `rules` were kept, and nothing has been received since.
     pub fn holding(provider: Provider, rules: &Rules) -> SourceState {
         SourceState { holds: true, policies: objects(rules), ..SourceState::silent(provider) }
     }

@@ -35,7 +35,7 @@ impl fmt::Display for SyntaxError {
 ///
 /// Lines that begin with `#` or `;` are comments. A value in quotes may go over several lines; in
 /// double quotes and without quotes `\` takes the meaning from the next character, and joins lines.
-/// Nothing is expanded. What systemd would leave out or read in a way that nobody can have meant
+/// Nothing is expanded. What systemd would leave out or read in a way that cannot be meant
 /// (a line without `=`, a name that is none, a quote without an end) is a fault.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::net::{Hint, Object, Problem};
+use crate::net::{Hint, Object, Problem, ProblemKind};
 
 /// A reason to leave; the text says what failed, on what, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Exit {
         Exit { refused: refused.collect(), ..Exit::new(SETTINGS, why) }
     }
 
-    /// This user may not do that (`read`, `take`) with `path`: nobody knows what is there.
+    /// This user may not do that (`read`, `take`) with `path`: what is there is not known.
     pub fn denied(what: &str, path: &Path) -> Exit {
         Exit::new(UNAVAILABLE, format!("only root may {what} {}: try sudo", path.display()))
     }
@@ -55,6 +55,14 @@ impl From<anyhow::Error> for Exit {
     fn from(error: anyhow::Error) -> Exit {
         let fix = error.downcast_ref::<Hint>().map(|hint| format!("; {}", hint.fix));
         Exit::new(FAILURE, format!("{error:#}{}", fix.unwrap_or_default()))
+    }
+}
+
+impl From<Problem> for Exit {
+    /// With what helps. What this user may not read is not known.
+    fn from(problem: Problem) -> Exit {
+        let is_denied = problem.kind == ProblemKind::StoresUnread;
+        Exit::new(if is_denied { UNAVAILABLE } else { FAILURE }, problem)
     }
 }
 

@@ -57,9 +57,9 @@ macro_rules! settings {
   humanz-agent uninstall --dry-run                  print what would be removed")]
         #[argh(error_code(0, "done, or stopped by a signal"))]
         #[argh(error_code(1, "a failure while running; standard error says which"))]
-        #[argh(error_code(2, "a setting is wrong; every fault is listed"))]
-        #[argh(error_code(69, "etcd cannot be reached (with --once or --dry-run), or this user may not look"))]
-        #[argh(error_code(70, "a fault of humanz itself; please report it"))]
+        #[argh(error_code(2, "a setting is invalid; every error is listed"))]
+        #[argh(error_code(69, "etcd cannot be reached (with --once or --dry-run), or this user lacks permission"))]
+        #[argh(error_code(70, "a bug in humanz; please report it"))]
         #[argh(error_code(75, "no free subnet in the pool: try again when one is released"))]
         pub struct Arguments<C: SubCommands + ArgsInfo> {
             $(#[argh(option, description = $help)]
@@ -71,7 +71,7 @@ macro_rules! settings {
             /// serve one host without any etcd (the same as --subnet-source static)
             #[argh(switch)]
             pub standalone: bool,
-            /// reconcile once and leave
+            /// reconcile once and exit
             #[argh(switch)]
             pub once: bool,
             /// print what would change as +, - and ~ lines; change nothing
@@ -125,7 +125,7 @@ settings! {
     "KUBECONFIG" kubeconfig "" "with SUBNET_SOURCE=kubernetes or POLICY=kubernetes: kubeconfig file (default: the service account of the pod)"
     "KUBE_API" kube_api "" "URL of the Kubernetes API, if another than in KUBECONFIG or the service kubernetes"
     "BRIDGE_NAME" bridge_name "humanz0" "the bridge the pods are plugged into"
-    "MTU" mtu "auto" "MTU of pods and bridge: auto (that of the way to the other hosts) or 576 to 65535"
+    "MTU" mtu "auto" "MTU of pods and bridge: auto (that of the path to the other hosts) or 576 to 65535"
     "BACKEND" backend "auto" "how pods of other hosts are reached: direct, vxlan, or auto (direct to hosts on the same segment, VXLAN to the others)" in BACKENDS
     "VXLAN_VNI" vxlan_vni "104" "VXLAN network identifier, the same on all hosts: 1 to 16777215"
     "VXLAN_PORT" vxlan_port "10400" "UDP port of this host's VXLAN tunnels: 1 to 65535"
@@ -144,6 +144,7 @@ settings! {
     "POLICY" policy "off" "enforce policies between pods: off, on, or kubernetes (with SUBNET_SOURCE=etcd: those of the Kubernetes API, beside those in etcd)" in POLICIES
     "POLICY_OBJECTS" policy_objects "etcd" "with POLICY=kubernetes: where groups, their policies, profiles, networks and rules of namespaces are made: etcd, or kubernetes (custom resources); with SUBNET_SOURCE=kubernetes always there" in OBJECTS
     "POLICY_FILE" policy_file "" "with POLICY=on: file of policies, groups, namespaces and pods (YAML or JSON), read again when it changes"
+    "POLICY_GROUP" policy_group "" "with POLICY=on: group of pods that nothing else puts into one, NAME or TENANT/NAME; the same on all hosts"
     "POLICY_ON_AGENT_DOWN" policy_on_agent_down "quarantine" "a pod that starts while the agent is away: quarantine (no network until the agent is back), fail (the runtime tries again) or open (no policies until then)" in AGENT_DOWN
     "POLICY_MARK" policy_mark "0xffff0000" "with POLICY=on: the bits of a connection's mark that policies use, at least 16 beside each other"
     "FLOWS" flows "off" "with POLICY=on: count who connects to what, for humanz-agent flows: on or off" in FLOWS
@@ -164,7 +165,7 @@ settings! {
     "CLEANUP_ON_STOP" cleanup_on_stop "false" "remove bridge, routes and rules when stopped; running pods lose their network"
 }
 
-/// take off this host what humanz made
+/// remove from this host what humanz made
 #[derive(FromArgs, ArgsInfo, Clone, Debug)]
 #[argh(
     subcommand,

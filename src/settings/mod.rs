@@ -29,7 +29,7 @@ use crate::net::subnet::Pool;
 use crate::net::{IfName, Object, PerFamily, Problem, ProblemKind};
 use crate::plan::peer_routes::LocalBackend;
 use crate::policy::compile::MarkBits;
-use crate::policy::{ObjectSource, Provider};
+use crate::policy::{ObjectSource, PodDefaults, Provider, Scoped};
 
 pub use parse::{HostCheck, Texts, parse, values_only};
 
@@ -102,6 +102,12 @@ impl Settings {
         }
     }
 
+    /// What holds of pods of which nothing else is said.
+    pub fn pod_defaults(&self) -> PodDefaults {
+        let group = self.policy.as_ref().and_then(|policy| policy.group.clone());
+        PodDefaults { pools: self.pool_networks(), group }
+    }
+
     /// The file of the last known good state.
     pub fn state_file(&self) -> PathBuf {
         self.state_dir.join(STATE_FILE)
@@ -118,7 +124,7 @@ impl Settings {
         }
     }
 
-    /// etcd has the subnets, and where it is is not known: nobody can ask it.
+    /// etcd has the subnets, and its endpoints are not known: it cannot be asked.
     pub fn is_etcd_unknown(&self) -> bool {
         matches!(&self.source, Source::Etcd { server, .. } if server.endpoints.is_empty())
     }
@@ -177,6 +183,8 @@ pub struct PolicySettings {
     /// Where groups, networks and so on are.
     pub objects: ObjectSource,
     pub file: Option<PathBuf>,
+    /// That of pods that nothing else puts into a group.
+    pub group: Option<Scoped>,
     pub on_agent_down: AgentDown,
     /// Of a connection's mark, those that say by which policies it was judged.
     pub mark: MarkBits,

@@ -194,11 +194,12 @@ impl Parser<'_> {
         let choice = self.value("POLICY", |text| POLICIES.read(text));
         let objects = self.value("POLICY_OBJECTS", |text| OBJECTS.read(text));
         let file = self.optional("POLICY_FILE", values::absolute);
+        let group = self.optional("POLICY_GROUP", values::group);
         let on_agent_down = self.value("POLICY_ON_AGENT_DOWN", |text| AGENT_DOWN.read(text));
         let mark = self.value("POLICY_MARK", values::mark_bits);
         let flows = self.value("FLOWS", |text| FLOWS.read(text));
-        let (objects, file, on_agent_down) = (objects?, file?, on_agent_down?);
-        let (mark, flows) = (mark?, flows?);
+        let (objects, file, group) = (objects?, file?, group?);
+        let (on_agent_down, mark, flows) = (on_agent_down?, mark?, flows?);
         let choice = choice?;
         if choice == PolicyChoice::Off {
             return Some(None);
@@ -208,7 +209,7 @@ impl Parser<'_> {
         self.of_host.has_policies = true;
         let objects = self.policy_objects(choice, objects);
         self.past_policies(guard, flowtable);
-        Some(Some(PolicySettings { api, objects, file, on_agent_down, mark, flows }))
+        Some(Some(PolicySettings { api, objects, file, group, on_agent_down, mark, flows }))
     }
 
     /// Where there is one place for them, that is it.

@@ -11,7 +11,6 @@ use crate::settings::{Settings, Source, Texts};
 /// A setting that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingChange {
-    /// The variable.
     pub variable: &'static str,
     /// Its text so far.
     pub from: String,
@@ -28,7 +27,6 @@ impl fmt::Display for SettingChange {
 /// A changed setting that stays as it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedChange {
-    /// The change.
     pub change: SettingChange,
     /// Why, and what would make it so.
     pub why: String,
@@ -58,9 +56,7 @@ pub struct ReloadPlan {
 
 /// Settings as they are, or as they would be.
 pub struct SettingsView<'a> {
-    /// Their texts.
     pub texts: &'a Texts,
-    /// Their values.
     pub settings: &'a Settings,
     /// This host's name by them.
     pub name: &'a NodeName,

@@ -12,7 +12,7 @@ use log::LevelFilter;
 use crate::policy::compile::MarkBits;
 
 pub use endpoint::{endpoints, without_secrets};
-pub use name::{absolute, cni_name, config_file, key, node_name, path_or_none, plugin_type};
+pub use name::{absolute, cni_name, config_file, group, key, node_name, path_or_none, plugin_type};
 pub use network::{
     address_per_family, interface, loopback, margin, mtu, port, subnet, subnet_of,
     subnet_per_family, vni,

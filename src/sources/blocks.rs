@@ -21,14 +21,18 @@ use crate::lease::blocks::session::{BlockInputs, BlockOwners, BlockSession};
 use crate::lease::records::{NodeName, Roots};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::event_loop::{self, EventLoop};
-use crate::sources::exchanged::{HEARD, retry};
+use crate::sources::exchanged::{LEARNED, retry};
 use crate::sources::kept_blocks::KeptBlocks;
 
 /// Time between two looks whether what etcd has of other hosts is noted on disk.
 const KEEP: Duration = Duration::from_secs(10);
 
-/// Wait before a write is tried again whose conditions did not hold.
+/// Wait before a write is tried again whose conditions did not hold, and between two looks whether the watch shows
+/// what was written.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// So long after a write everything is read again, where the watch does not show it: plugins wait for the block.
+const UNSEEN: Duration = Duration::from_secs(2);
 
 /// How to reach etcd, and where to keep what it has.
 #[derive(Clone, Debug)]
@@ -37,6 +41,8 @@ pub struct BlocksStart {
     pub roots: Roots,
     pub host: NodeName,
     pub state_dir: PathBuf,
+    /// What holds until [`Blocks::set`].
+    pub inputs: BlockInputs,
 }
 
 /// Who has which block.
@@ -47,7 +53,7 @@ pub struct BlocksUpdate {
     /// Those of them that another host had first.
     pub lost: BTreeSet<IpNetwork>,
     pub others: Arc<BTreeMap<NodeName, Vec<IpNetwork>>>,
-    /// Of the networks that were known: a block that is part of no other one is nobody's here.
+    /// Of the networks that were known: a block that is part of no other one belongs to no host here.
     pub pools: Vec<IpNetwork>,
     /// etcd was read in this life.
     pub is_read: bool,
@@ -74,7 +80,7 @@ pub fn blocks(
     start: BlocksStart,
     publish: impl FnMut(BlocksUpdate) + Send + 'static,
 ) -> io::Result<Blocks> {
-    let (inputs, receiver) = latest::channel(BlockInputs::default());
+    let (inputs, receiver) = latest::channel(start.inputs.clone());
     let event_loop = EventLoop::spawn("blocks", async move |stopped| {
         let etcd = Etcd::new(start.etcd.clone(), start.roots.clone());
         let kept = KeptBlocks::read(&start.state_dir, &start.roots, &start.host);
@@ -88,6 +94,7 @@ pub fn blocks(
             publish,
             session,
             waits_until: None,
+            unseen_since: None,
             trouble: None,
             published: None,
         };
@@ -114,6 +121,8 @@ struct BlockFollower<'a, P> {
     session: BlockSession,
     /// Other hosts put back what etcd lost.
     waits_until: Option<Instant>,
+    /// A key was put then that the watch has not shown yet.
+    unseen_since: Option<Instant>,
     trouble: Option<String>,
     /// As on disk.
     kept: KeptBlocks,
@@ -124,7 +133,7 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
     async fn run(&mut self) -> Infallible {
         let mut failures = 0;
         loop {
-            let Err(error) = self.follow(&mut failures).await;
+            let Err(error) = self.follow(&mut failures).await else { continue };
             failures += 1;
             self.trouble = Some(error.to_string());
             let again = Instant::now() + retry(failures);
@@ -139,8 +148,8 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
         }
     }
 
-    /// Reads everything at one revision, and watches from there.
-    async fn follow(&mut self, failures: &mut u32) -> Result<Infallible, EtcdError> {
+    /// Reads everything at one revision, and watches from there until everything is to be read again.
+    async fn follow(&mut self, failures: &mut u32) -> Result<(), EtcdError> {
         let range = self.start.roots.blocks_range();
         let (found, revision) = self.etcd.blocks().await?;
         self.session.read(found, revision);
@@ -150,6 +159,9 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
         let mut keep = tokio::time::interval_at(Instant::now() + KEEP, KEEP);
         loop {
             let is_done = self.settle().await?;
+            if self.is_unseen() {
+                return Ok(());
+            }
             tokio::select! {
                 changes = watch.next() => {
                     let changes = changes?;
@@ -176,7 +188,7 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
         self.session.adopt(&owned, &inputs);
         if self.session.waits() && self.waits_until.is_none() {
             log::warn!("etcd lost blocks of networks: hosts put theirs back");
-            self.waits_until = Some(Instant::now() + HEARD);
+            self.waits_until = Some(Instant::now() + LEARNED);
         }
         if self.waits_until.is_some_and(|until| until <= Instant::now()) {
             self.waits_until = None;
@@ -200,10 +212,32 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
                 is_done = false;
             }
         }
-        Ok(is_done)
+        Ok(is_done && !self.session.is_unseen())
     }
 
-    /// Notes this host's blocks; false if that fails: nobody hears of a block that the next start would not know.
+    /// The watch has not shown for too long what was written.
+    fn is_unseen(&mut self) -> bool {
+        if !self.session.is_unseen() {
+            if let Some(since) = self.unseen_since.take().filter(|since| since.elapsed() > AGAIN) {
+                log::info!(
+                    "etcd showed a block of this host {:?} after it was written",
+                    since.elapsed()
+                );
+            }
+            return false;
+        }
+        let waited = self.unseen_since.get_or_insert_with(Instant::now).elapsed();
+        let is_unseen = waited > UNSEEN;
+        if is_unseen {
+            self.unseen_since = None;
+            log::warn!(
+                "etcd did not show this host's block {waited:?} after it was written: all blocks are read again"
+            );
+        }
+        is_unseen
+    }
+
+    /// Notes this host's blocks; false if that fails: no other host learns of a block that the next start would not know.
     fn note_own(&mut self) -> bool {
         self.kept.own == self.session.own || self.keep()
     }

@@ -13,6 +13,7 @@ use crate::policy::network::NetworkOverlap;
 use crate::policy::read::documents;
 use crate::policy::{Networks, ObjectSource};
 use crate::sources::other_use::{OtherUse, other_uses};
+use crate::sources::ranges::WrittenValue;
 use crate::sources::references::dangling;
 use crate::sources::stored::{MARK, OBJECTS_LIMIT, StoredName, StoredPolicies, VALUE_LIMIT};
 use crate::sources::stored_hosts::StoredHosts;
@@ -102,7 +103,7 @@ impl Change {
     pub fn put(objects: Vec<Value>) -> Result<Change, Vec<String>> {
         let (mut put, mut faults) = (BTreeMap::new(), Vec::new());
         for object in objects {
-            match StoredName::of(&object) {
+            match StoredName::of_new(&object) {
                 Err(why) => faults.push(why),
                 Ok(name) => {
                     if put.insert(name.clone(), bare(object)).is_some() {
@@ -149,8 +150,19 @@ impl Change {
         let had = had.named_pools();
         let mut new_pools = has.named_pools();
         new_pools.retain(|pool| !had.contains(pool));
-        let problems = stored.read(range, ObjectSource::Etcd).problems;
+        let problems = self.applied(stored).read(range, ObjectSource::Etcd).problems;
         Ok(Planned { effects, transaction, problems, new_pools, other_uses })
+    }
+
+    /// What etcd has then.
+    fn applied(&self, stored: &StoredPolicies) -> StoredPolicies {
+        let mut after = stored.clone();
+        for (name, object) in &self.put {
+            let value = WrittenValue { bytes: object.to_string().into_bytes(), revision: 0 };
+            after.set(name.path().as_bytes(), Some(value));
+        }
+        self.remove.iter().for_each(|name| after.set(name.path().as_bytes(), None));
+        after
     }
 
     /// With custom resources in place of the objects of etcd that are not in force beside them.
@@ -266,7 +278,6 @@ mod tests {
     use super::*;
     use crate::lease::records::Roots;
     use crate::policy::Scoped;
-    use crate::sources::ranges::WrittenValue;
     use serde_json::json;
 
     const RANGE: &str = "/h-policies/";
@@ -363,6 +374,28 @@ mod tests {
         let twice = own("Group", "x", &json!({}));
         assert!(faults(&[], &[twice.clone(), twice.clone()], &[]).contains("twice"));
         assert!(faults(&[], &[], &[&twice]).contains("is not there"));
+    }
+
+    #[test]
+    fn what_a_change_takes_out_or_corrects_is_reported_no_more() {
+        let mut there = stored(&[own("Group", "bad", &json!({"default": "perhaps"}))]);
+        let unread = WrittenValue { bytes: b"{".to_vec(), revision: 3 };
+        there.set(b"Group/default/unread", Some(unread));
+        let names =
+            ["bad", "unread"].map(|name| StoredName::of(&own("Group", name, &json!({}))).unwrap());
+        let left = |put: &[&str], remove: &[StoredName]| {
+            let put = put.iter().map(|name| own("Group", name, &json!({}))).collect();
+            let change = Change { remove: remove.to_vec(), ..Change::put(put).unwrap() };
+            let planned = change.plan(&there, RANGE, 7, &[]).unwrap();
+            planned.problems.iter().map(|problem| problem.subject.to_string()).collect::<Vec<_>>()
+        };
+        let unread = format!("etcd key {RANGE}Group/default/unread");
+        assert_eq!(left(&["other"], &[]), [unread.clone(), "group default/bad".to_owned()]);
+        assert_eq!(left(&[], &names[1..]), ["group default/bad"]);
+        let only_unread = [unread];
+        assert_eq!(left(&["bad"], &[]), only_unread);
+        assert_eq!(left(&[], &names[..1]), only_unread);
+        assert_eq!(left(&["unread"], &names[..1]), [""; 0]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::kube::{Heard, ObjectKey, Resource};
+use crate::kube::{ObjectKey, Resource, ResourceUpdate};
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::net::{FailureReason, Object, Problem, ProblemKind};
@@ -16,7 +16,8 @@ use crate::policy::read::network_policy_limit;
 use crate::policy::read::pod::Pod;
 use crate::policy::unread::UnderstoodRules;
 use crate::policy::{
-    Endpoint, ObjectName, ObjectSource, PolicySnapshot, Provider, Rules, Shares, SourceUpdate,
+    Endpoint, ObjectName, ObjectSource, PolicySnapshot, Provider, Rules, Scoped, Shares,
+    SourceUpdate,
 };
 use crate::sources::custom_resource::{unused, without_networks};
 use crate::sources::doubtful::with_denials;
@@ -40,8 +41,9 @@ pub struct ClusterState {
     scope: PodScope,
     /// Whether custom resources of humanz are in force.
     ruling: ObjectSource,
+    /// That of pods that nothing else puts into a group, where they are those of all hosts.
+    pub group: Option<Scoped>,
     objects: BTreeMap<Resource, BTreeMap<ObjectKey, Item>>,
-    /// Resources that have been listed.
     listed: BTreeSet<Resource>,
     /// Why a resource is not followed now.
     disconnected: BTreeMap<Resource, FailureReason>,
@@ -83,6 +85,7 @@ impl ClusterState {
             host,
             scope,
             ruling,
+            group: None,
             objects: BTreeMap::new(),
             listed: BTreeSet::new(),
             disconnected: BTreeMap::new(),
@@ -92,18 +95,18 @@ impl ClusterState {
         }
     }
 
-    /// Takes in what was heard; false if that changes nothing.
-    pub fn take(&mut self, resource: Resource, heard: Heard<Item>) -> bool {
+    /// Takes in what was received; false if that changes nothing.
+    pub fn take(&mut self, resource: Resource, received: ResourceUpdate<Item>) -> bool {
         let objects = self.objects.entry(resource).or_default();
-        match heard {
-            Heard::All(all) => {
+        match received {
+            ResourceUpdate::All(all) => {
                 *objects = all;
                 self.listed.insert(resource);
             }
-            Heard::Put(key, item) => drop(objects.insert(key, item)),
-            Heard::Gone(key) => drop(objects.remove(&key)),
-            Heard::Connected => return self.disconnected.remove(&resource).is_some(),
-            Heard::Disconnected { why } => {
+            ResourceUpdate::Put(key, item) => drop(objects.insert(key, item)),
+            ResourceUpdate::Gone(key) => drop(objects.remove(&key)),
+            ResourceUpdate::Connected => return self.disconnected.remove(&resource).is_some(),
+            ResourceUpdate::Disconnected { why } => {
                 self.disconnected.insert(resource, why);
                 return true;
             }
@@ -263,9 +266,10 @@ impl ClusterState {
             let mut pod = pod.clone();
             let subnets = nodes.get(host).map(|node| node.subnets.as_slice()).unwrap_or_default();
             refused.extend(refuse(&mut pod, subnets));
-            let (endpoint, faults) = cluster.endpoint(pod, host.clone());
+            let (mut endpoint, faults) = cluster.endpoint(pod, host.clone());
+            let not_configured = cluster.configure(&mut endpoint, self.group.as_ref());
             if is_own {
-                refused.extend(faults);
+                refused.extend(faults.into_iter().chain(not_configured));
                 refused.extend(without_address(&endpoint));
                 pods.own.push(endpoint);
             } else if !endpoint.addresses.is_empty() {

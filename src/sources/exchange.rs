@@ -1,7 +1,7 @@
 //! Members of groups through etcd: this host publishes its own, and reads those of the groups that its
 //! pods' policies need.
 //!
-//! Each host writes below its own name, where its role lets nobody else write; it announces each change at
+//! Each host writes below its own name, where no other role may write; it announces each change at
 //! the group, where every host may write. A reader watches the announcements of its groups and reads what
 //! was announced from the host's own keys: an announcement says where to look, never what is there. What is
 //! taken of that: `known_members`.
@@ -17,8 +17,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::etcd::Etcd;
 use crate::lease::EtcdError;
 use crate::os::event_loop::{self, EventLoop};
-use crate::sources::exchanged::{ExchangeInputs, ExchangeStart, Exchanged, HeardMembers, retry};
-use crate::sources::generations::HeardGenerations;
+use crate::sources::exchanged::{
+    ExchangeInputs, ExchangeStart, Exchanged, ExchangedMembers, retry,
+};
+use crate::sources::generations::KnownGenerations;
 use crate::sources::kept_generations;
 use crate::sources::known_members::{KnownMembers, MembersReading};
 use crate::sources::own_members::Writer;
@@ -28,13 +30,13 @@ use crate::sources::ranges::KeyChange;
 /// Wait before a group that too many hosts announce is read again.
 const CROWDED: Duration = Duration::from_secs(60);
 
-/// Time between two looks at hosts of which etcd has less than was heard. A host that publishes again waits
-/// longer, [`HEARD`], before it takes others to have heard of that.
+/// Time between two looks at hosts of which etcd has less than was received. A host that publishes again waits
+/// longer, [`LEARNED`], before it takes others to have learned of that.
 ///
-/// [`HEARD`]: crate::sources::exchanged::HEARD
+/// [`LEARNED`]: crate::sources::exchanged::LEARNED
 const BEHIND: Duration = Duration::from_secs(5);
 
-/// Time between two notes of the generations that were heard …
+/// Time between two notes of the generations that were received …
 const NOTED: Duration = Duration::from_secs(1);
 
 /// … and so much more for each host: 10,000 are 250 kB.
@@ -88,11 +90,11 @@ struct GroupReader<'a, P> {
     publish: P,
     known: KnownMembers<'a>,
     at: PublishedAt,
-    /// When the generations that were heard may be written to disk again.
+    /// When the generations that were received may be written to disk again.
     note_at: Instant,
     /// etcd was away, and is back.
     returned: &'a Notify,
-    published: HeardMembers,
+    published: ExchangedMembers,
 }
 
 impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
@@ -104,9 +106,9 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         returned: &'a Notify,
     ) -> Self {
         let at = PublishedAt::of(&start.etcd, &start.roots, &start.host);
-        let heard = HeardGenerations::new(kept_generations::read(&start.state_dir, &at));
-        let known = KnownMembers::new(start, heard);
-        let (published, note_at) = (HeardMembers::default(), Instant::now());
+        let received = KnownGenerations::new(kept_generations::read(&start.state_dir, &at));
+        let known = KnownMembers::new(start, received);
+        let (published, note_at) = (ExchangedMembers::default(), Instant::now());
         GroupReader { etcd, start, inputs, publish, known, at, note_at, returned, published }
     }
 
@@ -133,7 +135,7 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         let limit = 2 * read_for.hosts.len() + SPARE;
         let announced = self.known.groups.keys();
         let announced = announced.map(|group| (roots.announcements(group.as_str()), limit));
-        // A host that needs no group has to hear, too, that etcd was away: others read what it publishes.
+        // A host that needs no group has to learn, too, that etcd was away: others read what it publishes.
         let ranges: Vec<_> = announced.chain([(roots.members_of(host), 0)]).collect();
         let (found, from) = self.etcd.keys(&ranges).await?;
         if *failures > 0 {
@@ -219,23 +221,23 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         Ok(found.into_iter().map(|value| Some(value?.bytes)).collect())
     }
 
-    /// Writes the generations that were heard to disk.
+    /// Writes the generations that were received to disk.
     fn note(&mut self) {
         let newest = self.known.generations.noting();
         let hosts = u32::try_from(newest.len()).unwrap_or(u32::MAX);
         self.note_at = Instant::now() + NOTED + NOTED_HOST.saturating_mul(hosts);
         if let Err(error) = kept_generations::write(&self.start.state_dir, &self.at, newest) {
-            log::error!("note what was heard of other hosts: {error}");
+            log::error!("save what is known of other hosts: {error}");
         }
     }
 
     /// `trouble`: why groups are not followed.
     fn publish(&mut self, trouble: Option<&EtcdError>) {
         let needed = self.inputs.borrow().needed.clone();
-        let heard = self.known().heard(&needed, trouble);
-        if heard != self.published {
-            self.published = heard.clone();
-            (self.publish)(Exchanged::Heard(heard));
+        let received = self.known().received(&needed, trouble);
+        if received != self.published {
+            self.published = received.clone();
+            (self.publish)(Exchanged::Members(received));
         }
     }
 }

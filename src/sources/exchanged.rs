@@ -21,9 +21,9 @@ const RETRY: Duration = Duration::from_millis(200);
 /// … up to this.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
 
-/// After a start, and after etcd has been away, other hosts have heard of a change after so long: each tries
+/// After a start, and after etcd has been away, other hosts have learned of a change after so long: each tries
 /// to reach etcd again after [`LONGEST_RETRY`] at the latest.
-pub(super) const HEARD: Duration = Duration::from_secs(15);
+pub(super) const LEARNED: Duration = Duration::from_secs(15);
 
 /// Hosts that announce members of one group.
 pub(super) const HOSTS_LIMIT: usize = 50_000;
@@ -60,9 +60,9 @@ pub struct ExchangeInputs {
 /// What became of the inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Exchanged {
-    Heard(HeardMembers),
+    Members(ExchangedMembers),
     /// etcd has the members of these containers, and no others, for this host, and other hosts have had the
-    /// time to hear of that.
+    /// time to learn of that.
     Published(Arc<PodOwners>),
     /// Why this host's members cannot be published, if not because etcd is away.
     NotPublished(Option<String>),
@@ -70,7 +70,7 @@ pub enum Exchanged {
 
 /// What other hosts say.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct HeardMembers {
+pub struct ExchangedMembers {
     /// The members on other hosts of every group that is needed, once they have been read.
     pub members: Members,
     /// Needed, and not read yet, or not those of every host.

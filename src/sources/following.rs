@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,6 +68,8 @@ pub struct PoliciesInForce {
     pub has_etcd: bool,
     /// The members on other hosts.
     pub members: Members,
+    /// The networks of tenants: what hosts have of them holds from the first look on.
+    pub blocks: BlockInputs,
 }
 
 /// So long members of a group are published after the last rule about it went: other hosts may learn of
@@ -86,22 +88,29 @@ impl Following {
         Following { publish, publish_members, publish_blocks, running: None }
     }
 
-    /// Follows `wanted` alone. Nothing that was heard is revoked by that. `in_force`: what is.
+    /// Follows `wanted` alone. Nothing that was received is revoked by that. `in_force`: what is.
     pub fn set(&mut self, wanted: Option<Followed>, in_force: impl FnOnce() -> PoliciesInForce) {
         if self.running.as_ref().map(|running| &running.of) == wanted.as_ref() {
             return;
         }
         self.running = None;
         let Some(of) = wanted else { return };
-        let PoliciesInForce { of_api, has_etcd, members: kept } = in_force();
+        let PoliciesInForce { of_api, has_etcd, members: kept, blocks } = in_force();
         let (sources, exchange, blocks) = match of.clone() {
             Followed::Kubernetes(start) => (self.api(start, of_api).map(|it| vec![it]), None, None),
             Followed::Etcd { start, host, state_dir, api, ruling } => {
-                let own = |api| ApiStart { api, host: host.clone(), pods: PodScope::Own, ruling };
+                let (host_name, pods) = (host.clone(), PodScope::Own);
+                let own = |api| ApiStart { api, host: host_name, pods, ruling, group: None };
                 let api = api.map(|api| self.api(own(*api), of_api));
                 let PoliciesStart { etcd, roots } = start.clone();
                 let members = Arc::clone(&self.publish_members);
-                let blocks = self.blocks(&start, &host, &state_dir);
+                let blocks = self.blocks(BlocksStart {
+                    etcd: etcd.clone(),
+                    roots: roots.clone(),
+                    host: host.clone(),
+                    state_dir: state_dir.clone(),
+                    inputs: blocks,
+                });
                 let start_exchange = ExchangeStart { etcd, roots, host, kept, state_dir };
                 let exchange = exchange(start_exchange, move |exchanged| members(exchanged));
                 let publish = Arc::clone(&self.publish);
@@ -117,16 +126,9 @@ impl Following {
         kubernetes::spawn(start, last, move |update| publish(update))
     }
 
-    fn blocks(
-        &self,
-        start: &PoliciesStart,
-        host: &NodeName,
-        state_dir: &Path,
-    ) -> io::Result<Blocks> {
-        let PoliciesStart { etcd, roots } = start.clone();
+    fn blocks(&self, start: BlocksStart) -> io::Result<Blocks> {
         let publish = Arc::clone(&self.publish_blocks);
-        let (host, state_dir) = (host.clone(), state_dir.to_owned());
-        blocks(BlocksStart { etcd, roots, host, state_dir }, move |update| publish(update))
+        blocks(start, move |update| publish(update))
     }
 
     /// What this host wants of tenants' networks.
@@ -136,12 +138,12 @@ impl Following {
         }
     }
 
-    /// Other hosts hear of this one's members, and are heard.
+    /// Members go to other hosts and come from them.
     pub fn exchanges(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.exchange.is_some())
     }
 
-    /// Says what follows from `from`, if that has changed, and returns what other hosts do not hear then. `prepare`:
+    /// Says what follows from `from`, if that has changed, and returns what other hosts do not learn then. `prepare`:
     /// before etcd may have other owners of addresses; nothing is said if that fails.
     pub fn exchange(
         &mut self,
@@ -220,7 +222,7 @@ mod tests {
     fn what_could_not_be_started_does_not_count_as_followed() {
         let host: NodeName = "n1".parse().unwrap();
         let (api, ruling) = (KubeSettings::default(), ObjectSource::Kubernetes);
-        let start = ApiStart { api, host, pods: PodScope::All, ruling };
+        let start = ApiStart { api, host, pods: PodScope::All, ruling, group: None };
         let of = || Followed::Kubernetes(start.clone());
         let failed = || io::Error::from(io::ErrorKind::WouldBlock);
         let source = || EventLoop::spawn("test", async |stopped| drop(stopped.await));

@@ -2,7 +2,7 @@
 //!
 //! All that a host says has one number, its generation, in a key beside it: each change puts a larger one in
 //! the same transaction. The revisions of etcd cannot serve for that: an etcd that was restored from an older
-//! state gives them to other writes. Hosts remember the generation that they heard last, and an older one
+//! state gives them to other writes. Hosts remember the generation that they received last, and an older one
 //! changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,9 +11,9 @@ use std::time::Duration;
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 
-/// What was heard of other hosts.
+/// What was learned of other hosts.
 #[derive(Clone, Debug, Default)]
-pub struct HeardGenerations {
+pub struct KnownGenerations {
     /// The largest generation of each host.
     newest: BTreeMap<NodeName, u64>,
     /// Some are larger than when they were noted last.
@@ -35,13 +35,13 @@ pub fn next(own: u64, in_etcd: u64, now: Duration) -> u64 {
     own.max(in_etcd).saturating_add(1).max(now)
 }
 
-impl HeardGenerations {
-    pub fn new(newest: BTreeMap<NodeName, u64>) -> HeardGenerations {
-        HeardGenerations { newest, ..HeardGenerations::default() }
+impl KnownGenerations {
+    pub fn new(newest: BTreeMap<NodeName, u64>) -> KnownGenerations {
+        KnownGenerations { newest, ..KnownGenerations::default() }
     }
 
-    /// Whether what `host` says in etcd, `generation`, is at least as new as all that was heard of it.
-    pub fn hear(&mut self, host: &NodeName, generation: u64) -> bool {
+    /// Whether what `host` says in etcd, `generation`, is at least as new as all that was learned of it.
+    pub fn receive(&mut self, host: &NodeName, generation: u64) -> bool {
         let is_current = self.is_current(host, generation);
         if is_current {
             self.behind.remove(host);
@@ -52,7 +52,7 @@ impl HeardGenerations {
         is_current
     }
 
-    /// [`HeardGenerations::hear`], without an effect.
+    /// [`KnownGenerations::receive`], without an effect.
     pub fn is_current(&self, host: &NodeName, generation: u64) -> bool {
         self.newest.get(host).is_none_or(|newest| generation >= *newest)
     }
@@ -71,7 +71,7 @@ impl HeardGenerations {
         self.newest.keys().cloned().gather()
     }
 
-    /// Hosts of which etcd has less than was heard.
+    /// Hosts of which etcd has less than was received.
     pub fn behind(&self) -> &BTreeSet<NodeName> {
         &self.behind
     }
@@ -88,22 +88,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_host_said_before_is_never_heard_again() {
+    fn what_a_host_said_before_is_never_received_again() {
         let (h1, h2): (NodeName, NodeName) = ("h1".parse().unwrap(), "h2".parse().unwrap());
-        let mut heard = HeardGenerations::default();
-        assert!(heard.hear(&h1, 0), "a host without a generation");
-        assert!(heard.hear(&h1, 7) && heard.hear(&h1, 7) && heard.hear(&h2, 3));
-        assert!(!heard.hear(&h1, 6) && !heard.hear(&h1, 0), "restored from an older state");
-        assert_eq!(heard.behind(), &[h1.clone()].into());
-        assert!(heard.hear(&h1, 8) && heard.behind().is_empty());
-        assert!(!heard.hear(&h1, 7));
-        heard.retain(|host| *host == h2);
-        assert!(heard.behind().is_empty());
-        assert!(heard.hear(&h1, 1), "another host with the name of one that was removed");
-        assert!(!heard.is_noted());
-        let mut again = HeardGenerations::new(heard.noting().clone());
-        assert!(heard.is_noted() && heard.hear(&h2, 3) && heard.is_noted());
-        assert!(!again.hear(&h2, 2) && again.is_noted());
+        let mut received = KnownGenerations::default();
+        assert!(received.receive(&h1, 0), "a host without a generation");
+        assert!(received.receive(&h1, 7) && received.receive(&h1, 7) && received.receive(&h2, 3));
+        assert!(
+            !received.receive(&h1, 6) && !received.receive(&h1, 0),
+            "restored from an older state"
+        );
+        assert_eq!(received.behind(), &[h1.clone()].into());
+        assert!(received.receive(&h1, 8) && received.behind().is_empty());
+        assert!(!received.receive(&h1, 7));
+        received.retain(|host| *host == h2);
+        assert!(received.behind().is_empty());
+        assert!(received.receive(&h1, 1), "another host with the name of one that was removed");
+        assert!(!received.is_noted());
+        let mut again = KnownGenerations::new(received.noting().clone());
+        assert!(received.is_noted() && received.receive(&h2, 3) && received.is_noted());
+        assert!(!again.receive(&h2, 2) && again.is_noted());
     }
 
     #[test]

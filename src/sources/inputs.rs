@@ -110,6 +110,7 @@ fn says_same(one: &Arc<PolicySnapshot>, other: &Arc<PolicySnapshot>) -> bool {
         || one.rules == other.rules
             && one.pods == other.pods
             && one.standalone == other.standalone
+            && one.group == other.group
             && one.node == other.node
             && one.networks == other.networks
 }
@@ -192,6 +193,8 @@ mod tests {
         let (rules, standalone) = (read.rules, Some(read.cluster));
         assert!(!nothing().is_same(&from(PolicySnapshot { rules, ..Default::default() })));
         assert!(!nothing().is_same(&from(PolicySnapshot { standalone, ..Default::default() })));
+        let group = Some(Networks::default_name());
+        assert!(!nothing().is_same(&from(PolicySnapshot { group, ..Default::default() })));
         assert!(!nothing().is_same(&ExchangedFrom { is_certain: false, ..nothing() }));
     }
 }

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_cannot_be_used_is_as_none_and_holds_up_nobody() {
+    fn a_file_that_cannot_be_used_is_as_none_and_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kept.json");
         let found = || read::<u32>(&path);
@@ -55,6 +55,6 @@ mod tests {
         assert_eq!(found(), None, "a folder");
         fs::remove_dir(&path).unwrap();
         mkfifo(&path, Mode::S_IRWXU).unwrap();
-        assert_eq!(found(), None, "a pipe that nobody writes into");
+        assert_eq!(found(), None, "a pipe without a writer");
     }
 }

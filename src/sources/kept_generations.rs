@@ -1,4 +1,4 @@
-//! The generations of other hosts' members that were heard, on disk: an agent that starts after etcd was restored
+//! The generations of other hosts' members that were received, on disk: an agent that starts after etcd was restored
 //! from an older state does not believe that either.
 
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ mod tests {
     use crate::lease::records::Roots;
 
     #[test]
-    fn what_was_heard_of_another_etcd_is_not_known() {
+    fn what_was_received_of_another_etcd_is_not_known() {
         let folder = tempfile::tempdir().unwrap();
         let roots = Roots { hosts: "/h".into(), counter: "/c".into(), humanz: "/humanz/v1".into() };
         let at = |endpoint: &str| {
@@ -54,10 +54,10 @@ mod tests {
                 EtcdSettings { endpoints: vec![endpoint.to_owned()], ..EtcdSettings::default() };
             PublishedAt::of(&etcd, &roots, &"n1".parse().unwrap())
         };
-        let heard = [("n2".parse().unwrap(), 7)].into();
+        let received = [("n2".parse().unwrap(), 7)].into();
         assert!(read(folder.path(), &at("http://a:2379")).is_empty());
-        write(folder.path(), &at("http://a:2379"), &heard).unwrap();
-        assert_eq!(read(folder.path(), &at("http://a:2379")), heard);
+        write(folder.path(), &at("http://a:2379"), &received).unwrap();
+        assert_eq!(read(folder.path(), &at("http://a:2379")), received);
         assert!(read(folder.path(), &at("http://b:2379")).is_empty());
         std::fs::write(folder.path().join(FILE), r#"{"at":1}"#).unwrap();
         assert!(read(folder.path(), &at("http://a:2379")).is_empty());

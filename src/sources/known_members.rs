@@ -14,8 +14,8 @@ use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::net::{FailureReason, Object, Problem, ProblemKind};
 use crate::policy::Selector;
-use crate::sources::exchanged::{ExchangeStart, HEARD, HeardMembers};
-use crate::sources::generations::{self, HeardGenerations};
+use crate::sources::exchanged::{ExchangeStart, ExchangedMembers, LEARNED};
+use crate::sources::generations::{self, KnownGenerations};
 use crate::sources::shared::{self, GroupId, Hosts, VALUE_LIMIT, owners};
 
 /// Members of one group on all hosts: ten times as many as a large cluster's pods.
@@ -35,12 +35,12 @@ pub struct MembersReading {
     of: BTreeSet<NodeName>,
 }
 
-/// What was heard, and who has to be asked.
+/// What was received, and who has to be asked.
 pub struct KnownMembers<'a> {
     start: &'a ExchangeStart,
     /// The hosts that there are now; none at first.
     pub hosts: Arc<Hosts>,
-    pub generations: HeardGenerations,
+    pub generations: KnownGenerations,
     /// etcd was not asked for the generations of all hosts since it was away: it may have older ones.
     pub is_unsure: bool,
     /// The groups that are needed.
@@ -54,8 +54,8 @@ pub struct KnownMembers<'a> {
     /// Groups that were needed when etcd answered last, or the agent before had in force: while etcd is away the next
     /// pod that needs one finds the members that were known.
     held: BTreeMap<GroupId, Selector>,
-    /// Groups that were read first while a host was behind: what it said of them is not known. Nobody waits for that
-    /// after [`HEARD`], the time given: a host whose agent is down, or that is behind on purpose, holds up no rule for
+    /// Groups that were read first while a host was behind: what it said of them is not known. No pod waits for that
+    /// after [`LEARNED`], the time given: a host whose agent is down, or that is behind on purpose, holds up no rule for
     /// longer.
     partly: BTreeMap<GroupId, Instant>,
 }
@@ -71,7 +71,7 @@ impl MembersReading {
 }
 
 impl<'a> KnownMembers<'a> {
-    pub fn new(start: &'a ExchangeStart, generations: HeardGenerations) -> Self {
+    pub fn new(start: &'a ExchangeStart, generations: KnownGenerations) -> Self {
         let (hosts, groups, crowded, values, known, partly) = Default::default();
         let (held, is_unsure) = (by_id(start.kept.keys()), true);
         KnownMembers {
@@ -192,7 +192,7 @@ impl<'a> KnownMembers<'a> {
         let MembersReading { places, of } = reading;
         let generations = found.split_off(places.len());
         for (host, value) in of.iter().zip(generations) {
-            self.generations.hear(host, generations::parse(value.as_deref()));
+            self.generations.receive(host, generations::parse(value.as_deref()));
         }
         for (place, value) in places.into_iter().zip(found) {
             match value {
@@ -228,7 +228,7 @@ impl<'a> KnownMembers<'a> {
         };
         let first: Vec<GroupId> = self.groups.keys().filter(is_first).cloned().collect();
         if !self.generations.behind().is_empty() {
-            self.partly.extend(first.into_iter().map(|group| (group, now + HEARD)));
+            self.partly.extend(first.into_iter().map(|group| (group, now + LEARNED)));
         }
         self.known.extend(self.groups.keys().cloned());
         self.held.clone_from(&self.groups);
@@ -252,32 +252,36 @@ impl<'a> KnownMembers<'a> {
     }
 
     /// What is known of the groups that are `needed` now, and of those that were; `trouble`: why they are not followed.
-    pub fn heard(&self, needed: &BTreeSet<Selector>, trouble: Option<&EtcdError>) -> HeardMembers {
+    pub fn received(
+        &self,
+        needed: &BTreeSet<Selector>,
+        trouble: Option<&EtcdError>,
+    ) -> ExchangedMembers {
         let groups = by_id(needed.iter().chain(self.held.values()));
         let is_whole = |group| self.known.contains(group) && !self.partly.contains_key(group);
         let unread = groups.iter().filter(|(group, _)| !is_whole(group));
         let unread = unread.map(|(_, selector)| selector.clone()).gather();
-        let mut heard = HeardMembers { unread, ..HeardMembers::default() };
+        let mut received = ExchangedMembers { unread, ..ExchangedMembers::default() };
         if let Some(why) = trouble.filter(|_| !groups.is_empty()) {
             let subject = Object::named("members of groups");
             let why = FailureReason::from(why.clone());
             let why = why.at("not followed; those known before stay in force");
-            heard.problems.push(Problem::of_failure(ProblemKind::Etcd, subject, why));
+            received.problems.push(Problem::of_failure(ProblemKind::Etcd, subject, why));
         }
         for (group, selector) in groups.iter().filter(|(group, _)| self.known.contains(group)) {
-            self.hear_group(group, selector, &mut heard);
+            self.add_group(group, selector, &mut received);
         }
-        heard.problems.extend(self.crowded.iter().map(|selector| {
+        received.problems.extend(self.crowded.iter().map(|selector| {
             of_group(selector, "more hosts announce members than there are".to_owned())
         }));
         let behind = self.generations.behind().iter().filter(|host| self.hosts.contains_key(*host));
-        heard.problems.extend(behind.map(behind_problem));
-        heard.problems.truncate(PROBLEMS_LIMIT);
-        heard
+        received.problems.extend(behind.map(behind_problem));
+        received.problems.truncate(PROBLEMS_LIMIT);
+        received
     }
 
     /// Adds what all hosts say of one group.
-    fn hear_group(&self, group: &GroupId, selector: &Selector, heard: &mut HeardMembers) {
+    fn add_group(&self, group: &GroupId, selector: &Selector, received: &mut ExchangedMembers) {
         let mut found = BTreeSet::new();
         let first = (group.clone(), "0".parse().expect("a name"));
         let values = self.values.range(first..).take_while(|((of, _), _)| of == group);
@@ -286,17 +290,17 @@ impl<'a> KnownMembers<'a> {
             let (members, fault) = shared::read(value, selector, addresses);
             // `append` makes all of `found` anew.
             found.extend(members);
-            if let Some(fault) = fault.filter(|_| heard.problems.len() < PROBLEMS_LIMIT) {
+            if let Some(fault) = fault.filter(|_| received.problems.len() < PROBLEMS_LIMIT) {
                 let what = format!("what host {host} says of {selector} is ignored: {fault}");
-                heard.problems.push(of_host(host, what));
+                received.problems.push(of_host(host, what));
             }
         }
         if found.len() > GROUP_LIMIT {
-            heard.unread.insert(selector.clone());
+            received.unread.insert(selector.clone());
             let what = format!("more than {GROUP_LIMIT} members; those known before hold");
-            heard.problems.push(of_group(selector, what));
+            received.problems.push(of_group(selector, what));
         } else {
-            heard.members.insert(selector.clone(), Arc::new(found));
+            received.members.insert(selector.clone(), Arc::new(found));
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::net::node_name::NodeName;
 use crate::os::event_loop::{self, EventLoop};
 use crate::policy::rule::{PolicyKind, Rule};
 use crate::policy::unread::UnderstoodRules;
-use crate::policy::{ObjectSource, SourceUpdate};
+use crate::policy::{ObjectSource, Scoped, SourceUpdate};
 use crate::sources::cluster_state::{ClusterState, PodScope};
 use crate::sources::item::Item;
 
@@ -37,6 +37,8 @@ pub struct ApiStart {
     pub pods: PodScope,
     /// Whether custom resources of humanz are in force.
     pub ruling: ObjectSource,
+    /// Of all pods: that of those that nothing else puts into a group.
+    pub group: Option<Scoped>,
 }
 
 /// Starts following. `last`: the rules of the API that were in force. `publish` is called from its thread and
@@ -71,7 +73,7 @@ pub fn read(start: &ApiStart) -> Result<SourceUpdate, String> {
                 return Ok(update);
             }
             tokio::select! {
-                Some((resource, heard)) = followed.heard.recv() => drop(state.take(resource, heard)),
+                Some((resource, received)) = followed.received.recv() => drop(state.take(resource, received)),
                 () = sleep_until(until) => return Err("the Kubernetes API does not answer".to_owned()),
             }
         }
@@ -83,7 +85,8 @@ fn begin(start: &ApiStart, last: UnderstoodRules) -> (ClusterState, FollowedObje
         let had_objects = last.rules.iter().any(|rule| stands_in(rule, resource));
         (resource, Query { had_objects, ..query(start, resource) })
     });
-    let state = ClusterState::new(start.host.clone(), start.pods, start.ruling, last);
+    let mut state = ClusterState::new(start.host.clone(), start.pods, start.ruling, last);
+    state.group.clone_from(&start.group);
     (state, follow(&start.api, queries.into(), Item::read))
 }
 
@@ -135,8 +138,8 @@ async fn run(
                 }
                 rested = Instant::now() + begun.elapsed() * REST;
             }
-            Some((resource, heard)) = followed.heard.recv() => {
-                if state.take(resource, heard) {
+            Some((resource, received)) = followed.received.recv() => {
+                if state.take(resource, received) {
                     due.get_or_insert((Instant::now() + COALESCE).max(rested));
                 }
             }

@@ -49,7 +49,7 @@ pub use change::{Change, Effect, Planned};
 pub use cluster_state::{ClusterState, PodScope};
 pub use custom_resource::document;
 pub use exchange::{Exchange, exchange};
-pub use exchanged::{ExchangeInputs, ExchangeStart, Exchanged, HeardMembers, retry};
+pub use exchanged::{ExchangeInputs, ExchangeStart, Exchanged, ExchangedMembers, retry};
 pub use following::{Followed, Following, PoliciesInForce};
 pub use inputs::{ExchangedFrom, hosts};
 pub use item::Item;

@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 use crate::lease::blocks::held::HeldBlock;
 use crate::net::gather::Gather;
 use crate::net::subnet;
+use crate::policy::network::NetworkPool;
 use crate::policy::{Networks, Scoped, pin};
 
 /// How long hosts keep a block without pods.
@@ -45,12 +46,24 @@ pub fn other_uses(before: &Networks, after: &Networks) -> Vec<OtherUse> {
         new.into_iter().map(move |(network, range)| OtherUse { network, range, becomes })
     };
     new(pools(after), pools(before), Becomes::Foreign)
+        .filter(|it| !it.is_widened(before, after))
         .chain(new(pools(before), pools(after), Becomes::Own))
         .chain(new(pins(before), pins(after), Becomes::Pinned))
         .collect()
 }
 
 impl OtherUse {
+    /// The network has these addresses afterwards, too, and more, in blocks of the same size.
+    fn is_widened(&self, before: &Networks, after: &Networks) -> bool {
+        let pool = |networks: &Networks| -> Option<NetworkPool> {
+            networks.get(&self.network)?.pools.get(subnet::family(self.range)).copied()
+        };
+        pool(before).zip(pool(after)).is_some_and(|(before, after)| {
+            let blocks = [before, after].map(|pool| pool.pool().host_prefix());
+            subnet::contains(after.network(), self.range) && blocks[0] == blocks[1]
+        })
+    }
+
     /// Why that cannot be while hosts have `blocks`; `None`: it can.
     pub fn refused(&self, blocks: &[HeldBlock]) -> Option<String> {
         let OtherUse { network, range, becomes } = self;
@@ -133,7 +146,10 @@ mod tests {
     fn a_network_that_hosts_have_blocks_of_keeps_its_addresses() {
         let to = |spec: Value| refused(&[HELD], Some(both()), &[("blue/front", spec)]);
         assert_eq!(to(json!({"subnets": ["10.32.0.0/16", "fd00:32::/64"], "shared": true})), "");
-        assert_eq!(to(json!({"subnets": ["10.32.0.0/16"]})), "", "nobody has IPv6");
+        assert_eq!(to(json!({"subnets": ["10.32.0.0/16"]})), "", "no network has IPv6");
+        let wider = |block: u8| json!({"subnets": ["10.32.0.0/15", "fd00:32::/64"], "blocks": {"v4": block}});
+        assert_eq!(to(wider(26)), "", "it takes no address");
+        assert!(to(wider(25)).contains("hosts have blocks of 10.32.0.0/16 (h1): end"));
         for other in ["10.33.0.0/16", "10.32.0.0/17"] {
             let refused = to(json!({"subnets": [other]}));
             assert!(refused.contains("hosts have blocks of 10.32.0.0/16 (h1): end"), "{refused}");

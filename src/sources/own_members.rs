@@ -13,7 +13,7 @@ use crate::lease::EtcdError;
 use crate::net::gather::Gather;
 use crate::policy::held::{PodOwners, Published};
 use crate::sources::exchanged::{
-    ExchangeInputs, ExchangeStart, Exchanged, HEARD, HOSTS_LIMIT, retry,
+    ExchangeInputs, ExchangeStart, Exchanged, HOSTS_LIMIT, LEARNED, retry,
 };
 use crate::sources::publication::{Publication, PublicationChanges};
 use crate::sources::published::{self, PublishedAt};
@@ -43,8 +43,8 @@ pub struct Writer<'a, P> {
     noted: Option<Arc<PodOwners>>,
     /// What was said last of what etcd has.
     said: Option<Arc<PodOwners>>,
-    /// From when on other hosts hear of each change at once; `None` while etcd is away.
-    heard_at: Option<Instant>,
+    /// From when on other hosts learn of each change at once; `None` while etcd is away.
+    received_at: Option<Instant>,
     /// etcd was asked before, in this life of the agent or in one that noted what it sent.
     was_tried: bool,
     fault: Option<String>,
@@ -54,7 +54,7 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
     pub fn new(etcd: &'a Etcd, start: &'a ExchangeStart, publish: &'a P) -> Self {
         let at = PublishedAt::of(&start.etcd, &start.roots, &start.host);
         let (published, generation) = published::read(&start.state_dir, &at);
-        let (noted, said, fault, heard_at) = Default::default();
+        let (noted, said, fault, received_at) = Default::default();
         let was_tried = !published.addresses().is_empty();
         Writer {
             etcd,
@@ -65,7 +65,7 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
             generation,
             noted,
             said,
-            heard_at,
+            received_at,
             was_tried,
             fault,
         }
@@ -84,12 +84,13 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
             failures = if result.is_ok() { 0 } else { failures + 1 };
             if let Err(error) = &result {
                 log::debug!("publish members of groups: {error}");
-                self.heard_at = None;
+                self.received_at = None;
             }
             self.complain(result.err());
             sleep(REST).await;
-            let until_heard = self.heard_at.map(|at| at.saturating_duration_since(Instant::now()));
-            let wait = match until_heard.filter(|wait| !wait.is_zero()) {
+            let until_received =
+                self.received_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let wait = match until_received.filter(|wait| !wait.is_zero()) {
                 _ if failures > 0 => retry(failures),
                 Some(wait) => wait.min(LOOK),
                 None => LOOK,
@@ -98,7 +99,7 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
             tokio::select! {
                 () = sleep(wait) => {}
                 _ = inputs.changed() => {}
-                () = returned.notified() => self.heard_at = None,
+                () = returned.notified() => self.received_at = None,
             }
         }
     }
@@ -113,11 +114,11 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
             sleep(REST).await;
         }
         let now = Instant::now();
-        // Nobody can know what was never there.
-        let wait = if was_tried || had_some { HEARD } else { Duration::ZERO };
-        let is_heard = *self.heard_at.get_or_insert(now + wait) <= now;
+        // What was never there is not known to any host.
+        let wait = if was_tried || had_some { LEARNED } else { Duration::ZERO };
+        let is_received = *self.received_at.get_or_insert(now + wait) <= now;
         let is_said = self.said.as_ref().is_some_and(|said| Arc::ptr_eq(said, owners));
-        if is_heard && !is_said {
+        if is_received && !is_said {
             // Noted before a pod is released for it: else the next start would hold that pod again.
             let mut published = self.published.clone();
             published.commit(owners);

@@ -82,12 +82,12 @@ pub fn read_policies(start: &PoliciesStart) -> Result<(StoredPolicies, i64), Str
 /// As [`read_policies`].
 pub async fn read_stored(etcd: &Etcd, range: &str) -> Result<(StoredPolicies, i64), EtcdError> {
     let mut stored = StoredPolicies::default();
-    let take = |raw: Raw<'_>| {
+    let mut take = |raw: Raw<'_>| {
         let value = WrittenValue { bytes: raw.value.to_vec(), revision: raw.modified };
         stored.set(&raw.key[range.len()..], Some(value));
         !stored.is_too_much()
     };
-    let (revision, _) = etcd.read_range(range, 0, take).await?;
+    let (revision, _) = etcd.read_range(range, 0, &mut take).await?;
     Ok((stored, revision))
 }
 

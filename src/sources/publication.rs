@@ -100,7 +100,7 @@ impl<'a> Publication<'a> {
         generation.map(put).into_iter().collect()
     }
 
-    /// Announces a change of the group at `key`, or that there is one if nobody knows; the end of an
+    /// Announces a change of the group at `key`, or that there is one if that is not announced; the end of an
     /// announcement is one, too.
     fn announcement(&self, key: &str, stays: bool, changed: bool) -> Option<Write> {
         let group = key.strip_prefix(&self.roots.members_of(self.host))?;

@@ -119,7 +119,7 @@ impl Etcd {
             Ok(stream)
         };
         let stream = self.members().call("watch", request).await?;
-        let heard_at = Instant::now();
+        let received_at = Instant::now();
         Ok(RangeWatch {
             etcd: self,
             stream,
@@ -127,8 +127,8 @@ impl Etcd {
             revision: 0,
             received: Vec::new(),
             taken_at: None,
-            heard_at,
-            ask: interval_at(heard_at + ASK, ASK),
+            received_at,
+            ask: interval_at(received_at + ASK, ASK),
         })
     }
 }
@@ -168,7 +168,7 @@ pub struct RangeWatch<'a> {
     received: Vec<KeyChange>,
     /// When what was received is taken.
     taken_at: Option<Instant>,
-    heard_at: Instant,
+    received_at: Instant,
     ask: Interval,
 }
 
@@ -187,7 +187,7 @@ impl RangeWatch<'_> {
                         return Ok(Vec::new());
                     }
                 }
-                () = sleep_until(taken_at.unwrap_or(self.heard_at)), if taken_at.is_some() => {
+                () = sleep_until(taken_at.unwrap_or(self.received_at)), if taken_at.is_some() => {
                     self.taken_at = None;
                     return Ok(mem::take(&mut self.received));
                 }
@@ -210,18 +210,18 @@ impl RangeWatch<'_> {
             }
             Err(error) => return Err(EtcdError::Unreachable(ended(reason(&error)).into())),
         };
-        self.heard_at = Instant::now();
+        self.received_at = Instant::now();
         self.revision = answer.header().map_or(0, |it| it.revision()).max(self.revision);
         self.received.extend(answer.events().iter().filter_map(Event::kv).map(KeyChange::of));
         if !self.received.is_empty() {
-            self.taken_at.get_or_insert(self.heard_at + COALESCE);
+            self.taken_at.get_or_insert(self.received_at + COALESCE);
         }
         Ok(!self.received.is_empty())
     }
 
     /// Requests a sign of life.
     async fn request_progress(&mut self) -> Result<(), EtcdError> {
-        if self.heard_at.elapsed() > SILENCE {
+        if self.received_at.elapsed() > SILENCE {
             self.etcd.next_member();
             let why = format!("watch: no response for {SILENCE:?}");
             return Err(EtcdError::Unreachable(why.into()));

@@ -91,7 +91,7 @@ impl GroupId {
     }
 }
 
-/// `members` as far as they fit into a value: those with the most ports by name lose these first, so that nobody takes
+/// `members` as far as they fit into a value: those with the most ports by name lose these first, so that no host takes
 /// away those of others. `None`: they do not fit at all.
 pub fn fitting(selector: &Selector, members: &FoundMembers) -> Option<FoundMembers> {
     let room = VALUE_LIMIT.checked_sub(2 * selector.text().len() + 64)?;
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_most_ports_loses_his_own_and_addresses_are_never_lost() {
+    fn the_host_with_the_most_ports_loses_its_own_and_addresses_are_never_lost() {
         let every = Selector::every_pod();
         let pod = |number: u16, ports: u16| {
             let port = |port| {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_values_name_nobody() {
+    fn hostile_values_give_no_member() {
         let every = Selector::every_pod();
         let fault = |bytes: &[u8]| {
             let (members, fault) = read(bytes, &every, &host());

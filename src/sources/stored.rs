@@ -158,6 +158,25 @@ impl StoredName {
         Ok(StoredName { kind: found, scope, name: name("name", None)? })
     }
 
+    /// As [`StoredName::of`] of an object that is not in etcd yet.
+    ///
+    /// # Errors
+    /// It is nameless, or says a namespace where it would be of the tenant `default`.
+    pub fn of_new(object: &Value) -> Result<StoredName, String> {
+        let name = StoredName::of(object)?;
+        let is_of_tenant = name.kind.scope == Some("tenant");
+        let metadata = &object["metadata"];
+        if !is_of_tenant || metadata["namespace"].is_null() {
+            return Ok(name);
+        }
+        let more = match metadata["tenant"].is_null() {
+            true => "; without metadata.tenant it is of the tenant default",
+            false => "",
+        };
+        let StoredName { kind, name, .. } = name;
+        Err(format!("{} {name}: it is of a tenant: remove metadata.namespace{more}", kind.name))
+    }
+
     /// `web`, `blue/web` or `shop/db` of `kind`.
     ///
     /// # Errors
@@ -259,7 +278,7 @@ impl StoredPolicies {
         self.values.len() > OBJECTS_LIMIT || self.bytes > BYTES_LIMIT
     }
 
-    /// Nobody has ever written here, or everything was lost.
+    /// This was never written, or everything was lost.
     pub fn is_untouched(&self) -> bool {
         self.values.is_empty() && !self.is_marked
     }
@@ -383,11 +402,15 @@ fn object(name: &StoredName, value: &[u8]) -> Result<Value, String> {
     let text = std::str::from_utf8(value).map_err(|_| "is not UTF-8".to_owned())?;
     let short = |why: String| why.chars().take(200).collect::<String>();
     let mut objects = documents::objects(text).map_err(short)?;
-    let object = match (objects.pop(), objects.is_empty()) {
+    let mut object = match (objects.pop(), objects.is_empty()) {
         (Some(only), true) => only,
         _ => return Err("is not one object".to_owned()),
     };
     let found = StoredName::of(&object).map_err(short)?;
+    // Earlier versions let it stand there, and `export` is to print what `apply` takes.
+    if let (Some("tenant"), Some(fields)) = (found.kind.scope, object["metadata"].as_object_mut()) {
+        fields.remove("namespace");
+    }
     if found == *name { Ok(object) } else { Err(short(format!("it is about {found}"))) }
 }
 

@@ -60,7 +60,7 @@ pub fn tables(kernel: &Kernel, applier: &mut Applier) {
     }
 }
 
-/// Gives sysctls back that the agent changed and nobody else since.
+/// Gives sysctls back that the agent changed and no other program since.
 pub fn sysctls(state_dir: &Path, applier: &mut Applier) {
     for (key, SysctlChange { before, set }) in sysctl_record::sysctls(state_dir) {
         let ours = sysctl::read(&key).is_ok_and(|found| found == set && found != before);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::cni::{Attachment, Network};
 use crate::support::echo::{Echo, ask_tcp, ask_udp};
-use crate::support::local::{has_problem, problems, status_when};
+use crate::support::local::{has_problem, problem, problems, status_when};
 use crate::support::node::command;
 use crate::support::pod::{host_port, make_netns};
 use crate::support::{Node, Place, Pod, Process, soon};
@@ -111,7 +111,7 @@ fn ports_of_a_pod_that_ended_under_a_held_lock_are_closed_by_the_agent() {
     agent.stop();
 }
 
-/// No DEL comes, and the agent's store has never heard of the attachment, or has forgotten it.
+/// No DEL comes, and the agent's store has never learned of the attachment, or has forgotten it.
 #[test]
 fn ports_of_a_pod_that_does_not_run_and_that_the_store_does_not_know_are_closed_by_the_agent() {
     let alone = alone();
@@ -246,11 +246,9 @@ fn a_port_that_another_element_has_is_a_problem_until_that_is_gone() {
     host.run(&format!("nft add {other} : 10.244.9.9 . 80 }}")).ok();
     let agent = serve(host, &[]);
     let status = status_when(host, "the port", |status| has_problem(status, "host-port"));
-    let [problem] = problems(&status, "host-port").collect::<Vec<_>>()[..] else {
-        panic!("one port: {status:#}")
-    };
-    let what = problem["what"].as_str().unwrap();
-    assert!(what.contains("10.244.9.9:80") && what.contains("every IPv4 address"), "{what}");
+    let of_pod = format!("host port 8080/tcp on every IPv4 address to {}:80", pod.v4());
+    assert!(problem(&status, "host-port", &of_pod).is_some(), "{status:#}");
+    assert_eq!(problems(&status, "host-port").count(), 1, "{status:#}");
     host.run(&format!("nft delete {other} }}")).ok();
     soon("the port is back", || table(host) == before);
     status_when(host, "no problem", |status| !has_problem(status, "host-port"));

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
-use crate::support::local::{Changes, SOCKET, connect, get, send, status, status_when};
+use crate::support::local::{Changes, SOCKET, connect, get, problem, send, status, status_when};
 use crate::support::node::command;
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 use crate::{CONFIGURATION, STANDALONE, alone, serve, standalone};
@@ -185,12 +185,12 @@ fn a_host_without_a_free_address_reports_it() {
     let settings = [("SUBNET", "10.244.1.0/29"), ("IPV6_SUBNET", ""), ("RESYNC_INTERVAL", "1s")];
     let agent = serve(host, &settings);
     let mut pods: Vec<Pod> = (0..5).map(|number| Pod::add(host, &format!("p{number}"))).collect();
-    let what = "no address is free in 10.244.1.0/29: the next pod does not start";
-    let found = status(host)["problems"].clone();
-    assert_eq!(found.as_array().unwrap().len(), 1, "{found:#}");
-    assert_eq!((&found[0]["kind"], &found[0]["what"]), (&"pool-full".into(), &what.into()));
-    let fix = found[0]["fix"].as_str().unwrap();
+    let said = status(host);
+    let found = problem(&said, "pool-full", "subnet 10.244.1.0/29").unwrap();
+    assert_eq!(said["problems"].as_array().unwrap().len(), 1, "{said:#}");
+    let fix = found["fix"].as_str().unwrap();
     assert!(fix.starts_with("humanz-agent ipam gc # shows what can be freed"), "{fix}");
+    let what = found["what"].as_str().unwrap();
     agent.wait_log(&["ERROR", what]);
     let metrics = get(host, "/metrics").1;
     assert!(metrics.contains("humanz_faults{kind=\"addresses\"} 1"), "{metrics}");

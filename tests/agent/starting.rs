@@ -68,7 +68,7 @@ fn the_service_manager_receives_ready_watchdog_and_stopping() {
     let mut agent = command(EXECUTABLE);
     agent.envs(standalone(&[("NOTIFY_SOCKET", "/run/manager"), ("WATCHDOG_USEC", "200000")]));
     let agent = alone.host.spawn(&mut agent);
-    let hear = |wanted: &str| {
+    let receive = |wanted: &str| {
         let mut message = [0; 4096];
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
@@ -80,18 +80,18 @@ fn the_service_manager_receives_ready_watchdog_and_stopping() {
         }
         panic!("{wanted} never came:\n{}", agent.log());
     };
-    let ready = hear("READY=1");
+    let ready = receive("READY=1");
     assert!(ready.contains("STATUS=serving 10.244.1.0/24"), "{ready}");
     for _ in 0..5 {
-        hear("WATCHDOG=1");
+        receive("WATCHDOG=1");
     }
     agent.signal(nix::sys::signal::Signal::SIGTERM);
-    hear("STOPPING=1");
+    receive("STOPPING=1");
 }
 
 /// Whatever hangs: here every thread that has something to say.
 #[test]
-fn an_agent_whose_log_nobody_reads_ends_within_its_time() {
+fn an_agent_with_a_log_that_no_process_reads_ends_within_its_time() {
     let alone = alone();
     alone.host.run("mkfifo /run/log").ok();
     let mut both = File::options();

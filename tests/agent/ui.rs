@@ -33,7 +33,8 @@ pub fn page(host: &Node) -> Process {
 
 /// Head and body of the response to curl.
 fn get(host: &Node, options: &str, path: &str) -> (String, String) {
-    let answer = host.run(&format!("curl -sS -i --noproxy * -m 10 {options} {URL}{path}")).ok();
+    let answer =
+        host.run(&format!("curl -sS -i --compressed --noproxy * -m 10 {options} {URL}{path}")).ok();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.to_owned(), body.to_owned())
 }
@@ -47,6 +48,7 @@ fn the_page_is_local_and_shows_when_the_agent_is_gone() {
     let (head, body) = get(host, "", "/");
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     assert!(head.contains("Content-Security-Policy: default-src 'none';"), "{head}");
+    assert!(head.contains("Content-Encoding: gzip"), "{head}");
     assert!(body.contains("<title>humanz</title>"), "{body}");
     let status: serde_json::Value = serde_json::from_str(&get(host, "", "/v1/status").1).unwrap();
     assert_eq!(status["node"]["name"], "h1");
@@ -200,8 +202,8 @@ fn subnet(number: u16) -> String {
 
 /// `host` answers for the pods of so many hosts.
 pub fn answer(host: &Node, numbers: impl Iterator<Item = u16>) {
-    let each = numbers.map(|n| format!("ip address add {}.1/32 dev lo", subnet(n)));
-    host.shell(&each.collect::<Vec<_>>().join("\n")).ok();
+    let each = numbers.map(|n| format!("address add {}.1/32 dev lo\n", subnet(n)));
+    host.shell(&format!("ip -batch - <<'END'\n{}END", each.collect::<String>())).ok();
 }
 
 /// A host that is nothing but its keys: others reach it through `at`, but for `lost` of them.

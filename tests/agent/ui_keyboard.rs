@@ -148,6 +148,9 @@ impl Keyboard {
 
     /// From a problem to its host, and its fix to the clipboard.
     fn follow_problem(&mut self) {
+        // The name of a host without an address is looked up first, which may take as long as a name server.
+        let problems = "document.getElementById('problems').textContent";
+        self.shows(problems, |text| text.contains("show host"));
         self.go("Tab", "show host");
         self.press("Enter");
         let filter = "document.getElementById('filter').value";

@@ -236,7 +236,7 @@ fn whatever_the_answer_says_of_tenants_is_shown_as_text() {
         json!({"network": "net", "container": container, "interface": "eth0", "addresses": [], "host_ports": [],
             "sent_bytes": null, "received_bytes": null, "state": "attached"})
     };
-    let pods = json!({"faults": [], "pods": [pod("c1"), pod("c2"), pod("c3")]});
+    let pods = json!({"problems": [], "pods": [pod("c1"), pod("c2"), pod("c3")]});
     let put = format!(
         r##"(async () => {{
             const ask = window.fetch, answers = {{"/v1/tenants": {}, "/v1/pods": {}}};

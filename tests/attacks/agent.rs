@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::cluster::Alone;
 use crate::support::cni::Network;
 use crate::support::echo::{Echo, ask_tcp};
-use crate::support::local::{get, status_when};
+use crate::support::local::{get, has_problem, status_when, wait_problem};
 use crate::support::node::command;
 use crate::support::wait::SOON;
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
@@ -42,7 +42,7 @@ fn reaches(pod: &Pod, to: &Pod) {
     }
 }
 
-/// The pod speaks with another address and is heard.
+/// The pod speaks with another address and is received.
 fn lies(pod: &Pod, to: &Pod) -> bool {
     pod.run("ip addr replace 10.244.1.99/32 dev eth0").ok();
     pod.run(&format!("ping -n -c 2 -i 0.2 -W 1 -I 10.244.1.99 {}", to.v4())).succeeded()
@@ -142,7 +142,7 @@ fn the_agent_sleeps_through_adds() {
         let lines = page.lines().filter(|line| line.contains("_reconcile_duration_seconds_count{"));
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>()
     };
-    // Events come in their order: whatever came before has been heard of.
+    // Events come in their order: whatever came before has been learned of.
     let after_others = || {
         let before = reconciles();
         // To add what is there is not an event on every kernel.
@@ -405,9 +405,8 @@ fn of_two_bridges_with_the_same_mark_the_one_with_the_pods_is_kept_and_the_other
     reaches(&pods[0], &pods[1]);
     soon("its name is back", || !host.run("ip link show other").succeeded());
     host.run("ip link show twin").ok();
-    let is_reported = |status: &serde_json::Value| status["problems"].to_string().contains("twin");
-    let status = status_when(host, "the other one is reported", is_reported);
-    assert!(status["problems"].to_string().contains("ip link del twin"), "{status:#}");
+    let problem = wait_problem(host, "foreign-link", "bridge twin");
+    assert!(problem["fix"].as_str().unwrap().contains("ip link del twin"), "{problem:#}");
     is_whole(&pods[0]);
     // It keeps no agent from starting.
     agent.stop();
@@ -415,5 +414,5 @@ fn of_two_bridges_with_the_same_mark_the_one_with_the_pods_is_kept_and_the_other
     again.wait_ready();
     host.run("ip link show twin").ok();
     host.run("ip link del twin").ok();
-    status_when(host, "it is gone", |status| !is_reported(status));
+    status_when(host, "it is gone", |status| !has_problem(status, "foreign-link"));
 }

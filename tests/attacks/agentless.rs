@@ -193,7 +193,7 @@ fn assert_unguarded(scene: &Scene, broken: &str) {
 
 /// Rules for `allowedAddresses` of a configuration before.
 #[test]
-fn shared_rules_of_former_settings_go_when_nobody_uses_them() {
+fn shared_rules_of_former_settings_go_when_no_port_uses_them() {
     let scene = Scene::with(By::Humanz, keys());
     let with = |allowed: &str| {
         let mut keys = keys();

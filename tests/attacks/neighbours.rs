@@ -67,7 +67,7 @@ fn a_pod_cannot_take_the_traffic_of_another() {
 }
 
 #[test]
-fn the_host_believes_nobody_about_a_pod() {
+fn the_host_believes_no_arp_or_ndp_about_a_pod() {
     for by in BOTH {
         let scene = Scene::new(by);
         let Scene { attacker, victim, gateway, .. } = scene;
@@ -142,7 +142,7 @@ fn a_pod_reads_nothing_that_is_not_for_it() {
 
 /// With NET_ADMIN a pod sets its interface as it likes.
 #[test]
-fn a_pod_that_gives_itself_another_address_or_mac_is_not_heard() {
+fn a_pod_that_gives_itself_another_address_or_mac_is_not_received() {
     for by in BOTH {
         let scene = Scene::new(by);
         let Scene { attacker, victim, gateway, .. } = scene;

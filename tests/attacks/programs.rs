@@ -20,7 +20,7 @@ sender.setsockopt(socket.IPPROTO_IPV6, 78, 1)
 sender.bind((source, 4000))
 sender.sendto(bytes.fromhex(payload), (to, int(port)))";
 
-fn send_as_nobody(host: &Node, [source, to]: [IpAddr; 2], port: u16, payload: &[u8]) {
+fn send_as_user_nobody(host: &Node, [source, to]: [IpAddr; 2], port: u16, payload: &[u8]) {
     let payload: String = payload.iter().map(|byte| format!("{byte:02x}")).collect();
     host.write("/tmp/sender.py", SENDER);
     let user = "setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all";
@@ -51,12 +51,12 @@ fn no_user_of_a_host_sends_from_an_address_of_a_pod() {
         let host = &cluster.hosts[0];
         let as_pod = || {
             let mark = b"as a pod";
-            comes(far, near, mark, || send_as_nobody(host, [near.v6(), far.v6()], 4001, mark))
+            comes(far, near, mark, || send_as_user_nobody(host, [near.v6(), far.v6()], 4001, mark))
         };
         assert!(!as_pod(), "{near_hosts} hosts on a segment");
         let itself: IpAddr = near.gateways()[1];
         let as_itself = comes(far, near, b"itself", || {
-            send_as_nobody(host, [itself, far.v6()], 4001, b"itself");
+            send_as_user_nobody(host, [itself, far.v6()], 4001, b"itself");
         });
         assert!(as_itself, "a host reaches pods of others from its own address");
         agents.iter().for_each(Agent::kill);
@@ -84,7 +84,7 @@ fn no_user_of_a_host_sends_through_a_tunnel_as_another_host() {
     let tunnelled = [&[8, 0, 0, 0, 0, 0, 104, 0], &frame[..]].concat();
     let ends = [other.v6(), victim.v6()].map(IpAddr::from);
     let attack =
-        || comes(&pods[1], &pods[2], mark, || send_as_nobody(stolen, ends, PORT, &tunnelled));
+        || comes(&pods[1], &pods[2], mark, || send_as_user_nobody(stolen, ends, PORT, &tunnelled));
     assert!(!attack());
     agents.iter().for_each(Agent::kill);
     stolen.run(&format!("nft delete table inet {TABLE}")).ok();

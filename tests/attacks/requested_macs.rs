@@ -116,7 +116,7 @@ fn no_pod_gets_the_mac_of_another_interface_of_the_host_or_of_whoever_is_behind_
         (1, 101, "interface other"),
         (2, 101, "interface vm"),
         (4, 101, "port vm"),
-        (5, 11, "was heard"),
+        (5, 11, "which sent"),
     ] {
         let answer = ask_for(&scene, "host", &format!("MAC=02:00:00:00:00:0{last}"));
         assert_eq!(answer.code(), code, "{last}: {}", answer.error());
@@ -219,7 +219,7 @@ fn what_a_thief_has_is_said_while_no_agent_runs_and_taken_from_it_by_the_next_on
     assert!(error.contains(&format!("{mac}, do not come to the host")), "{error}");
     let agent = serve(host, "1s");
     agent.wait_log(&[&victim, "takes in frames for its MAC", &mac]);
-    soon("the victim is heard", || pings(&pods[0], &pods[1]));
+    soon("the victim is received", || pings(&pods[0], &pods[1]));
     // Nor does a later look give it back to the thief.
     let looks = || {
         let page = get(host, "/metrics").1;

@@ -30,7 +30,7 @@ fn has(kind: &str) -> bool {
 }
 
 #[test]
-fn further_interfaces_of_a_pod_are_not_heard() {
+fn further_interfaces_of_a_pod_are_not_received() {
     for (name, script) in INTERFACES {
         if name == "ipvlan" && !has("ipvlan") {
             println!("this kernel has no ipvlan");
@@ -47,9 +47,9 @@ fn further_interfaces_of_a_pod_are_not_heard() {
             pod.run("ip addr add fd00::77/64 dev x0 nodad").ok();
             pod.shell("ip route del 10.1.2.0/24 dev eth0; ip -6 route del fd00::/64 dev eth0").ok();
             for to in [victim.v4.to_string(), victim.v6.to_string()] {
-                let heard = (0..if by == By::Reference { 10 } else { 1 })
+                let received = (0..if by == By::Reference { 10 } else { 1 })
                     .any(|_| pod.run(&format!("ping -n -c 2 -i 0.2 -W 1 {to}")).succeeded());
-                assert_eq!(heard, by == By::Reference, "{by:?}: {name}: {to}");
+                assert_eq!(received, by == By::Reference, "{by:?}: {name}: {to}");
             }
         }
     }
@@ -71,8 +71,8 @@ fn pods_have_no_vlan_of_their_own_between_them() {
                 pod.run(&format!("ip addr add 192.168.5.{}/24 dev v5", index + 1)).ok();
                 pod.run("ip link set v5 up").ok();
             }
-            let heard = pods[0].run("ping -n -c 2 -i 0.2 -W 1 192.168.5.2").succeeded();
-            assert_eq!(heard, by == By::Reference, "{by:?}: {protocol}");
+            let received = pods[0].run("ping -n -c 2 -i 0.2 -W 1 192.168.5.2").succeeded();
+            assert_eq!(received, by == By::Reference, "{by:?}: {protocol}");
         }
     }
 }

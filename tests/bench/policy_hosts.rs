@@ -44,7 +44,7 @@ fn apply(host: &Node, from: &[&str]) {
     Agent::run(host, "policy apply -f /etc/policies.json", SETTINGS).ok();
 }
 
-/// Sends to all of `pods` again and again, and hears when each received its first packet.
+/// Sends to all of `pods` again and again, and receives when each received its first packet.
 struct FirstPackets<'a> {
     pods: &'a [Pod],
     servers: Vec<UdpSocket>,
@@ -91,7 +91,7 @@ impl<'a> FirstPackets<'a> {
     }
 }
 
-/// From the moment just before the changed policy is sent to etcd, which is before any host has heard of it: what
+/// From the moment just before the changed policy is sent to etcd, which is before any host has learned of it: what
 /// `policy apply` needs to get there is not the hosts' time.
 fn changes(cluster: &Cluster, pods: &[Pod], table: &mut Table) {
     let (hosts, mut taken) = (&cluster.hosts[..], Vec::new());

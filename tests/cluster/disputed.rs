@@ -92,10 +92,7 @@ fn a_host_that_lost_its_subnet_starts_no_pod_in_it_and_moves_when_its_pods_are_g
     until_not_ready(host, &words);
     no_pod_starts(host, "late", &network, &words);
     reaches_its_gateway(&pod, host, &gateway(&before));
-    local::status_when(host, "the problem", |status| {
-        let problems = status["problems"].as_array().into_iter().flatten();
-        problems.into_iter().any(|problem| problem["kind"] == "lease")
-    });
+    local::status_when(host, "the problem", |status| local::has_problem(status, "lease"));
     agent.kill();
     no_pod_starts(host, "later", &network, &words);
     let agent = Agent::start(host, &[]);

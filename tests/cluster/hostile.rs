@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::support::cni::Network;
 use crate::support::ping::Pinger;
 use crate::support::wait::patience;
@@ -211,15 +213,15 @@ fn an_overwritten_claim_is_a_problem_on_every_host_until_its_owner_puts_it_back(
     let before = [h1, h2].map(|host| (facts::addresses(host, "humanz0"), facts::routes(host)));
     let subnet = cluster.etcd.get("/humanz/hosts/h3").unwrap();
     let claim = format!("/humanz/v1/subnets/4/{}", subnet.replace('/', "-"));
-    let words = format!("the claim of subnet {subnet} says h1");
-    let says = |status: &serde_json::Value| status["problems"].to_string().contains(&words);
+    let subject = format!("subnet {subnet}");
+    let is_reported = |status: &Value| local::problem(status, "other-host", &subject).is_some();
     agents[2].kill();
     cluster.etcd.put(&claim, "h1");
     for host in [h1, h2] {
-        local::status_when(host, &words, says);
+        local::status_when(host, &subject, is_reported);
     }
-    let doctor = Agent::run(h2, "doctor", &[]);
-    assert!(doctor.stdout.contains(&words), "{doctor:?}");
+    let doctor = Agent::run(h2, "doctor --json", &[]);
+    assert!(is_reported(&serde_json::from_str(&doctor.stdout).unwrap()), "{doctor:?}");
     let after = [h1, h2].map(|host| (facts::addresses(host, "humanz0"), facts::routes(host)));
     assert_eq!(after, before);
     assert_eq!(cluster.etcd.get(&claim).as_deref(), Some("h1"), "only its owner puts it back");
@@ -228,7 +230,7 @@ fn an_overwritten_claim_is_a_problem_on_every_host_until_its_owner_puts_it_back(
     again.wait_ready();
     assert_eq!(cluster.etcd.get(&claim).as_deref(), Some("h3"));
     for host in [h1, h2, h3] {
-        local::status_when(host, "no problem is left", |status| !says(status));
+        local::status_when(host, "no problem is left", |status| !is_reported(status));
     }
     // While its owner lives, it is back before anybody needs to look.
     cluster.etcd.put(&claim, "h1");
@@ -312,12 +314,13 @@ fn a_name_that_appears_over_a_restart_takes_no_subnet() {
     cluster.etcd.put("/humanz/hosts/aaa", subnet.as_str());
     let again = Agent::start(h1, &[]);
     again.wait_log(&["aaa"]);
-    let names_it = |status: &serde_json::Value| status["problems"].to_string().contains("aaa");
-    local::status_when(h1, "the name is a problem", names_it);
+    local::wait_problem(h1, "other-host", "host aaa");
     assert_eq!((facts::addresses(h1, "humanz0"), facts::routes(h2)), before);
     assert_eq!(cluster.etcd.get("/humanz/hosts/h1"), Some(subnet));
     cluster.etcd.delete("/humanz/hosts/aaa");
-    local::status_when(h1, "no problem is left", |status| !names_it(status));
+    local::status_when(h1, "no problem is left", |status| {
+        !local::has_problem(status, "other-host")
+    });
     Pod::add(h1, "b");
     pingers.into_iter().for_each(|pinger| pinger.report().assert_nothing_lost());
     assert_eq!((facts::addresses(h1, "humanz0"), facts::routes(h2)), before);

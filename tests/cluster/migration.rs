@@ -148,7 +148,10 @@ fn hosts_of_flannel_keep_their_subnets_and_pods() {
         assert!(back.contains("a port of cni0") && !back.contains("gone or incomplete"), "{back}");
         assert!(back.contains("answers this host within"), "{back}");
         let status = Agent::run(host, "status", &[]).stdout;
-        assert!(status.contains("0 plugged in, 1 taken over from an earlier plugin"), "{status}");
+        assert!(
+            status.contains("0 interfaces plugged in, 1 taken over from an earlier plugin"),
+            "{status}"
+        );
     }
     // As in the take-over of a bridge below: the first host port stops the others for a moment.
     let pinger = Pinger::start(&old[0], old[1].v4());
@@ -197,7 +200,7 @@ fn starts(step: &Step, host: &Node, agents: &mut Vec<Agent>) -> bool {
 
 /// What `explain` says to `ends` on a host with pods of an earlier plugin: nothing is lost, and nothing is made up.
 fn explains_taken_over(host: &Node, ends: &str) -> String {
-    // It may not have heard of the other host yet.
+    // It may not have learned of the other host yet.
     let text = eventually(&format!("explain {ends}: nothing is lost"), SOON, || {
         let explained = Agent::run(host, &format!("explain {ends}"), &[]);
         if explained.succeeded() { Ok(explained.stdout) } else { Err(explained.to_string()) }
@@ -238,7 +241,7 @@ fn a_bridge_with_host_local_is_taken_over_with_its_pods() {
     }
     let status = Agent::run(host, "status", &[]).ok();
     assert!(
-        status.contains("0 plugged in, 2 taken over from an earlier plugin, 0 with"),
+        status.contains("0 interfaces plugged in, 2 taken over from an earlier plugin, 0 with"),
         "{status}"
     );
     let text = explains_taken_over(host, &format!("one {}", old[1].v4()));

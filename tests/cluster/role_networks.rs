@@ -75,11 +75,7 @@ fn hosts_with_roles_have_blocks_and_fixed_addresses_and_a_stolen_one_takes_none_
         let refused = Agent::run(h3, line, &stolen);
         assert!(!refused.succeeded(), "{line}: {refused}");
     }
-    soon("it to be seen", || {
-        let problems = crate::support::local::status(h2)["problems"].to_string();
-        problems.contains("10.32.255.0/30 is ignored")
-            || problems.contains("10.32.255.0/29 is ignored")
-    });
+    crate::support::local::wait_problem(h2, "other-host", "host h3");
     assert!(reaches(&first));
     let routes = facts::routes(h2);
     assert!(routes.keys().any(|to| to.starts_with("10.32.255.0")), "{routes:?}");

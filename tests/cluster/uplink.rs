@@ -35,7 +35,7 @@ fn an_uplink_with_another_name_is_used() {
     );
     let host = scene.host();
     let accepts = || host.read("/proc/sys/net/ipv6/conf/up0/accept_ra").unwrap();
-    soon("router advertisements are heard on it", || accepts().trim() == "2");
+    soon("router advertisements are received on it", || accepts().trim() == "2");
     scene.end();
 }
 

@@ -26,7 +26,7 @@ fn what_another_user_may_not_read_is_not_reported_as_absent() {
     agent.wait_ready();
     let pod = Pod::add(host, "web");
     host.shell("chmod 0 /run/humanz/ipam/humanz").ok();
-    let store = ["only root may ", "/run/humanz/ipam/humanz", ": try sudo"];
+    let store = ["only root may read", "/run/humanz/ipam/humanz", "; run this as root"];
     for what in [
         "ipam ls",
         "ipam ls --json",

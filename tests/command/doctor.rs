@@ -93,6 +93,13 @@ fn each_fault_of_a_host_is_found() {
     check(host, "", (containerd, "cni-plugin", there));
     let crio = "mkdir /etc/crio; printf '[crio.network]\\nnetwork_dir = \"/etc/n\"\\n' >/etc/crio/crio.conf";
     check(host, "", (crio, "cni-configuration", "rm -r /etc/crio"));
+    for (folder, file) in [("/etc/containerd", "config.toml"), ("/etc/crio", "crio.conf")] {
+        let broken = format!(
+            "mkdir -p {folder}; cd {folder}; cp {file} /run/kept || true; echo 'x = [' >{file}"
+        );
+        let repair = format!("rm {folder}/{file}; mv /run/kept {folder}/{file} || true");
+        check(host, "", (&broken, "cni-configuration", &repair));
+    }
     let link = ("ln -s /nowhere /opt/cni/bin/old", "stale-link", "rm /opt/cni/bin/old");
     check(host, "", link);
     let networkd = "mkdir -p /run/systemd/netif; touch /run/systemd/netif/state";
@@ -105,6 +112,15 @@ fn each_fault_of_a_host_is_found() {
     check(host, log, ("true", "disk-read-only", "umount /opt/small"));
 
     let pod = Pod::add(host, "gone");
+    host.run("ip link set eth0-cable down").ok();
+    let (_, value) = found(host, "", STANDALONE);
+    let is_down = |problem: &&Value| problem["kind"] == "interface-down";
+    let problem = value["problems"].as_array().unwrap().iter().find(is_down).unwrap();
+    let explained = run(host, "explain gone 192.0.2.9", STANDALONE).stdout;
+    for said in [problem.to_string(), explained] {
+        assert!(said.contains("has no carrier") && !said.contains("link set eth0 up"), "{said}");
+    }
+    host.run("ip link set eth0-cable up").ok();
     host.run("ip netns del gone").ok();
     soon("the link went with the namespace", || {
         !host.run("ip link show type veth").stdout.contains("hz")

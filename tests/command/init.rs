@@ -1,5 +1,7 @@
 //! `init`: one machine without an agent.
 
+use serde_json::Value;
+
 use crate::support::cluster::Alone;
 use crate::support::cni::{Attachment, Network};
 use crate::support::pod::make_netns;
@@ -18,6 +20,11 @@ fn pod(host: &Node, name: &str) -> Pod {
 fn one_machine_gets_a_network_without_an_agent_and_loses_it_again() {
     let alone = Alone::new();
     let host = &alone.host;
+    host.run("mkdir /etc/containerd").ok();
+    host.write(
+        "/etc/containerd/config.toml",
+        "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = \"/opt/cni/bin\"\n",
+    );
     let dry = run(host, "init --dry-run", UNSET).ok();
     assert!(dry.contains(&format!("+ CNI configuration {CONF}")), "{dry}");
     assert_eq!((host.list("/opt/cni/bin"), host.list("/etc/cni/net.d")), (vec![], vec![]));
@@ -72,9 +79,12 @@ fn what_is_somebody_elses_is_left_alone() {
         "/etc/containerd/config.toml",
         "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = \"/opt/other\"\n",
     );
+    let dry = run(host, "init --subnet 10.9.0.0/24 --json --dry-run", UNSET);
+    assert!(host.list("/opt/cni/bin").is_empty());
     let ended = run(host, "init --subnet 10.9.0.0/24 --json", UNSET);
-    assert_eq!(ended.status.code(), Some(1), "{ended}");
+    assert_eq!((dry.status.code(), ended.status.code()), (Some(1), Some(1)), "{dry}{ended}");
     let found = object(&ended);
+    assert_eq!(object(&dry)["problems"], found["problems"], "{dry}");
     let problems = found["problems"].as_array().unwrap();
     let kinds: Vec<&str> = problems.iter().map(|it| it["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["cni-plugin", "cni-configuration-order"], "{found:#}");
@@ -82,6 +92,10 @@ fn what_is_somebody_elses_is_left_alone() {
     // What helps is typed as it stands there, and what it says last takes all of it away.
     let fix = problems[0]["fix"].as_str().unwrap();
     let (uninstall, init) = fix.split_once(" && ").unwrap();
+    let status = object(&run(host, "status --json", UNSET));
+    let fixes: Vec<&Value> =
+        status["problems"].as_array().unwrap().iter().map(|it| &it["fix"]).collect();
+    assert!(fixes.contains(&&problems[0]["fix"]), "{status:#}");
     host.run(problems[1]["fix"].as_str().unwrap()).ok();
     run(host, uninstall.strip_prefix("humanz-agent ").unwrap(), UNSET).ok();
     let said = run(host, init.strip_prefix("humanz-agent ").unwrap(), UNSET).ok();

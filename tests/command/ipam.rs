@@ -10,7 +10,7 @@ use crate::support::disk::EXECUTABLE;
 use crate::support::echo::{Echo, ask_udp};
 use crate::support::node::command;
 use crate::support::pod::make_netns;
-use crate::support::{Agent, Place, Pod, eventually, soon};
+use crate::support::{Agent, Node, Place, Pod, eventually, local, soon};
 use crate::{object, refused, run, shape};
 
 const SETTINGS: &[(&str, &str)] =
@@ -82,7 +82,7 @@ fn addresses_are_listed_with_their_pods() {
                   addresses[].host_ports[].host: string\naddresses[].host_ports[].protocol: string\n\
                   addresses[].interface: string\naddresses[].netns: string\naddresses[].network: string\n\
                   addresses[].pod: null\naddresses[].since: number\naddresses[].state: string\n\
-                  faults: list\nschema: number";
+                  faults: list\nproblems: list\nschema: number";
     assert_eq!(shape(&value).replace("addresses[].pod: string", "addresses[].pod: null"), wanted);
     host.write("/run/humanz/ipam/humanz/10.244.1.200", "garbage");
     let listed = run(host, "ipam ls", SETTINGS);
@@ -96,6 +96,65 @@ fn addresses_are_listed_with_their_pods() {
     let problem = status["problems"].as_array().unwrap().iter().find(of_entry);
     let problem = problem.unwrap_or_else(|| panic!("{status:#}"));
     assert!(problem["since"].is_string() && problem["fix"].is_string(), "{problem:#}");
+}
+
+/// All that a subcommand printed; something is wrong, and nothing else is said of the pods.
+fn failed(host: &Node, line: &str) -> String {
+    let ended = run(host, line, SETTINGS);
+    assert!(!ended.succeeded(), "{line}: {ended}");
+    format!("{}{}", ended.stdout, ended.stderr)
+}
+
+/// By whichever subcommand it is met.
+#[test]
+fn a_broken_store_is_reported_with_its_fix() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    host.shell("mkdir -p /run/humanz").ok();
+    let of_dir = "; ls -la /run/humanz/ipam # make IPAM_DIR a directory";
+    let of_file = "; ls -la /run/humanz/ipam/humanz/10.244.1.7 # see what wrote it";
+    for (script, what, fix) in [
+        ("echo > $d", "read /run/humanz/ipam (IPAM_DIR): Not a directory", of_dir),
+        ("mkdir $d; echo > $d/humanz", "/run/humanz/ipam/humanz/owners: Not a directory", of_dir),
+        (
+            "mkdir -p $d/humanz; touch $d/humanz/lock; echo > $d/humanz/owners",
+            "/run/humanz/ipam/humanz/owners: Not a directory",
+            of_dir,
+        ),
+        (
+            "mkdir -p $d/humanz/10.244.1.7; touch $d/humanz/lock",
+            "read /run/humanz/ipam/humanz/10.244.1.7: Is a directory",
+            of_dir,
+        ),
+        (
+            "mkdir -p $d/humanz; touch $d/humanz/lock; echo { > $d/humanz/10.244.1.7",
+            "/run/humanz/ipam/humanz/10.244.1.7 is not an entry: ",
+            of_file,
+        ),
+    ] {
+        host.shell(&format!("d=/run/humanz/ipam; rm -rf $d; {script}")).ok();
+        for line in [
+            "ipam ls",
+            "ipam show 10.244.1.7",
+            "ipam free 10.244.1.7",
+            "pods",
+            "top --seconds 1",
+            "explain 10.244.1.7 192.0.2.1",
+            "explain default/web 192.0.2.1",
+        ] {
+            let text = failed(host, line);
+            assert!(text.contains(what) && text.contains(fix), "{script}: {line}: {text}");
+        }
+        let doctor = object(&run(host, "doctor --json", SETTINGS));
+        let kind = if fix == of_file { "quarantine" } else { "ipam-store" };
+        let found = local::problem(&doctor, kind, "store /run/humanz/ipam");
+        assert!(found.is_some_and(|found| found["fix"].is_string()), "{script}: {doctor:#}");
+    }
+    for line in ["ipam ls --json", "pods --json", "top --seconds 1 --json"] {
+        let value = object(&run(host, line, SETTINGS));
+        let found = local::problem(&value, "quarantine", "store /run/humanz/ipam").unwrap();
+        assert_eq!(value["faults"], json!([found["what"]]), "{line}: {value:#}");
+    }
 }
 
 #[test]
@@ -116,10 +175,8 @@ fn what_has_ended_under_a_held_lock_is_a_problem_until_the_agent_releases_it() {
     pod.delete();
     let owners = || host.list(&format!("{store}/owners"));
     let status = object(&run(host, "status --json", SETTINGS));
-    let of_store = |problem: &&Value| problem["kind"] == "leaked-addresses";
-    let problem = status["problems"].as_array().unwrap().iter().find(of_store);
-    let problem = problem.unwrap_or_else(|| panic!("{status:#}"));
-    assert!(problem["what"].as_str().unwrap().contains("pods have ended"), "{problem:#}");
+    let mut of_store = local::problems(&status, "leaked-addresses");
+    let problem = of_store.next().unwrap_or_else(|| panic!("{status:#}"));
     assert!(problem["fix"].as_str().unwrap().contains("fuser"), "{problem:#}");
     assert_eq!(owners(), ["web:eth0"]);
     holder.kill();

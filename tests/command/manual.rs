@@ -41,7 +41,7 @@ fn the_examples_of_the_manual_are_run() {
     let _web = Pod::add(h1, "web");
     let pods: Vec<Pod> = (2..8).map(|number| Pod::add(h2, &format!("p{number}"))).collect();
     assert!(pods.iter().any(|pod| pod.v4().to_string() == "10.244.2.7"));
-    // It may not have heard of the other host yet.
+    // It may not have learned of the other host yet.
     let path = h1.until_ok(&here(explain), SOON);
     assert!(path.contains("10.244.2.7"), "{path}");
     agents.iter().for_each(Agent::stop);

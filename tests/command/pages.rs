@@ -220,7 +220,7 @@ fn the_examples_of_the_pages_do_what_they_show() {
         }
     }
     waits(&ui, "http://127.0.0.1:8104/", || {});
-    let page = h1.run("curl -sS --noproxy * -m 10 http://127.0.0.1:8104/").ok();
+    let page = h1.run("curl -sS --compressed --noproxy * -m 10 http://127.0.0.1:8104/").ok();
     assert!(page.contains("<title>humanz</title>"), "{page}");
     waits(&changes, "added route 10.244.2.0/24", || {
         h1.run("ip route del 10.244.2.0/24");

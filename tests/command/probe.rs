@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::support::cluster::Cluster;
 use crate::support::disk::EXECUTABLE;
+use crate::support::wait::SOON;
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 use crate::{object, run};
 
@@ -93,7 +94,8 @@ fn the_agent_probes_and_reports_unanswered_probes() {
     .ok();
     wait("h2 does not answer", &|peer| {
         let fault = peer["fault"].as_str().unwrap_or_default();
-        peer["reachable"] == false && fault.contains("does not answer echoes")
+        let is_of_v4 = fault.contains("10.244.");
+        peer["reachable"] == false && is_of_v4 && fault.contains("does not answer echoes")
     });
     let said = run(h1, "status", &often);
     assert_eq!(said.status.code(), Some(1), "{said}");
@@ -114,6 +116,41 @@ fn the_agent_probes_and_reports_unanswered_probes() {
     wait("h2 is not asked", &|peer| peer["reachable"] == false);
     h1.shell("nft delete table inet evil").ok();
     wait("h2 is asked again", &|peer| peer["reachable"] == true && peer["fault"].is_null());
+}
+
+/// One lost packet is no fault of the MTU, and the fault ends with what is repaired.
+#[test]
+fn large_packets_are_a_fault_only_while_each_is_lost() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = &cluster.hosts[..] else { unreachable!() };
+    let drop = |which: &str| {
+        let rule = format!("icmp type echo-request meta length 1000-65535 {which} counter drop");
+        h2.shell(&format!(
+            "nft add table inet evil
+             nft 'add chain inet evil i {{ type filter hook input priority -300; }}'
+             nft 'flush chain inet evil i; add rule inet evil i {rule}'"
+        ))
+        .ok();
+    };
+    drop("limit rate 1/hour burst 1 packets");
+    let _agents = cluster.start_agents(&[("PROBE_INTERVAL", "1s")]);
+    // At no moment is there a fault with the words `never`.
+    let wait = |what: &str, never: &str, is: &dyn Fn(&Value) -> bool| {
+        let seen = eventually(what, SOON, || {
+            let peer = peer(h1, "h2");
+            let is_wrong = peer["fault"].as_str().is_some_and(|fault| fault.contains(never));
+            if is_wrong || is(&peer) { Ok((is_wrong, peer)) } else { Err(format!("{peer:#}")) }
+        });
+        assert!(!seen.0, "{what}: {:#}", seen.1);
+    };
+    wait("a large packet is answered", "smaller ones", &|peer| peer["probe"]["mtu"] == 1500);
+    assert!(h2.run("nft list table inet evil").stdout.contains("counter packets 1 "));
+    drop("");
+    wait("it is seen that each is lost", "does not answer", &|peer| {
+        peer["fault"].as_str().is_some_and(|fault| fault.contains("1500 bytes"))
+    });
+    h2.shell("nft delete table inet evil").ok();
+    soon("the fault ends", || peer(h1, "h2")["fault"].is_null());
 }
 
 #[test]

@@ -17,6 +17,11 @@ fn every_typing_error_is_answered_with_a_suggestion() {
         ("confg", "unknown subcommand \"confg\"; did you mean config?"),
         ("config --jsno", "unknown option --jsno of config; did you mean --json?"),
         ("--bridge-nam x", "unknown option --bridge-nam; did you mean --bridge-name?"),
+        ("nodes remove h2", "unknown subcommand \"remove\" of nodes; did you mean rm?"),
+        ("pods ls", "did you mean pods?"),
+        ("stop", "did you mean systemctl stop humanz-agent?"),
+        ("top --count 0", "--count must be at least 1"),
+        ("top --seconds 100000", "--seconds must be 1 to 3600"),
         ("config now", "unexpected argument \"now\" of config"),
         ("config --bridge-name", "No value provided for option '--bridge-name'"),
     ] {

@@ -88,6 +88,8 @@ const TABLE: &[(&str, &str, Takes)] = &[
     ),
     ("policy", "--file", Files),
     ("policy diff", "--new", Files),
+    ("policy diff", "--group", GROUPS),
+    ("policy test", "--group", GROUPS),
     ("policy test", "--from", PODS),
     ("policy test", "--to", PODS),
     ("policy test", "--protocol", Words(&["tcp", "udp", "sctp"])),

@@ -98,9 +98,9 @@ fn assert_all_work(all: &Encrypted, capture: &Capture, when: &str) {
     capture.assert_encrypted(when);
     let rules = host.run("ip rule").ok();
     assert_eq!(rules.lines().filter(|rule| rule.starts_with("52")).count(), 4, "{when}: {rules}");
-    let problems = local::status(host)["problems"].to_string();
+    let status = local::status(host);
     for kind in ["route-conflict", "packet-lost", "packet-doubtful", "host-unreachable"] {
-        assert!(!problems.contains(kind), "{when}: {problems}");
+        assert!(!local::has_problem(&status, kind), "{when}: {status:#}");
     }
 }
 
@@ -168,13 +168,10 @@ fn a_port_that_another_device_has_is_a_problem_until_it_is_free() {
         cluster.hosts.iter().map(|host| Agent::start(host, ENCRYPTED)).collect();
     agents[1].wait_ready();
     eventually("the problem", SOON, || {
-        let problems = local::status(host)["problems"].clone();
-        let of_port = problems.as_array().into_iter().flatten().any(|problem| {
-            problem["kind"] == "change-failed"
-                && problem["subject"] == "tunnel humanz-wg"
-                && problem["fix"].as_str().is_some_and(|fix| fix.contains("set ENCRYPTION_PORT"))
-        });
-        if of_port { Ok(()) } else { Err(problems.to_string()) }
+        let status = local::status(host);
+        let of_port = local::problem(&status, "change-failed", "tunnel humanz-wg");
+        let fix = of_port.and_then(|problem| problem["fix"].as_str()).unwrap_or_default();
+        if fix.contains("set ENCRYPTION_PORT") { Ok(()) } else { Err(format!("{status:#}")) }
     });
     assert_eq!(of_wg0(host), before);
     host.run("ip link del wg0").ok();

@@ -192,11 +192,7 @@ fn no_host_takes_the_block_of_another_one_nor_sends_with_its_addresses() {
     for claim in ["10.32.0.0-16", "fd00:32::-64", "0.0.0.0-0", "::-0"] {
         cluster.etcd.put(&format!("/humanz/v1-blocks/h3/{claim}"), "blue/front");
     }
-    let status = local::status_when(h1, "the claims to be reported", |status| {
-        local::problem(status, "other-host", "host h3").is_some()
-    });
-    let said = status["problems"].to_string();
-    assert!(said.contains("of host h2, which had it first"), "{said}");
+    local::wait_problem(h1, "other-host", "host h3");
     assert_eq!([allowed(h1, h2), allowed(h1, h3)], before);
     all_ways(&[&pods[0], &pods[1]]);
     capture.assert_encrypted("h3 claims the blocks of h2");
@@ -212,7 +208,7 @@ fn no_host_takes_the_block_of_another_one_nor_sends_with_its_addresses() {
         assert_eq!(sent(h3, address, &pods[0]), BTreeSet::new(), "{address} by h3");
     }
     all_ways(&[&pods[0], &pods[1]]);
-    // It is the device of h1 that takes nothing: with those addresses h3 is heard.
+    // It is the device of h1 that takes nothing: with those addresses h3 is received.
     near.kill();
     let all: Vec<String> = before.iter().flatten().map(ToString::to_string).collect();
     let key = own.public_key.unwrap();

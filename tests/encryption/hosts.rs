@@ -1,6 +1,7 @@
 //! Three hosts on two segments whose pods talk to each other, while everything is done to the agents that can be
 //! done to them: no packet in clear text.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use humanz::net::PublicKey;
@@ -155,24 +156,19 @@ fn a_port_that_is_blocked_between_the_hosts_is_in_the_problem() {
         ENCRYPTED.iter().copied().chain([("PROBE_INTERVAL", "1s")]).collect();
     let _agents = cluster.start_agents(&settings);
     let host = &cluster.hosts[0];
-    eventually("the problem names the port", 3 * SOON, || {
-        let problems = local::status(host)["problems"].clone();
-        let of_peer = problems.as_array().into_iter().flatten().find(|problem| {
-            let what = problem["what"].as_str().unwrap_or_default();
-            problem["kind"] == "host-unanswered" && what.contains("no WireGuard handshake")
-        });
+    let has_port = |found: &Value| {
+        let of_peer = local::problem(found, "host-unanswered", "host h2");
         let fix = of_peer.and_then(|problem| problem["fix"].as_str()).unwrap_or_default();
-        let has_port = fix
-            .starts_with("nft list ruleset # let UDP from and to port 10401 of 192.0.2.12 through");
-        if has_port { Ok(()) } else { Err(problems.to_string()) }
-    });
+        fix.starts_with("nft list ruleset # let UDP from and to port 10401 of 192.0.2.12 through")
+    };
+    local::status_when(host, "the problem has the port", has_port);
     let doctor = Agent::run(host, "doctor --json", &settings);
-    let advice = "let UDP from and to port 10401 of 192.0.2.12 through";
-    assert!(doctor.stdout.contains(advice), "{doctor}");
+    assert!(has_port(&serde_json::from_str(&doctor.stdout).unwrap()), "{doctor}");
     cluster.hosts[1].run("nft delete table inet theirs").ok();
     eventually("the problem ends", 3 * SOON, || {
-        let problems = local::status(host)["problems"].to_string();
-        if problems.contains("host-unanswered") { Err(problems) } else { Ok(()) }
+        let status = local::status(host);
+        let is_left = local::has_problem(&status, "host-unanswered");
+        if is_left { Err(format!("{status:#}")) } else { Ok(()) }
     });
 }
 
@@ -276,9 +272,7 @@ fn a_missing_or_doubled_key_closes_the_way_and_names_the_hosts() {
     rewrite(&all.cluster, "h2", |record| {
         record.as_object_mut().unwrap().remove("wireguard");
     });
-    local::status_when(all.host(1), "h2 has no key", |status| {
-        status["problems"].to_string().contains("it publishes no WireGuard key of its own")
-    });
+    local::wait_problem(all.host(1), "host-unreachable", "host h2");
     unanswered(&all.pods[0], all.pods[1].v4());
     capture.assert_encrypted("h2 has no key");
     all.restart(2);
@@ -293,11 +287,10 @@ fn a_missing_or_doubled_key_closes_the_way_and_names_the_hosts() {
         record["wireguard"]["publicKey"] = taken.to_string().into();
     });
     all.cluster.etcd.put(&format!("/humanz/v1/wireguard/h{taker}"), taken.to_string());
-    let fault = format!("host h{taker}: its WireGuard key is ignored: it is that of host h{owner}");
     for host in [all.host(1), all.host(owner)] {
-        local::status_when(host, "both hosts are named", |status| {
-            status["problems"].to_string().contains(&fault)
-        });
+        let problem = local::wait_problem(host, "other-host", &format!("host h{taker}"));
+        let what = problem["what"].as_str().unwrap();
+        assert!(what.contains(&format!("host h{owner}")), "both hosts are in it: {what}");
     }
     all.pods[0].until_ok(&format!("ping -n -c 1 -W 1 {}", all.pods[owner - 1].v4()), SOON);
     unanswered(&all.pods[0], all.pods[taker - 1].v4());
@@ -335,14 +328,12 @@ fn hosts_that_are_changed_over_are_listed_and_reached() {
             }
         }
         let remaining = cluster.hosts[number + 1..].iter();
-        let remaining: Vec<String> =
-            remaining.map(|host| format!("pods of host {} are reached", host.name())).collect();
+        let remaining: BTreeSet<String> =
+            remaining.map(|host| format!("host {}", host.name())).collect();
         local::status_when(host, "hosts in clear text are listed", |status| {
-            let problems = status["problems"].as_array().into_iter().flatten();
-            let clear = problems.filter(|problem| problem["kind"] == "clear-text");
-            let listed: Vec<&str> = clear.filter_map(|problem| problem["what"].as_str()).collect();
-            let is_listed = |words: &String| listed.iter().any(|what| what.contains(words));
-            listed.len() == remaining.len() && remaining.iter().all(is_listed)
+            let listed = local::problems(status, "clear-text");
+            let subjects = listed.filter_map(|problem| problem["subject"].as_str());
+            subjects.map(str::to_owned).collect::<BTreeSet<String>>() == remaining
         });
     }
     cluster.hosts.iter().for_each(|host| wait_for_routes(host, 4));

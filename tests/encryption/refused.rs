@@ -76,8 +76,7 @@ fn a_host_that_was_served_in_clear_text_is_served_on_and_says_so() {
     agent.stop();
     let again = Agent::start(host, ON);
     again.wait_ready();
-    let what = local::problem_text(host, "invalid-setting", "ENCRYPTION=wireguard");
-    assert!(what.contains(WHY), "{what}");
+    local::wait_problem(host, "invalid-setting", "ENCRYPTION=wireguard");
     host.run("ip link show humanz0").ok();
     nothing_was_made(host);
 }

@@ -1,12 +1,15 @@
 //! Rulesets of real firewalls: the evaluated verdict is that of the kernel, and the reported chain
 //! is the one that drops.
 
+use std::net::{Ipv4Addr, TcpListener};
+
 use humanz::checks::forward::evaluate::{UDP, evaluate};
 use humanz::net::Family;
 use humanz::nft::base_chains::{BaseChains, FirstPacket, HookChains};
 
 use super::forward::reconcile;
-use super::network::{HOST, Network, OTHER_POD, OUTSIDE, POD, on_host, run_args};
+use super::network::{ARRIVES, HOST, LOST, Network, OTHER_POD, OUTSIDE, POD, on_host, run_args};
+use super::sets::{allow_source, make_kube_proxys};
 
 const PORT: u16 = 10400;
 
@@ -73,9 +76,20 @@ fn check(
     wanted: [[bool; 4]; 2],
     lines: &'static [&'static str],
 ) {
+    check_with(|| (), files, wanted, lines);
+}
+
+/// After `prepare` on the host.
+fn check_with(
+    prepare: fn(),
+    files: &'static [(&'static str, &'static str)],
+    wanted: [[bool; 4]; 2],
+    lines: &'static [&'static str],
+) {
     on_host(move |network| {
         // Neighbours find each other before anything is dropped.
         assert_eq!(seen(network, [[true; 4]; 2]), [[true; 4]; 2]);
+        prepare();
         for (command, file) in files {
             load(command, file);
         }
@@ -152,6 +166,37 @@ fn kube_proxy_with_iptables_and_with_nftables() {
     check(&[("iptables-nft-restore", "kube-proxy.rules")], [[true; 4]; 2], &[]);
     check(&[("iptables-legacy-restore", "kube-proxy.rules")], [[true; 4]; 2], &[]);
     check(&[("nft -f -", "kube-proxy.nft")], [[true; 4]; 2], &[]);
+}
+
+const IPVS: [&str; 2] = ["iptables-nft-restore", "iptables-legacy-restore"];
+
+#[test]
+fn kube_proxy_with_ipvs() {
+    let sets = || make_kube_proxys(Ipv4Addr::new(203, 0, 113, 10));
+    check_with(sets, &[(IPVS[0], "kube-proxy-ipvs.rules")], [[true; 4]; 2], &[]);
+    check_with(sets, &[(IPVS[1], "kube-proxy-ipvs.rules")], [[true; 4]; 2], &[]);
+}
+
+/// What a set has in it is not read. What is dropped for that alone is no problem: it is of those who fill the set.
+#[test]
+fn a_load_balancer_is_for_its_sources_with_ipvs_and_that_is_no_problem() {
+    for command in IPVS {
+        on_host(move |network| {
+            let [balancer, pods] = [OUTSIDE[0], "10.244.0.0"].map(|it| it.parse().unwrap());
+            make_kube_proxys(balancer);
+            load(command, "kube-proxy-ipvs.rules");
+            let connects = |port: u16, within| {
+                let _server =
+                    network.remote.inside(|| TcpListener::bind((balancer, port))).unwrap();
+                network.pod_reaches(&format!("{balancer}:{port}"), within)
+            };
+            assert!(connects(81, ARRIVES), "{command}");
+            assert!(!connects(80, LOST), "{command}");
+            assert_eq!(reconcile(&BaseChains::open().unwrap()), [""; 0]);
+            allow_source(balancer, (pods, 16));
+            assert!(connects(80, ARRIVES), "{command}");
+        });
+    }
 }
 
 #[test]

@@ -16,4 +16,5 @@ mod masquerade;
 mod network;
 mod others;
 mod repair;
+mod sets;
 mod size;

@@ -33,7 +33,7 @@ pub const POD: [&str; 2] = ["10.244.3.2", "fd00:10:0:3::2"];
 /// How long a packet that is not dropped may take.
 pub const ARRIVES: Duration = Duration::from_secs(10);
 /// How long to wait for one that is.
-const LOST: Duration = Duration::from_millis(300);
+pub const LOST: Duration = Duration::from_millis(300);
 
 /// The pod and the remote machine.
 pub struct Network {

@@ -123,8 +123,8 @@ fn a_change_of_nftables_is_an_event() {
         thread::spawn(move || sender.send(events.wait(SOON).map_err(|error| error.to_string())));
         let status = std::process::Command::new("nft").args(["add", "table", "inet", "t"]).status();
         assert!(status.expect("nft of Debian's nftables is needed").success());
-        let heard = receiver.recv_timeout(std::time::Duration::from_secs(5)).expect("an event");
-        assert!(matches!(heard.unwrap()[..], [KernelEvent::Nftables { sender }] if sender != 0));
+        let received = receiver.recv_timeout(std::time::Duration::from_secs(5)).expect("an event");
+        assert!(matches!(received.unwrap()[..], [KernelEvent::Nftables { sender }] if sender != 0));
     });
 }
 

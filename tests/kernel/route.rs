@@ -205,7 +205,7 @@ fn gateways(rtnl: &Rtnl) -> Vec<Option<IpAddr>> {
 
 /// More than one datagram of the kernel's: the rest of it must not be in the way of the next request.
 #[test]
-fn a_list_that_could_not_be_read_is_in_nobodys_way() {
+fn a_list_that_could_not_be_read_does_not_disturb_later_ones() {
     in_namespace(|rtnl| {
         (0..60).for_each(|number| drop(bridge(rtnl, &format!("br{number}"))));
         let socket = NetlinkSocket::open(NetlinkProtocol::Route).unwrap();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::enforced::{add, connect, label};
 use crate::policies::{namespace, pod, policy};
 use crate::rbac::role_beside_etcd;
-use crate::support::local::{problem, problem_text, status, status_when};
+use crate::support::local::{status, wait_problem};
 use crate::support::wait::SOON;
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 use crate::traffic::{Flood, Server};
@@ -259,7 +259,9 @@ fn groups_of_etcd_hold_beside_policies_of_the_api() {
         object["metadata"]["namespace"] = json!(namespace);
         object["metadata"]["annotations"] = json!({"humanz.io/group": group});
         api.put(object);
-        let what = problem_text(h2, "policy", &format!("pod {namespace}/thief"));
+        let of_pod = wait_problem(h2, "policy", &format!("pod {namespace}/thief"));
+        // That a pod is in quarantine has this kind and subject, too.
+        let what = of_pod["what"].as_str().unwrap();
         assert!(what.contains("is not allowed for pods of"), "{what}");
     };
     ask("free", "ops");
@@ -327,9 +329,7 @@ fn a_host_that_is_no_node_of_the_api_says_so() {
     scene.api.delete("h1");
     let agent = Agent::start(host, ON);
     agent.wait_ready();
-    let status = status_when(host, "the problem", |it| problem(it, "policy", "host h1").is_some());
-    let of_host = problem(&status, "policy", "host h1").unwrap();
-    assert!(of_host["what"].as_str().unwrap().contains("no node of this name"), "{of_host}");
+    let of_host = wait_problem(host, "policy", "host h1");
     assert!(
         of_host["fix"].as_str().unwrap().contains("set NODE_NAME to the node's name"),
         "{of_host}"

@@ -197,7 +197,7 @@ fn the_cases_of_the_conformance_suite_hold_for_packets() {
     agents.iter().for_each(crate::support::Agent::stop);
 }
 
-/// The agent says that nobody knows the pod, hears of it from the API, and puts its policies in force before the
+/// The agent says that nobody knows the pod, learns of it from the API, and puts its policies in force before the
 /// plugin has acted on the answer.
 #[test]
 fn a_pod_starts_whenever_the_api_makes_it_known() {

@@ -286,7 +286,7 @@ fn custom_resources_say_whether_hosts_understand_them() {
 }
 
 #[test]
-fn objects_that_nobody_can_change_hold_up_no_other() {
+fn objects_that_cannot_be_changed_hold_up_no_other() {
     let scene = scene(1);
     let (api, host) = (&scene.api, scene.host(1));
     let sealed = ["blue.a", "blue.b", "blue.c", "blue.d"];
@@ -342,7 +342,7 @@ fn controllers_that_are_killed_held_up_or_two_do_no_harm() {
     for number in 0..8 {
         accepted(api, "Network", &format!("blue.n{number}"), true, "");
     }
-    // This one still believes in what is gone, and hears of changes of etcd first.
+    // This one still believes in what is gone, and learns of changes of etcd first.
     two[1].process.signal(Signal::SIGSTOP);
     api.delete_of("Network", "blue.n0");
     soon("it is gone", || api.get("Network", "blue.n0").is_none());

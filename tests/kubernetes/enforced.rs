@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::policies::{namespace, pod, policy};
 use crate::rbac::role;
 use crate::support::cni::{Attachment, Network};
+use crate::support::local::has_problem;
 use crate::support::pod::make_netns;
 use crate::support::wait::SOON;
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
@@ -50,6 +51,17 @@ pub fn add(scene: &Scene, number: usize, name: &str, reported: bool) -> Pod {
 pub fn label(scene: &Scene, name: &str, app: &str) {
     let change = |pod: &mut Value| pod["metadata"]["labels"]["app"] = json!(app);
     scene.api.edit_of("Pod", &format!("shop/{name}"), change);
+}
+
+#[test]
+fn a_test_of_connectivity_has_its_pods_although_the_api_knows_none() {
+    let scene = shop();
+    let agents = [scene.serve(1, ON), scene.serve(2, ON)];
+    let h1 = scene.host(1);
+    soon("policies", || has_table(h1));
+    let tested = Agent::run(h1, "connectivity test", &[]);
+    assert!(tested.stdout.contains("paths are open"), "{}{}", tested.stdout, tested.stderr);
+    agents.iter().for_each(Agent::stop);
 }
 
 fn has_table(host: &Node) -> bool {
@@ -144,8 +156,9 @@ fn policies_of_the_api_reach_running_connections_and_hold_while_it_is_away() {
     assert_eq!(problem(&status())[0]["since"], first["since"]);
     api.run();
     eventually("everything is followed again", 3 * SOON, || {
-        let status = Agent::run(h1, "status --json", &with(ON)).stdout;
-        if status.contains("not followed; what") { Err(status) } else { Ok(()) }
+        let status = status();
+        let is_away = has_problem(&status, "kubernetes-api");
+        if is_away { Err(format!("{status:#}")) } else { Ok(()) }
     });
     holds(&mut server);
     from_web.go_on();
@@ -277,7 +290,7 @@ fn a_host_that_may_not_read_policies_cuts_no_pod_off_and_starts_none() {
     let agent = Agent::start(host, &with(ON));
     wait_logged(&agent, "give its account the role");
     let log = || host.read("/var/log/humanz.log").unwrap_or_default();
-    soon("the plugin hears why no pod starts", || {
+    soon("the plugin learns why no pod starts", || {
         assert_eq!(connect_once(host), Some(11));
         log().contains("no policies have been read yet")
     });

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::enforced::{ON, add, connect, label, shop};
 use crate::policies::{admin, pod, policy};
 use crate::rbac::role;
-use crate::support::local::{has_problem, problem_text, status, status_when};
+use crate::support::local::{has_problem, problems, status, status_when, wait_problem};
 use crate::support::soon;
 use crate::traffic::{Flood, Server};
 
@@ -34,8 +34,7 @@ fn an_api_that_does_not_have_a_resource_yet_when_the_agent_starts_opens_nothing(
         flood.go_on();
         assert_eq!(server.received(near.v4()), 0, "after {:?}", begun.elapsed());
     }
-    let what = problem_text(h1, "kubernetes-api", "clusternetworkpolicies");
-    assert!(what.contains("status 404"), "{what}");
+    wait_problem(h1, "kubernetes-api", "clusternetworkpolicies");
     agent.stop();
 }
 
@@ -50,10 +49,9 @@ fn a_pod_that_starts_while_policies_alone_are_not_followed_is_in_quarantine() {
     without.retain(|rule| !rule.permits("list", "/apis/networking.k8s.io/v1/networkpolicies"));
     api.enforce(without);
     api.break_watches();
-    problem_text(h1, "kubernetes-api", "networkpolicies");
+    wait_problem(h1, "kubernetes-api", "networkpolicies");
     status_when(h1, "everything else is followed", |status| {
-        let away = status["problems"].as_array().unwrap().iter();
-        away.filter(|problem| problem["kind"] == "kubernetes-api").count() == 1
+        problems(status, "kubernetes-api").count() == 1
     });
 
     api.put(policy("db"));
@@ -67,8 +65,7 @@ fn a_pod_that_starts_while_policies_alone_are_not_followed_is_in_quarantine() {
         assert_eq!(shut.received(near.v4()), 0, "after {:?}", begun.elapsed());
     }
     open.wait(near.v4());
-    let what = problem_text(h1, "kubernetes-api", "networkpolicies");
-    assert!(what.contains("pods that start now are in quarantine"), "{what}");
+    wait_problem(h1, "kubernetes-api", "networkpolicies");
     let log = h1.read("/var/log/humanz.log").unwrap();
     assert!(log.contains("does not know the pod yet, or is not followed"), "{log}");
     let quarantine = &status(h1)["policies"]["quarantine"];

@@ -1,12 +1,14 @@
 //! A namespace whose policies select all pods a thousand times takes its own share of what hosts keep, and no more.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 
 use crate::beside_etcd;
 use crate::enforced::{self, ON, add};
 use crate::policies::{namespace, pod, policy};
 use crate::support::cni::{Attachment, Network};
-use crate::support::local::problem_text;
+use crate::support::local::{problem, status, wait_problem};
 use crate::support::pod::make_netns;
 use crate::support::{Agent, Node, Pod, soon};
 use crate::traffic::{Flood, Server};
@@ -16,6 +18,12 @@ use crate::{Scene, peak_kb};
 const SELECTORS: usize = 1_000;
 
 const CROWD: &str = "NetworkPolicies of namespace crowd";
+
+/// The problem of the namespace says which of its limits it is about.
+fn says(host: &Node, words: &str) {
+    let problem = wait_problem(host, "policy", CROWD);
+    assert!(problem["what"].as_str().unwrap().contains(words), "{problem}");
+}
 
 /// Each of its peers finds all pods.
 fn greedy() -> Value {
@@ -49,6 +57,8 @@ fn check_others(db: &Pod, web: &Pod, other: &Pod) {
     let mut server = Server::open(db);
     let floods = [web, other].map(|pod| Flood::start(pod, db.v4()));
     server.wait(web.v4());
+    // The policies came after the pods: the problem is there as soon as they are read, before they are in force.
+    server.wait_silence(other.v4(), Instant::now());
     beside_etcd::check_denied(&mut server, &[(other, &floods[1])], web);
 }
 
@@ -66,8 +76,7 @@ fn members_of_a_namespaces_peers_are_kept_up_to_its_share() {
     let (other, _crowd) = (add(&scene, 2, "other", true), add_crowd(&scene, h1, "crowd"));
     api.put(policy("db"));
     api.put(greedy());
-    let text = problem_text(h1, "policy", CROWD);
-    assert!(text.contains("more than 200000 pods and nodes in all"), "{text}");
+    says(h1, "more than 200000 pods and nodes in all");
     check_others(&db, &web, &other);
     let peak = peak_kb(h1);
     println!("peak of the agent: {peak} kB");
@@ -87,14 +96,13 @@ fn hosts_publish_members_of_a_namespaces_peers_up_to_its_share() {
         (0..8).map(|number| add_crowd(&scene, h1, &format!("c{number}"))).collect();
     api.put(greedy());
     api.put(policy("db"));
-    let text = problem_text(h1, "policy", CROWD);
-    assert!(text.contains("more than 5000 pods of this host in all"), "{text}");
+    says(h1, "more than 5000 pods of this host in all");
     check_others(&db, &web, &other);
     // With ten pods of the host, of 1,000 groups 500; and one of the other policies, and the generation.
     soon("502 keys", || scene.cluster.etcd.list("/humanz/v1-members/h1/").len() == 502);
 
     api.delete_of("NetworkPolicy", "crowd/greedy");
-    soon("the problem ends", || !crate::support::local::status(h1).to_string().contains(CROWD));
+    soon("the problem ends", || problem(&status(h1), "policy", CROWD).is_none());
     drop(crowd);
     agents.iter().for_each(Agent::stop);
 }

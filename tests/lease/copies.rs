@@ -214,7 +214,7 @@ fn a_copy_with_the_same_address_does_not_take_the_name_of_a_stalled_original() {
         let answered = std::time::Instant::now();
         trouble(&copied, 0, is_copy);
         let took = answered.elapsed();
-        assert!(took < Duration::from_secs(3), "an answer is heard after {took:?}");
+        assert!(took < Duration::from_secs(3), "an answer is received after {took:?}");
         let served = |update: &Update| matches!(update, Update::Lease(_) | Update::Snapshot(_));
         assert!(!copied.since(0).iter().any(served), "the copy is not served");
     });

@@ -27,7 +27,7 @@ fn whole_wait(took: Duration) -> bool {
 }
 
 #[test]
-fn the_first_host_of_an_etcd_that_has_been_running_waits_for_nobody() {
+fn the_first_host_of_an_etcd_that_has_been_running_does_not_wait_for_other_hosts() {
     isolated(|| {
         let certificates = Certificates::new();
         let by_tls = serve(&certificates, "server", Some("ca.pem"));

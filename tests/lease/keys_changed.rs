@@ -111,7 +111,7 @@ fn a_stolen_host_takes_no_key_of_a_change_even_if_the_agent_starts_anew_in_it() 
 
 /// Older records and claims of the victim, written by the stolen host where it may, and where it may not.
 #[test]
-fn a_record_of_before_a_change_that_is_written_again_gives_nobody_a_key() {
+fn a_record_of_before_a_change_that_is_written_again_gives_no_host_a_key() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();

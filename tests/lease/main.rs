@@ -30,3 +30,4 @@ mod rotation;
 mod scale;
 mod tls;
 mod watching;
+mod withheld;

@@ -55,6 +55,7 @@ fn inputs(count: usize) -> BlockInputs {
     };
     let store = KnownStore { record: 2, record_created: 2, settings: 1, id: "one".into() };
     BlockInputs {
+        are_read: true,
         store: Some(store),
         pools: (0..NETWORKS).map(|network| pool(network).network()).collect(),
         wanted: (0..NETWORKS).map(wanted).collect(),
@@ -96,7 +97,7 @@ fn a_host_among_ten_thousand_takes_blocks_of_twenty_networks() {
     }
     assert!(settle(&mut session).is_empty());
     assert_eq!(session.own, taken);
-    // Another host takes the next one: every host hears of it.
+    // Another host takes the next one: every host learns of it.
     let theirs = (0..HOSTS * 2).map(|slot| pool(0).subnet(HOSTS + slot % 6000));
     let theirs = theirs.into_iter().find(|it| !taken.iter().any(|own| subnet::overlap(*own, *it)));
     let key = roots.block(&host(7), theirs.unwrap());

@@ -75,8 +75,8 @@ fn a_report_is_read_by_others_wakes_no_host_and_is_deleted_with_its_host() {
         publish(&one, &lost("h4"));
         until_published(&etcd, "h1", &lost("h4"));
         for host in [&one, &two] {
-            let heard = host.snapshot().revision;
-            assert!(heard < pair.mod_revision(), "a watch reported it: {heard}");
+            let received = host.snapshot().revision;
+            assert!(received < pair.mod_revision(), "a watch reported it: {received}");
         }
         one.stop();
         eventually("it is deleted", SOON, || etcd.get(&key("h1")).map_or(Ok(()), Err));

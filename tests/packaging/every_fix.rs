@@ -6,7 +6,7 @@ use crate::fixes::{PROGRAMS, parts};
 use crate::{root, sources};
 
 /// Fixes without a command, and why there is none.
-const WITHOUT: [(&str, &str); 4] = [
+const WITHOUT: [(&str, &str); 5] = [
     ("run this as root", "the same command again, whichever that was"),
     ("run it as root", "the same command again"),
     (
@@ -15,6 +15,10 @@ const WITHOUT: [(&str, &str); 4] = [
     ),
     (
         "a directory is in the way: remove it",
+        "the fault has its path, and nobody shall remove it unseen",
+    ),
+    (
+        "a file is in the way of a directory: move it away",
         "the fault has its path, and nobody shall remove it unseen",
     ),
 ];

@@ -155,7 +155,7 @@ fn a_late_del_leaves_the_pod_alone_that_has_the_address_now() {
     let host = PluginHost::new();
     let small = conf("1.0.0", json!({ "subnet": "10.1.2.0/30" }));
     let former = host.add(&small, "c1");
-    // As one does that is killed before the runtime has heard of its success.
+    // As one does that is killed before the runtime has learned of its success.
     Call::new("DEL", &small, "c1").run(&host).ok();
     let now = host.add(&small, "c2");
     assert_eq!(now["ips"], former["ips"]);

@@ -191,7 +191,7 @@ fn a_call_killed_anywhere_while_it_releases_what_has_ended_is_finished_by_the_ne
 }
 
 #[test]
-fn notes_that_are_none_hold_up_nobody() {
+fn invalid_notes_block_no_other_pod() {
     let host = PluginHost::new();
     let alive = host.add(&everything("alive"), "alive");
     let ended = format!("{STORE}/ended");

@@ -159,7 +159,7 @@ fn a_trunk_has_its_vlans_and_the_default_one_if_that_is_preserved() {
 
 /// A pod that tags its frames for the VLAN of another network takes an address there.
 #[test]
-fn a_pod_that_tags_its_frames_is_heard_in_its_own_vlans_alone() {
+fn a_pod_that_tags_its_frames_is_received_in_its_own_vlans_alone() {
     if !filters_vlans() {
         return println!("this kernel has no VLANs");
     }
@@ -170,7 +170,7 @@ fn a_pod_that_tags_its_frames_is_heard_in_its_own_vlans_alone() {
         conf.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
         conf
     };
-    for (name, conf, heard) in [
+    for (name, conf, received) in [
         ("guarded", in_100(), false),
         ("unguarded", keys(json!({ "podGuard": false })), false),
         ("default", keys(json!({ "podGuard": false, "preserveDefaultVlan": true })), false),
@@ -185,7 +185,7 @@ fn a_pod_that_tags_its_frames_is_heard_in_its_own_vlans_alone() {
         host.shell(&script).ok();
         let seen = host.run(&format!("ip netns exec {name} ping -n -c 3 -i 0.3 -W 2 10.1.3.2"));
         let seen_by = host.run("ip -n victim neigh show 10.1.3.77").stdout;
-        assert_eq!(seen_by.contains("02:00:00:00:0a:0a"), heard, "{name}: {seen} {seen_by}");
+        assert_eq!(seen_by.contains("02:00:00:00:0a:0a"), received, "{name}: {seen} {seen_by}");
         Call::new("DEL", &conf, name).run(&host).ok();
         host.run("ip -n victim neigh flush all").ok();
     }

@@ -121,6 +121,54 @@ fn what_is_not_understood_is_listed_and_closes() {
 }
 
 #[test]
+fn the_group_of_the_hosts_settings_is_that_of_pods_that_nothing_else_puts_into_one() {
+    let folder = folder();
+    let own = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "humanz.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    let base = json!([own("Group", "base", json!({"default": {"in": "deny"}}))]);
+    std::fs::write(folder.path().join("groups.json"), base.to_string()).unwrap();
+    let test = |words: &str| {
+        let words = format!("test -f cluster.json {words} --from shop/web --to shop/db:5432");
+        policy(folder.path(), &words)
+    };
+    assert_eq!(test("-f groups.json").1, 0);
+    let (text, code) = test("-f groups.json --group base");
+    assert!(text.contains("denied: group default/base ingress default"), "{text}");
+    assert_eq!((code, text.contains('!')), (1, false), "{text}");
+    let diff = |words: &str| {
+        policy(folder.path(), &format!("diff -f cluster.json --new groups.json {words}"))
+    };
+    assert_eq!(diff("").1, 0);
+    let (text, code) = diff("--group default/base");
+    let wanted = "- denied, was allowed: other/web -> shop/web (and 1 like it) tcp on other ports";
+    assert!(code == 1 && text.contains(wanted), "{text}");
+
+    // What hosts report is reported here, too.
+    let ruled = json!([own("NamespaceRule", "shop", json!({"tenant": "blue"}))]);
+    std::fs::write(folder.path().join("ruled.json"), ruled.to_string()).unwrap();
+    let (text, code) = test("-f groups.json -f ruled.json --group base");
+    let wanted =
+        "pod shop/db: POLICY_GROUP: group default/base is not allowed for pods of this namespace";
+    assert!(code == 0 && text.contains(wanted), "{text}");
+    let (text, code) = test("--group bsae");
+    assert!(
+        code == 0 && text.contains("POLICY_GROUP=default/bsae: there is no such group"),
+        "{text}"
+    );
+
+    // A host has settings of its own.
+    let here = [
+        policy(folder.path(), "test --from shop/web --to shop/db --group base"),
+        policy(folder.path(), "diff -f groups.json --group base"),
+        policy(folder.path(), "diff --new groups.json --group base"),
+    ];
+    for (text, code) in here {
+        assert!(code == 2 && text.contains("on this host POLICY_GROUP says it"), "{text}");
+    }
+    let (text, code) = test("--group a/b/c");
+    assert!(code == 2 && text.contains("is not a name"), "{code} {text}");
+}
+
+#[test]
 fn diff_lists_what_a_change_denies_and_allows() {
     let folder = folder();
     let (text, code) = policy(folder.path(), "diff -f cluster.json --new policy.yaml");
@@ -199,7 +247,7 @@ NetworkPolicy shop/db (tier policy)
 fn diff_does_not_say_that_nothing_changes_where_it_compares_nothing() {
     let folder = folder();
     for (words, why) in [
-        ("diff", "which objects changed? -f FILE"),
+        ("diff", "no objects are given: -f FILE"),
         ("diff -f policy.yaml", "without this host's policies: -f FILE"),
         ("diff -f cluster.json -f policy.yaml", "without this host's policies: -f FILE"),
         ("diff --new policy.yaml", "without this host's policies: -f FILE"),

@@ -2,7 +2,7 @@
 
 use humanz::net::Problem;
 use humanz::policy::read::groups::{self, Objects};
-use humanz::policy::read::membership::{Claims, Membership, NamespaceRule, assign};
+use humanz::policy::read::membership::{Claims, NamespaceRule, assign, configured};
 use humanz::policy::{Endpoints, Labels, ObjectName, Rules, Scoped, Transport};
 use serde_json::{Value, json};
 
@@ -244,18 +244,18 @@ fn member(pod: (&str, Labels, Labels), rule: Option<Value>, free: bool) -> (Stri
     let (name, annotations, labels) = pod;
     let rule = rule.map(|value| NamespaceRule::read(&value).unwrap());
     let name: ObjectName = name.parse().unwrap();
-    let configured = Membership { group: Some(scoped("configured")), network: None };
     let claims = Claims {
         name: &name,
         annotations: &annotations,
         labels: &labels,
         namespace: rule.as_ref(),
-        configured: &configured,
         free,
     };
     let (found, refusal) = assign(&claims);
     let refusal = refusal.map(|refusal| refusal.to_string());
-    (found.group.unwrap().to_string(), refusal.unwrap_or_default())
+    let of_settings = configured(rule.as_ref(), &scoped("configured")).ok();
+    let group = found.group.or(of_settings).map(|group| group.to_string());
+    (group.unwrap_or_default(), refusal.unwrap_or_default())
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn all_groups_of_a_tenant_may_be_allowed_and_no_other() {
     let rule = || Some(json!({"tenant": "blue", "allow": ["*"]}));
     let group = |name: &str| ("p", labels(&[("humanz.io/group", name)]), Labels::new());
     assert_eq!(member(group("any"), rule(), false).0, "blue/any");
-    assert_eq!(member(group("green/any"), rule(), false).0, "default/configured");
+    assert_eq!(member(group("green/any"), rule(), false).0, "", "nor that of the settings");
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! Networks that change while a host does not hear of it.
+//! Networks that change while a host does not learn of it.
 
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::etcd::{FROM_ETCD, apply};
+use crate::support::ping::round_trip;
 use crate::support::wait::SOON;
 use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, local, soon};
 use crate::tenants::{
@@ -28,7 +29,7 @@ fn waits(host: &Node) -> bool {
 }
 
 #[test]
-fn a_host_that_has_not_heard_of_pins_takes_no_block_of_their_addresses() {
+fn a_host_that_does_not_know_of_pins_takes_no_block_of_their_addresses() {
     let cluster = Cluster::new(2);
     let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
     let plain = || network("blue/front", json!({"subnets": ["10.32.0.0/24"]}));
@@ -64,7 +65,7 @@ fn a_host_that_has_not_heard_of_pins_takes_no_block_of_their_addresses() {
         pod.delete();
         apply(h2, &[plain()]);
         // So that the next round begins where this one did.
-        let again = eventually("the host to hear of it", SOON, || {
+        let again = eventually("the host to learn of it", SOON, || {
             let again = start(&format!("shop/again{round}"));
             match is_in(again.v4(), &block) {
                 true => Ok(again),
@@ -77,6 +78,44 @@ fn a_host_that_has_not_heard_of_pins_takes_no_block_of_their_addresses() {
             }
         });
         again.delete();
+    }
+    agents.iter().for_each(Agent::stop);
+}
+
+#[test]
+fn a_network_in_use_is_widened_and_its_pods_stay() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let small = json!({"subnets": ["10.35.0.0/29"], "blocks": {"v4": 30}});
+    let shop = namespace("shop", json!({"tenant": "blue", "network": "small"}));
+    apply(host, &[network("blue/small", small), shop]);
+    let agents = cluster.start_agents(FROM_ETCD);
+    let pods = ["shop/a", "shop/b"].map(|pod| add(host, pod));
+    let full = try_add(host, "shop/c", json!({})).err().unwrap();
+    assert_eq!(full.code, 11, "{full}");
+    host.run("ip netns del shop-c").ok();
+    let set = |cidr: &str, more: &str| {
+        Agent::run(host, &format!("net set blue/small --cidr {cidr}{more}"), FROM_ETCD)
+    };
+    for (cidr, more) in [
+        ("10.35.0.0/30", " --block-v4 30"),
+        ("10.36.0.0/28", ""),
+        ("10.35.0.0/28", " --block-v4 29"),
+    ] {
+        let refused = set(cidr, more);
+        assert_eq!(refused.status.code(), Some(1), "{cidr}: {refused}");
+    }
+    assert_eq!(set("10.35.0.0/28", "").ok(), "~ Network blue/small\n");
+    let more = ["shop/c", "shop/d"].map(|pod| {
+        eventually(&format!("{pod} to start"), SOON, || {
+            host.run(&format!("ip netns del {}", pod.replace('/', "-")));
+            try_add(host, pod, json!({})).map_err(|error| error.to_string())
+        })
+    });
+    assert!(more.iter().all(|pod| is_in(pod.v4(), "10.35.0.8/29")));
+    for pod in &pods {
+        soon("the pods of before", || round_trip(&more[0], pod.v4()).is_ok());
+        pod.check().unwrap_or_else(|error| panic!("{}: CHECK: {error}", pod.label()));
     }
     agents.iter().for_each(Agent::stop);
 }

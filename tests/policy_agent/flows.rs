@@ -67,7 +67,7 @@ fn shows(host: &Node, fields: &[(&str, Value)], cause: impl Fn() -> bool) -> Val
 }
 
 #[test]
-fn who_connects_to_what_is_shown_with_pods_verdict_and_policy_in_both_families() {
+fn connections_are_shown_with_pods_verdict_and_policy_in_both_families() {
     let Scene { alone, agent, db, web, other, _listener } = scene();
     let host = &alone.host;
     for to in [db.v4(), db.v6()] {
@@ -153,7 +153,7 @@ fn who_connects_to_what_is_shown_with_pods_verdict_and_policy_in_both_families()
     agent.stop();
 }
 
-/// A client that hears of denied packets.
+/// A client that learns of denied packets.
 fn follow_drops(host: &Node) -> UnixStream {
     let mut stream = local::connect(host).unwrap();
     stream.write_all(b"GET /v1/drops HTTP/1.0\r\n\r\n").unwrap();
@@ -210,7 +210,7 @@ fn what_is_counted_begins_anew_with_the_agent_and_names_stay_those_of_then() {
 }
 
 #[test]
-fn a_pod_that_connects_everywhere_pushes_nobody_else_out() {
+fn a_pod_that_connects_everywhere_pushes_out_no_other_pod() {
     let Scene { alone, agent, db, web, other, _listener } = scene();
     let host = &alone.host;
     let from_web = [("source_pod", json!("shop/web")), ("port", json!(5432))];

@@ -31,11 +31,9 @@ fn wide_agent(host: &Node) -> Agent {
     agent
 }
 
-fn says(host: &Node, words: &str) {
-    eventually(words, wait::SOON, || {
-        let problems = local::status(host)["problems"].to_string();
-        if problems.contains(words) { Ok(()) } else { Err(problems) }
-    });
+/// The pool of the settings, which stays what it was.
+fn wait_refused(host: &Node) {
+    local::wait_problem(host, "invalid-setting", "IP_SUBNET=10.244.0.0/15");
 }
 
 /// What of the host pods of the network need.
@@ -54,8 +52,10 @@ impl Running {
     fn start([h1, h2]: [&Node; 2]) -> Running {
         let blue = [add(h1, "blue/a"), add(h2, "blue/b")];
         let running = Running { blue, red: add(h1, "red/a"), plain: add(h2, "plain/a") };
+        for pod in &running.blue {
+            assert!(is_in(pod.v4(), "10.245.0.0/16"), "{} has {}", pod.label(), pod.v4());
+        }
         soon("both hosts", || reaches(&running.blue[0], &running.blue[1]));
-        assert!(is_in(running.blue[0].v4(), "10.245.0.0/16"));
         running
     }
 
@@ -87,7 +87,7 @@ fn a_host_that_starts_with_a_pool_over_a_network_goes_on_with_the_old_one() {
         assert!(!ended.succeeded() && ended.to_string().contains(WHY), "{command}: {ended}");
     }
     let again = wide_agent(&cluster.hosts[0]);
-    says(&cluster.hosts[0], WHY);
+    wait_refused(&cluster.hosts[0]);
     running.run_on();
     assert_eq!(network_of(&cluster.hosts[0]), before);
     assert_eq!(config(&cluster), "10.244.0.0/16");
@@ -97,12 +97,10 @@ fn a_host_that_starts_with_a_pool_over_a_network_goes_on_with_the_old_one() {
 
     cluster.etcd.kill();
     let alone = wide_agent(&cluster.hosts[0]);
-    says(&cluster.hosts[0], WHY);
+    wait_refused(&cluster.hosts[0]);
     running.run_on();
     cluster.etcd.restart();
-    soon("etcd again", || {
-        !local::status(&cluster.hosts[0])["problems"].to_string().contains("etcd")
-    });
+    soon("etcd again", || !local::has_problem(&local::status(&cluster.hosts[0]), "etcd"));
     running.run_on();
     assert_eq!((config(&cluster), network_of(&cluster.hosts[0])), (json!("10.244.0.0/16"), before));
     [&alone, &agents[1]].into_iter().for_each(Agent::stop);
@@ -151,7 +149,7 @@ fn a_network_that_another_host_made_meanwhile_keeps_the_pool_from_growing() {
     let dry = Agent::run(h1, "--dry-run", &[FROM_ETCD, WIDE].concat());
     assert!(!dry.succeeded() && dry.to_string().contains(WHY), "{dry}");
     let again = wide_agent(h1);
-    says(h1, WHY);
+    local::wait_problem(h1, "lease", "etcd");
     let running = Running::start([h1, h2]);
     running.run_on();
     assert_eq!(config(&cluster), "10.244.0.0/16");
@@ -176,7 +174,7 @@ fn a_network_inside_the_pool_is_closed_to_new_pods_and_those_that_run_keep_all()
     }
     let agents = [wide_agent(h1), wide_agent(h2)];
     for host in [h1, h2] {
-        says(host, "10.245.0.0/16 lies in 10.244.0.0/15 of the default network");
+        local::wait_problem(host, "policy", "Network blue/front");
     }
     let refused = try_add(h1, "blue/new", json!({})).err().unwrap();
     assert!(refused.to_string().contains("its addresses are not its own"), "{refused}");

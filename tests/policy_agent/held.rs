@@ -80,7 +80,7 @@ fn a_reused_address_waits_for_its_withdrawal_whatever_the_disk_says() {
         let wanted = if noted { "former pod" } else { "not known" };
         let (why, since) = quarantine(h2, "shop/late").unwrap();
         assert!(why.contains(wanted) && !since.is_empty(), "{why} since {since}");
-        local::problem_text(h2, "policy", "pod shop/late");
+        local::wait_problem(h2, "policy", "pod shop/late");
         let metrics = local::get(h2, "/metrics").1;
         let reason = if noted { "former owner" } else { "members unknown" };
         let line = format!("humanz_policy_quarantined_pods{{reason=\"{reason}\"}} 1");
@@ -114,7 +114,7 @@ fn dropped(host: &Node) -> u64 {
     found["nftables"][1]["counter"]["packets"].as_u64().unwrap()
 }
 
-/// Whatever rules come, and though etcd has not heard which groups it is in.
+/// Whatever rules come, and though etcd does not know which groups it is in.
 #[test]
 fn a_running_pod_is_never_held_again() {
     let cluster = Cluster::new(2);
@@ -137,7 +137,7 @@ fn a_running_pod_is_never_held_again() {
     }
     assert_eq!(dropped(h2), 0, "packets of a running pod");
     server.wait_silence(web.v4(), std::time::Instant::now());
-    // A group that etcd cannot hear of.
+    // A group that etcd cannot learn of.
     apply(h1, &[denied("deny", "db", &["bad"])]);
     server.wait(web.v4());
     soon("the other host has the rule, too", || {

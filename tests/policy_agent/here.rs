@@ -125,6 +125,10 @@ fn policies_of_files_are_tried_in_place_of_those_that_hold() {
     let agent = serve(host, &[]);
     let [db, web, mon]: [Pod; 3] = ["db", "web", "mon"].map(|name| add(host, name, name));
     let asked = Asked { host, settings: STANDALONE };
+    // The agent answers a plugin before it publishes what it knows of the pod.
+    soon("the agent to know all pods by name", || {
+        asked.run("shop/mon", "shop/db:5000", "").status.code() == Some(1)
+    });
     host.write("/etc/new.json", &json!([only_from("db", &["mon"])]).to_string());
     let new = "--live -f /etc/new.json";
     asked.says(["shop/mon", "shop/db:5000", new], 0, &["allowed"]);

@@ -3,15 +3,8 @@
 use serde_json::json;
 
 use crate::etcd::{FROM_ETCD, apply};
-use crate::support::{Agent, Cluster, Node, Place, eventually, local, soon, wait};
+use crate::support::{Agent, Cluster, Place, eventually, local, soon, wait};
 use crate::tenants::{blocks, is_in, namespace, network, try_add};
-
-fn says(host: &Node, words: &str) {
-    eventually(words, wait::SOON, || {
-        let problems = local::status(host)["problems"].to_string();
-        if problems.contains(words) { Ok(()) } else { Err(problems) }
-    });
-}
 
 #[test]
 fn a_network_over_addresses_of_hosts_is_refused_and_takes_no_block_if_somebody_wrote_it() {
@@ -37,8 +30,8 @@ fn a_network_over_addresses_of_hosts_is_refused_and_takes_no_block_if_somebody_w
     let routes = || [h1, h2].map(|host| host.run("ip route").ok());
     let before = routes();
     for host in [h1, h2] {
-        says(host, "192.0.2.11, the address of host h1; no new pod starts in network blue/nodes");
-        says(host, "give it other subnets, by --cidr of net set");
+        let problem = local::wait_problem(host, "address-conflict", "Network blue/nodes");
+        assert!(problem["fix"].as_str().unwrap().contains("--cidr of net set"), "{problem}");
         let refused = eventually("the rule of the namespace", wait::SOON, || {
             host.run("ip netns del blue-a");
             match try_add(host, "blue/a", json!({})) {
@@ -77,7 +70,7 @@ fn a_network_where_an_interface_of_one_host_is_starts_no_pod_there() {
     ];
     let agents = cluster.start_agents(FROM_ETCD);
     apply(h1, &objects);
-    says(h1, "has addresses of 10.50.7.0/24, where an interface of this host is");
+    local::wait_problem(h1, "address-conflict", "Network blue/front");
     assert_eq!(try_add(h1, "blue/a", json!({})).err().unwrap().code, 11);
     let other = eventually("a pod of the other host", wait::SOON, || {
         h2.run("ip netns del blue-a");
@@ -85,9 +78,7 @@ fn a_network_where_an_interface_of_one_host_is_starts_no_pod_there() {
     });
     assert!(is_in(other.v4(), "10.50.0.0/16"));
     h1.run("ip link del storage").ok();
-    soon("the end of the problem", || {
-        !local::status(h1)["problems"].to_string().contains("10.50.7.0/24")
-    });
+    soon("the end of the problem", || !local::has_problem(&local::status(h1), "address-conflict"));
     h1.run("ip netns del blue-a");
     try_add(h1, "blue/a", json!({})).unwrap();
     agents.iter().for_each(Agent::stop);

@@ -267,6 +267,28 @@ fn a_group_is_asked_for_by_label_or_annotation() {
     agent.stop();
 }
 
+/// As when its name is mistyped: no policy of a group holds for the pod.
+#[test]
+fn a_group_that_does_not_exist_is_a_problem_of_its_pods() {
+    let alone = alone();
+    let host = &alone.host;
+    let group = |name: &str| {
+        let metadata = json!({"name": name});
+        json!({"apiVersion": "humanz.io/v1", "kind": "Group", "metadata": metadata, "spec": {}})
+    };
+    write_policies(host, &[group("web")]);
+    let agent = serve(host, &[]);
+    let _fine = add(host, "fine", "x;humanz.io/group=web");
+    let _db = add(host, "db", "x;io.contiv.net-group=wbe");
+    let status = local::status_when(host, "it", |it| local::has_problem(it, "policy"));
+    let problems: Vec<_> = local::problems(&status, "policy").collect();
+    let subject = problems[0]["subject"].as_str().unwrap();
+    assert!(problems.len() == 1 && subject.ends_with("/db"), "{problems:?}");
+    write_policies(host, &[group("web"), group("wbe")]);
+    soon("its end", || !local::has_problem(&local::status(host), "policy"));
+    agent.stop();
+}
+
 /// Typed by a user as it could be: it has no effect, and that is said where people look.
 #[test]
 fn an_annotation_that_is_not_known_is_a_problem_and_no_reason_to_refuse_the_pod() {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::flows::connect;
 use crate::support::cluster::Alone;
-use crate::support::{Agent, Ended, Place, Pod, soon};
+use crate::support::{Agent, Ended, Node, Place, Pod, soon};
 use crate::traffic::{Flood, Server};
 use crate::{PORT, STANDALONE, add, alone, only_from, serve, write_policies};
 
@@ -148,13 +148,7 @@ fn explain_claims_no_match_of_an_ip_block_with_an_address_that_may_be_a_service(
     soon("the address is allowed", || {
         egress("shop/web", &format!("{service} 80"))["verdict"] == "ok"
     });
-    host.shell(&format!(
-        "nft add table ip services
-         nft add chain ip services pre '{{ type nat hook prerouting priority dstnat; }}'
-         nft add rule ip services pre ip daddr {service} tcp dport 80 dnat to {}:5432",
-        db.v4()
-    ))
-    .ok();
+    translate(host, service, &db);
     let odd = egress("shop/web", &format!("{service} 80"));
     assert_eq!(odd["verdict"], "odd", "{odd}");
     assert!(odd["seen"].as_str().unwrap().contains("no ipBlock matches the service"), "{odd}");
@@ -170,5 +164,53 @@ fn explain_claims_no_match_of_an_ip_block_with_an_address_that_may_be_a_service(
     let _connection = web.spot().inside(|| TcpStream::connect((service, 80)).unwrap());
     let fine = egress("shop/web", &format!("{service} 80"));
     assert_eq!(fine["verdict"], "ok", "{fine}");
+    agent.stop();
+}
+
+/// Port 80 of the address `service` leads to port 5432 of `pod`.
+fn translate(host: &Node, service: &str, pod: &Pod) {
+    host.shell(&format!(
+        "nft add table ip services
+         nft add chain ip services pre '{{ type nat hook prerouting priority dstnat; }}'
+         nft add rule ip services pre ip daddr {service} tcp dport 80 dnat to {}:5432",
+        pod.v4()
+    ))
+    .ok();
+}
+
+#[test]
+fn explain_says_that_it_does_not_know_which_pod_behind_a_service_is_judged() {
+    let alone = alone();
+    let host = &alone.host;
+    let service = "10.96.0.1";
+    write_policies(host, &[only_from("db", &["mon"])]);
+    let agent = serve(host, &[]);
+    let [db, web, mon]: [Pod; 3] = ["db", "web", "mon"].map(|name| add(host, name, name));
+    let _listener = db.spot().inside(|| TcpListener::bind("[::]:5432").unwrap());
+    host.run(&format!("ip route add {service} dev lo")).ok();
+    let explain = |from: &str| {
+        let (value, _) = object(&alone, &format!("explain --quiet {from} {service} 80"));
+        value["hops"].as_array().unwrap().iter().find(|it| it["hop"] == "policy-ingress").cloned()
+    };
+    assert_eq!(explain("shop/web"), None, "nothing translates addresses here");
+    translate(host, service, &db);
+    assert!(!connect(&web, service.parse().unwrap(), 80), "the pod behind it denies it");
+    let odd = |from: &str, wanted: &str| {
+        let hop = explain(from).unwrap();
+        let [seen, fix] = ["seen", "fix"].map(|key| hop[key].as_str().unwrap());
+        assert!(hop["verdict"] == "odd" && seen.contains(wanted), "{hop}");
+        assert!(fix.contains("ask for a pod that serves it"), "{hop}");
+    };
+    let not_known =
+        "this is no pod's address: if it is a service's, policies judge the pod behind it";
+    odd("shop/web", not_known);
+    odd("shop/mon", not_known);
+    let connection = mon.spot().inside(|| TcpStream::connect((service, 80)).unwrap());
+    odd("shop/mon", &format!("a connection leads to {}", db.v4()));
+    drop(connection);
+    // Where no rule is about what pods receive, whichever pod is behind it takes the connection.
+    write_policies(host, &[]);
+    soon("the service is reached", || connect(&web, service.parse().unwrap(), 80));
+    assert_eq!(explain("shop/web"), None);
     agent.stop();
 }

@@ -16,6 +16,7 @@ fn settings_that_would_lead_past_policies_are_refused_with_the_reason() {
         (&[("POLICY_FILE", "")], "needs a file"),
         (&[("SUBNET_SOURCE", "kubernetes")], "from the API alone"),
         (&[("POLICY_ON_AGENT_DOWN", "never")], "quarantine, fail or open"),
+        (&[("POLICY_GROUP", "blue/a b")], "is not a name"),
         (&[("POLICY_MARK", "0x0000ff00")], "at least 16 bits"),
         (&[("POLICY_MARK", "0xff00ff00")], "beside each other"),
         (&[("POLICY_MARK", "65535")], "in hexadecimal"),
@@ -26,7 +27,7 @@ fn settings_that_would_lead_past_policies_are_refused_with_the_reason() {
 }
 
 #[test]
-fn without_policies_there_is_no_table_and_the_plugin_asks_nobody() {
+fn without_policies_there_is_no_table_and_the_plugin_asks_no_agent() {
     let alone = alone();
     let host = &alone.host;
     write_policies(host, &[only_from("db", &["web"])]);

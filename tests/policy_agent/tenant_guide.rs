@@ -23,7 +23,7 @@ impl Kubectl {
                 let said = annotation.and_then(|it| it.split_once('='));
                 let annotations = said.map_or(json!({}), |(key, value)| json!({ key: value }));
                 let pod = format!("{namespace}/{name}");
-                // An agent hears of a new network within a moment, and a runtime tries again.
+                // An agent learns of a new network within a moment, and a runtime tries again.
                 let started = try_add(host, &pod, annotations);
                 self.0.insert(pod, started.unwrap_or_else(|error| panic!("{error}")));
             }
@@ -60,6 +60,11 @@ fn the_guide_of_tenants_does_what_it_shows() {
         try_add(host, "bank/spy", json!({"humanz.io/network": "blue/back"})).err().unwrap();
     let shown = "network of the pod: network blue/back is not allowed for pods of this namespace";
     assert!(refused.code == 7 && refused.to_string().contains(shown), "{refused}");
+    // What is allowed already stays if that is typed.
+    let refused =
+        try_add(host, "shop/spy", json!({"humanz.io/network": "red/front"})).err().unwrap();
+    let fix = "humanz-agent ns set shop --allow blue/back --allow red/front #";
+    assert!(refused.code == 7 && refused.to_string().contains(fix), "{refused}");
     guide.leave_to("tests/kubernetes/objects.rs", &["As custom resources"]);
     guide.leave_to("tests/kubernetes/controller.rs", &["Networks as custom resources"]);
     guide.follow("Take it away", host, |step| kubectl.run(step, host));
@@ -103,7 +108,9 @@ fn the_guide_for_those_who_come_from_contiv_does_what_it_shows() {
         "! GroupPolicy blue/poc-policy: rule \"2\": field \"matchEndpointGroup\" is not known";
     assert!(refused.status.code() == Some(1) && refused.stdout.is_empty(), "{refused}");
     assert!(refused.stderr.contains(why), "{refused}");
-    for (text, why) in [("[{", "EOF"), ("", "which objects"), (&"[".repeat(100_000), "recursion")] {
+    for (text, why) in
+        [("[{", "EOF"), ("", "no objects are given"), (&"[".repeat(100_000), "recursion")]
+    {
         host.write("/root/half.json", text);
         let refused = Agent::run(host, "policy from-contiv -f /root/half.json", &[]);
         assert!(refused.status.code() == Some(2) && refused.stderr.contains(why), "{refused}");

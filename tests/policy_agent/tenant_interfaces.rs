@@ -32,6 +32,58 @@ fn pings(from: &Pod, more: &str, to: IpAddr) -> bool {
 }
 
 #[test]
+fn commands_say_the_network_of_each_interface_and_count_pods() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &with_two_networks());
+    let agents = cluster.start_agents(FROM_ETCD);
+    let both = try_add(h1, "shop/both", networks("front,back@eth1")).unwrap();
+    let (red, plain) = (add(h2, "red/a"), add(h2, "plain/a"));
+    let rows = |line: &str| -> Vec<(String, String)> {
+        let text = Agent::run(h1, line, FROM_ETCD).ok();
+        let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let row = |words: Vec<&str>| {
+            let at = words.iter().position(|word| word.contains(",fd"))?;
+            Some((words[at].to_owned(), words[at + 1].to_owned()))
+        };
+        words.filter_map(row).collect()
+    };
+    let row = |addresses: &[IpAddr], network: &str| {
+        let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        (text.join(","), network.to_owned())
+    };
+    let own =
+        [row(&addresses(&both, "eth0"), "blue/front"), row(&addresses(&both, "eth1"), "blue/back")];
+    assert_eq!(rows("pods"), own);
+    let others = [row(&plain.addresses(), "humanz"), row(&red.addresses(), "red/front")];
+    assert_eq!(rows("pods --all"), [&own[..], &others].concat());
+    let all = Agent::run(h1, "pods --all", FROM_ETCD).ok();
+    assert!(all.contains("3 pods on 2 of 2 hosts"), "{all}");
+    let status = Agent::run(h1, "status", FROM_ETCD).stdout;
+    for words in ["2 interfaces plugged in", "2 interfaces in network humanz"] {
+        assert!(status.contains(words), "{words} in {status}");
+    }
+    agents.iter().for_each(Agent::stop);
+}
+
+/// A frozen agent cannot help a plugin that gets an address which is still that of the pod before.
+#[test]
+fn a_freed_address_rests_where_pods_of_other_networks_start() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    apply(host, &with_two_networks());
+    let agents = cluster.start_agents(FROM_ETCD);
+    let (first, _last) = (add(host, "shop/first"), add(host, "shop/last"));
+    let freed = first.addresses();
+    first.delete();
+    let _back = try_add(host, "shop/back", json!({"humanz.io/network": "back"})).unwrap();
+    let _plain = add(host, "plain/a");
+    let next = add(host, "shop/next");
+    assert!(next.addresses().iter().all(|it| !freed.contains(it)), "{freed:?}: {}", next.result);
+    agents.iter().for_each(Agent::stop);
+}
+
+#[test]
 fn a_pod_has_an_interface_in_each_network_that_it_lists() {
     let cluster = Cluster::new(2);
     let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];

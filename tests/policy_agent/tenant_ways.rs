@@ -12,7 +12,8 @@ use crate::support::cni::{Attachment, Network};
 use crate::support::pod::make_netns;
 use crate::support::{Agent, Cluster, Node, Place, Pod, soon};
 use crate::tenants::{
-    add, is_apart, is_in, namespace, network, reaches, try_add, two_tenants, with_two_networks,
+    SOON_GIVEN_BACK, add, is_apart, is_in, namespace, network, reaches, try_add, two_tenants,
+    with_two_networks,
 };
 use crate::traffic::{Flood, Server};
 
@@ -204,6 +205,7 @@ fn a_shared_network_is_open_both_ways_and_closed_under_running_connections() {
     for (_, server, source) in &floods {
         servers[*server].wait_silence(*source, begun);
     }
+    drop(floods);
     for (from, to) in &pairs {
         soon(&format!("{} without {}", from.label(), to.label()), || is_apart(from, to));
     }
@@ -272,5 +274,74 @@ fn pods_have_the_mtu_of_their_network_and_none_starts_without_one_of_its_familie
     let refused = try_add(host, "blue/dual", asks).err().unwrap();
     let why = "network blue/dual: this host has no IPv6 subnet (IP_SUBNET, IPV6_SUBNET)";
     assert!(refused.code == 11 && refused.to_string().contains(why), "{refused}");
+    agents.iter().for_each(Agent::stop);
+}
+
+/// What a place gets for a packet of 1450 bytes and more that may not be cut: an answer, the MTU of the path, or nothing.
+fn long_packet(from: &dyn Place, to: IpAddr) -> String {
+    let ping = from.run(&format!("ping -n -c 1 -W 1 -M do -s 1450 {to}"));
+    let text = format!("{}{}", ping.stdout, ping.stderr).replace(": 1", "=1").replace(" = ", "=");
+    let mtu = text.split_once("mtu=").map(|(_, rest)| rest[..4].to_owned());
+    let answer = || if text.contains(" 0% packet loss") { "answer" } else { "nothing" }.to_owned();
+    mtu.unwrap_or_else(answer)
+}
+
+fn block_routes(host: &Node, mtu: u16) -> usize {
+    let all =
+        ["-4", "-6"].map(|family| host.run(&format!("ip {family} route show proto 104")).stdout);
+    let is_it = |line: &&str| line.contains("dev humanz0") && line.contains(&format!("mtu {mtu}"));
+    all.concat().lines().filter(is_it).count()
+}
+
+#[test]
+fn a_packet_that_is_too_long_for_the_pods_of_a_network_is_answered_with_their_mtu() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let front = |more: Value| {
+        let mut spec = json!({"subnets": ["10.32.0.0/16", "fd00:32::/64"], "shared": true});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        network("blue/front", spec)
+    };
+    let shared = network("default/default", json!({"shared": true}));
+    let rule = namespace("blue", json!({"tenant": "blue", "network": "front"}));
+    apply(h1, &[front(json!({"mtu": 1400})), shared, rule]);
+    let agents = cluster.start_agents(SOON_GIVEN_BACK);
+    let (small, plain, far) = (add(h1, "blue/small"), add(h1, "plain/a"), add(h2, "plain/b"));
+    soon("all of them", || reaches(&plain, &small) && reaches(&far, &small));
+    let places: [&dyn Place; 4] = [h1, h2, &plain, &far];
+    for (from, to) in places.iter().flat_map(|from| [small.v4(), small.v6()].map(|to| (*from, to)))
+    {
+        soon(&format!("{} to hear of {to}", from.label()), || long_packet(from, to) == "1400");
+    }
+    soon("the others to take what they took", || long_packet(&far, plain.v4()) == "answer");
+    let routes = Agent::run(h1, "routes", SOON_GIVEN_BACK).ok();
+    assert!(!routes.contains("10.32.0."), "they lead to no host: {routes}");
+
+    // Who deletes them, or the gateway, gets them back.
+    let lost = [
+        "for f in -4 -6; do ip $f route flush proto 104 dev humanz0; done",
+        "ip link set humanz0 down; ip link set humanz0 up",
+        "ip addr flush dev humanz0 scope global",
+    ];
+    for line in lost {
+        h1.shell(line).ok();
+        soon(&format!("the routes after {line}"), || block_routes(h1, 1400) == 2);
+        soon(&format!("all of them after {line}"), || reaches(&far, &small));
+        assert_eq!(long_packet(h1, small.v4()), "1400", "{line}");
+    }
+    apply(h1, &[front(json!({"mtu": 1380}))]);
+    soon("the other MTU", || block_routes(h1, 1380) == 2 && block_routes(h1, 1400) == 0);
+    // Others have kept the former one, as they do for ten minutes.
+    assert_eq!(long_packet(h1, small.v4()), "1380");
+    apply(h1, &[front(json!({}))]);
+    soon("none", || block_routes(h1, 1380) == 0);
+    assert!(reaches(&plain, &small) && reaches(&far, &small), "the kernel's own is there");
+    apply(h1, &[front(json!({"mtu": 1400}))]);
+    soon("the first MTU", || block_routes(h1, 1400) == 2);
+    small.delete();
+    soon("the blocks to be given back", || block_routes(h1, 1400) == 0);
+    let left =
+        || h1.shell("ip route show root 10.32.0.0/16; ip -6 route show root fd00:32::/64").ok();
+    soon("their routes to go", || !left().contains("dev humanz0"));
     agents.iter().for_each(Agent::stop);
 }

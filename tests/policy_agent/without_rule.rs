@@ -154,8 +154,9 @@ fn a_pod_of_a_namespace_without_a_rule_is_in_no_group_and_status_says_so() {
     let status = local::status_when(host, "what was refused", |status| {
         local::problems(status, "policy").count() == 4
     });
-    for problem in local::problems(&status, "policy") {
-        assert!(problem["what"].as_str().unwrap().ends_with(why), "{problem}");
+    for pod in ["plain/late", "default/late"] {
+        let of_pod = local::problem(&status, "policy", &format!("pod {pod}"));
+        assert!(of_pod.is_some(), "{pod}: {status:#}");
     }
     let of_spy = local::problem(&status, "policy", "pod plain/spy").unwrap();
     assert!(of_spy["fix"].as_str().unwrap().contains(fix), "{of_spy}");

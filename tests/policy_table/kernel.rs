@@ -15,6 +15,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 
 use super::agreement::expected;
 use super::network::{Network, Probe, alone};
+use super::quarantine::compiled;
 use super::random::Random;
 use super::world::{HOSTS, PORTS, World, own_addresses};
 
@@ -88,7 +89,20 @@ fn changes_of_others_are_distinguished_from_own_ones_and_from_those_of_other_tab
         run_args("nft", &["add table ip other3"]);
         let now = nft.generation().unwrap();
         let mut late = TableWatch::open(&nft, POLICY_TABLE).unwrap();
-        assert_ne!(late.unchanged_until(before), Some(now), "what was not heard");
+        assert_ne!(late.unchanged_until(before), Some(now), "what was not received");
+    });
+}
+
+/// The chain for pods that connect to their node leads to one that looks into maps: the kernel takes neither before
+/// the other one is there.
+#[test]
+fn a_host_gets_its_second_family_and_loses_it_again() {
+    alone(|| {
+        let nft = Nft::open().unwrap();
+        let (v4, v6) = ("10.244.1.0/24", "fd00:10:1::/64");
+        for subnets in [&[v4][..], &[v4, v6], &[v6], &[v6, v4], &[v4]] {
+            bring(&nft, &compiled(&[], subnets));
+        }
     });
 }
 

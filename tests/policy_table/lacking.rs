@@ -36,6 +36,6 @@ fn what_the_kernel_has_is_there_and_what_it_does_not_find_is_lacking() {
         }
         assert!(!nft.can(&nat).unwrap());
         assert_eq!(nft.all_tables().unwrap(), [], "nothing was made");
-        assert_eq!(watch.unchanged_until(since), Some(since), "nobody hears of it");
+        assert_eq!(watch.unchanged_until(since), Some(since), "nobody learns of it");
     });
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use humanz::nft::{Hook, Ruleset};
-use humanz::policy::compile::{HostPolicy, MarkBits, compile};
+use humanz::policy::compile::{HostPolicy, MarkBits, PolicyTable, compile};
 use humanz::policy::{Rules, Transport, Tuple};
 use ipnetwork::IpNetwork;
 
@@ -13,8 +13,12 @@ use super::interpreter::Packet;
 use super::random::Random;
 use super::world::{OUTSIDE, World};
 
-/// The table of a host without known pods.
 fn table(addresses: &[&str], subnets: &[&str]) -> Ruleset {
+    compiled(addresses, subnets).ruleset(1 << 16)
+}
+
+/// The table of a host without known pods.
+pub fn compiled(addresses: &[&str], subnets: &[&str]) -> PolicyTable {
     let addresses: BTreeSet<IpAddr> = addresses.iter().map(|it| it.parse().unwrap()).collect();
     let subnets: Vec<IpNetwork> = subnets.iter().map(|it| it.parse().unwrap()).collect();
     let host = HostPolicy {
@@ -25,7 +29,7 @@ fn table(addresses: &[&str], subnets: &[&str]) -> Ruleset {
         mark_bits: MarkBits::DEFAULT,
         log_group: 71,
     };
-    compile(&host).ruleset(1 << 16)
+    compile(&host)
 }
 
 #[test]

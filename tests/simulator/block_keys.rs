@@ -13,7 +13,7 @@ use super::networks::BlockEvent;
 use super::world::{Scheduled, TIMEOUT, World};
 
 /// How long hosts wait until the others have put back what etcd lost.
-const HEARD: u64 = 15_000;
+const LEARNED: u64 = 15_000;
 
 /// A write is tried again after this; what is on disk of other hosts is this old at most.
 const AGAIN: u64 = 500;
@@ -104,7 +104,7 @@ impl World {
                 self.answer_block(host, sequence, answer);
             }
             KeyEvent::Heard(host, life, epoch, revision) if self.lives(host, life) => {
-                self.blocks_heard(host, epoch, revision);
+                self.blocks_received(host, epoch, revision);
             }
             KeyEvent::Retry(host, life, sequence)
                 if self.lives(host, life) && self.is_at(host, sequence) =>
@@ -284,7 +284,7 @@ impl World {
         follower.state = FollowerState::Commits(epoch, writes, is_done);
         if begins_to_wait {
             self.note(|_| format!("h{host} waits for blocks that hosts put back"));
-            self.keys_after(HEARD, KeyEvent::Waited(host, life));
+            self.keys_after(LEARNED, KeyEvent::Waited(host, life));
         }
         self.publish_blocks(host, &owned, true);
         self.commit_next(host);
@@ -334,7 +334,7 @@ impl World {
         }
     }
 
-    fn blocks_heard(&mut self, host: usize, of: u32, revision: i64) {
+    fn blocks_received(&mut self, host: usize, of: u32, revision: i64) {
         let (epoch, compacted) = (self.epoch, self.store.compacted);
         let is_reached = self.up && self.hosts[host].cut.is_none();
         let log = &self.store.block_log;

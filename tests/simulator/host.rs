@@ -173,6 +173,7 @@ impl Host {
             tunnel: None,
             wireguard: self.wireguard(),
             mtu: 1500,
+            policy_group: Box::default(),
         }
     }
 }

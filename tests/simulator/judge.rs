@@ -254,7 +254,7 @@ impl World {
     }
 }
 
-/// `known` without the hosts that are only remembered: they left while this one did not hear of it.
+/// `known` without the hosts that are only remembered: they left while this one did not learn of it.
 fn without_remembered(known: &Snapshot) -> Snapshot {
     let mut rest = known.clone();
     Arc::make_mut(&mut rest.hosts).retain(|_, stored| stored.created > 0);

@@ -1,5 +1,5 @@
 //! The protocol of leases against everything that can happen: the agents' real decisions, a model of
-//! etcd, and a hundred thousand schedules, each of which follows from its seed.
+//! etcd, and thousands of schedules, each of which follows from its seed.
 //!
 //! `SEED=7 cargo test --test simulator replay -- --ignored --nocapture` shows one of them step by step;
 //! `SCHEDULES` is how many there are.
@@ -195,12 +195,12 @@ fn a_store_that_is_marked_as_rebuilt_without_its_hosts_is_detected() {
 }
 
 #[test]
-fn a_copied_machine_that_nobody_notices_is_detected() {
+fn a_copied_machine_is_detected() {
     detected(Flaw::CopyUnnoticed, &["both serve", "do not come to rest"]);
 }
 
 #[test]
-fn an_older_snapshot_that_nobody_notices_is_detected() {
+fn an_older_snapshot_is_detected() {
     detected(
         Flaw::RolledBackUnnoticed,
         &["belongs to host", "lacks", "both use", "its key", "do not come to rest"],

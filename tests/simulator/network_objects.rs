@@ -1,5 +1,5 @@
 //! Networks as objects in etcd: an operator removes them while no host has a block of them, and applies them again.
-//! Hosts hear of that later, each at its time. Losses of data spare these objects: what hosts do about that has its
+//! Hosts learn of that later, each at its time. Losses of data spare these objects: what hosts do about that has its
 //! own tests.
 
 use std::collections::BTreeMap;

@@ -50,7 +50,7 @@ pub enum BlockEvent {
     End(usize),
     /// The agent looks for empty blocks.
     Look(usize, u32),
-    /// The agent hears what its follower of etcd published last.
+    /// The agent receives what its follower of etcd published last.
     Hear(usize, u32),
     LastPods,
     LastCheck,
@@ -69,7 +69,7 @@ pub struct PodStart {
 pub struct HostBlocks {
     /// On disk: this host's, and all others.
     pub kept: (BTreeSet<IpNetwork>, FoundBlocks),
-    /// The networks that the host has heard of, also on disk.
+    /// The networks that the host has learned of, also on disk.
     pub known: KnownNetworks,
     /// Until a reboot: blocks in which plugins start pods without asking …
     pub plan: BTreeSet<IpNetwork>,
@@ -93,7 +93,7 @@ pub struct Pod {
 /// The parts of an agent that are about blocks.
 pub struct BlockAgent {
     pub follower: Follower,
-    heard: BlockOwners,
+    received: BlockOwners,
     exhausted: BTreeSet<IpNetwork>,
     is_followed: bool,
     is_read: bool,
@@ -119,11 +119,11 @@ impl World {
         }
         let name = self.hosts[host].name(self.flaw);
         let (own, found) = self.hosts[host].blocks.kept.clone();
-        let heard = BlockOwners { own: own.clone(), ..BlockOwners::default() };
+        let received = BlockOwners { own: own.clone(), ..BlockOwners::default() };
         let follower = Follower::new(&self.store.roots, name, own, found);
         self.hosts[host].blocks.agent = Some(BlockAgent {
             follower,
-            heard,
+            received,
             exhausted: BTreeSet::new(),
             is_followed: false,
             is_read: false,
@@ -171,9 +171,9 @@ impl World {
     fn hear_blocks(&mut self, host: usize) {
         let Some(agent) = &mut self.hosts[host].blocks.agent else { return };
         let Some(update) = agent.follower.published.clone() else { return };
-        (agent.heard, agent.exhausted, agent.is_followed) = update;
+        (agent.received, agent.exhausted, agent.is_followed) = update;
         agent.is_read |= agent.is_followed;
-        agent.empty.hear(&agent.heard.own);
+        agent.empty.retain(&agent.received.own);
         self.serve_blocks(host);
     }
 
@@ -270,7 +270,7 @@ impl World {
         }
         self.send_block_inputs(host);
         let Some(agent) = &mut self.hosts[host].blocks.agent else { return };
-        if !agent.looks && !agent.heard.own.is_empty() {
+        if !agent.looks && !agent.received.own.is_empty() {
             agent.looks = true;
             self.blocks_after(LOOK, BlockEvent::Look(host, life));
         }
@@ -279,13 +279,14 @@ impl World {
     fn write_plan(&mut self, host: usize) {
         let blocks = &mut self.hosts[host].blocks;
         let Some(agent) = &blocks.agent else { return };
-        let (released, lost) = (&agent.empty.released, &agent.heard.lost);
+        let (released, lost) = (&agent.empty.released, &agent.received.lost);
         let pools = network_objects::pools(&blocks.known);
         let is_open = |block: &&IpNetwork| {
             let is_part = pools.iter().any(|pool| subnet::contains(*pool, **block));
             is_part && !released.contains(*block) && !lost.contains(*block)
         };
-        let plan: BTreeSet<IpNetwork> = agent.heard.own.iter().filter(is_open).copied().collect();
+        let plan: BTreeSet<IpNetwork> =
+            agent.received.own.iter().filter(is_open).copied().collect();
         let new: Vec<IpNetwork> = plan.difference(&blocks.plan).copied().collect();
         blocks.plan = plan;
         for block in new {
@@ -332,8 +333,8 @@ impl World {
         let revisions: Vec<_> = (0..NETWORKS).map(|it| self.revision_of(host, it)).collect();
         let blocks = &mut self.hosts[host].blocks;
         let Some(agent) = &mut blocks.agent else { return };
-        let own = agent.heard.own.iter().filter(|block| {
-            !agent.heard.lost.contains(*block) && !agent.empty.released.contains(*block)
+        let own = agent.received.own.iter().filter(|block| {
+            !agent.received.lost.contains(*block) && !agent.empty.released.contains(*block)
         });
         let own: Vec<IpNetwork> = own.copied().collect();
         let mut wanted: Vec<WantedBlocks> = Vec::new();
@@ -370,10 +371,10 @@ impl World {
         let pools = network_objects::pools(&blocks.known);
         let is_part =
             |block: &&IpNetwork| pools.iter().any(|pool| subnet::contains(*pool, **block));
-        let served: Vec<IpNetwork> = agent.heard.own.iter().filter(is_part).copied().collect();
+        let served: Vec<IpNetwork> = agent.received.own.iter().filter(is_part).copied().collect();
         let all = BlockUse {
-            own: &agent.heard.own,
-            lost: &agent.heard.lost,
+            own: &agent.received.own,
+            lost: &agent.received.lost,
             served: &served,
             pin_ranges: &[],
             taken: &taken,
@@ -382,7 +383,7 @@ impl World {
         };
         let idle = agent.empty.idle(&all, now, Duration::from_millis(IDLE));
         agent.empty.released.extend(idle.iter().copied());
-        agent.looks = !agent.heard.own.is_empty();
+        agent.looks = !agent.received.own.is_empty();
         let looks = agent.looks;
         if !idle.is_empty() {
             self.write_plan(host);

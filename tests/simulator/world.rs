@@ -43,7 +43,7 @@ pub(super) enum Scheduled {
     /// A command arrives at etcd; if answered, the response is for that life and command.
     Execute(Box<Call>),
     Response(usize, u32, u32, Box<Result<Event, EtcdError>>),
-    Heard(usize, u32),
+    Received(usize, u32),
     Broken(usize, u32),
     Interrupted(usize, u32),
     Grant(usize, u32),
@@ -190,7 +190,7 @@ impl World {
             Scheduled::Response(host, life, sequence, event) if self.lives(host, life) => {
                 self.respond(host, sequence, *event);
             }
-            Scheduled::Heard(host, life) if self.lives(host, life) => self.heard(host),
+            Scheduled::Received(host, life) if self.lives(host, life) => self.received(host),
             Scheduled::Broken(host, life) if self.lives(host, life) => self.broken(host),
             Scheduled::Interrupted(host, life) if self.lives(host, life) => self.interrupted(host),
             Scheduled::Grant(host, life) if self.lives(host, life) => self.grant(host),
@@ -408,7 +408,7 @@ impl World {
             self.hosts[host].disturbed = self.now;
             self.hold_lease(host);
             let life = self.hosts[host].life;
-            self.after(5, Scheduled::Heard(host, life));
+            self.after(5, Scheduled::Received(host, life));
             self.blocks_heal(host);
         }
     }
@@ -636,11 +636,11 @@ impl World {
             self.rest(host);
         } else if behind {
             self.rest_watch(host);
-            self.after(1, Scheduled::Heard(host, life));
+            self.after(1, Scheduled::Received(host, life));
         }
     }
 
-    /// Many hosts change, perhaps: this one hears of it later.
+    /// Many hosts change, perhaps: this one learns of it later.
     fn rest_watch(&mut self, host: usize) {
         if !self.random.happens(self.script.rests) {
             return;
@@ -651,7 +651,7 @@ impl World {
             agent.rests_until = until;
         }
         self.note(|_| format!("h{host} rests its watch for {rest} ms"));
-        self.after(rest, Scheduled::Heard(host, life));
+        self.after(rest, Scheduled::Received(host, life));
     }
 
     /// The watch of `host` rests, and nothing has happened that ends its rest.
@@ -664,8 +664,8 @@ impl World {
             let now = self.store.keys.get(&roots.key(key)).map_or(0, |stored| stored.modified);
             known.is_none_or(|known| known.modified(roots, key) != now)
         };
-        let hears = self.flaw != Flaw::RestsDeaf && urgent.iter().any(has_changed);
-        self.now < agent.rests_until && !hears
+        let receives = self.flaw != Flaw::RestsDeaf && urgent.iter().any(has_changed);
+        self.now < agent.rests_until && !receives
     }
 
     fn use_lease(&mut self, host: usize, lease: &Lease) {
@@ -720,13 +720,13 @@ impl World {
             if follows(&self.hosts[host]) && self.hosts[host].cut.is_none() {
                 let delay = self.random.between(5, 30);
                 let life = self.hosts[host].life;
-                self.after(delay, Scheduled::Heard(host, life));
+                self.after(delay, Scheduled::Received(host, life));
             }
         }
     }
 
     /// The watch delivers all events up to now.
-    fn heard(&mut self, host: usize) {
+    fn received(&mut self, host: usize) {
         let (up, epoch) = (self.up, self.epoch);
         if self.hosts[host].cut.is_some() || !up || self.sleeps(host) {
             return;

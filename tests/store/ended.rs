@@ -17,7 +17,7 @@ fn note(fixture: &Fixture, name: &str) -> bool {
 }
 
 #[test]
-fn who_takes_the_lock_next_releases_what_has_ended_and_nothing_else() {
+fn the_next_holder_of_the_lock_releases_what_has_ended_and_nothing_else() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"]), set(&["fd00::/64"])]);
     for name in ["a", "b"] {

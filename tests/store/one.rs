@@ -35,6 +35,33 @@ fn networks_are_independent() {
 }
 
 #[test]
+fn a_freed_address_rests_whatever_pods_of_other_networks_get() {
+    let fixture = Fixture::new();
+    let store = fixture.store();
+    let [one, other] = [[set(&["10.1.2.0/24"])], [set(&["10.9.0.0/24"])]];
+    let give = |container: &str, sets: &[RangeSet], wanted: &str| {
+        assert_eq!(add(&store, container, sets, &[]).unwrap(), ips(&[wanted]), "{container}");
+    };
+    let cursors = || fs::read_to_string(fixture.path("cursor.0")).unwrap();
+    give("a", &one, "10.1.2.2");
+    del(&store, "a");
+    give("b", &other, "10.9.0.2");
+    give("c", &one, "10.1.2.3");
+    give("d", &other, "10.9.0.3");
+    assert_eq!(cursors(), format!("{:<127}\n10.1.2.3\n", "10.9.0.3"), "one line of each");
+    // Of networks that come and go no more is left than this.
+    for number in 0..100 {
+        let wanted = format!("10.50.{number}.2");
+        give(&format!("x{number}"), &[set(&[&format!("10.50.{number}.0/24")])], &wanted);
+    }
+    assert_eq!(cursors().lines().count(), 64);
+    // An earlier version reads so much of the file, and leaves one address there.
+    assert_eq!(cursors()[..128].trim_end(), "10.50.99.2");
+    fs::write(fixture.path("cursor.0"), "10.1.2.100\n").unwrap();
+    give("e", &one, "10.1.2.101");
+}
+
+#[test]
 fn interfaces_of_one_container_are_independent() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"])]);

@@ -189,7 +189,7 @@ impl EtcdServer {
         command.args(["--pdeathsig", "KILL", "etcd", "--name", &self.name]);
         command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-        // On one machine the members hear of each other within microseconds.
+        // On one machine the members learn of each other within microseconds.
         command.args(["--heartbeat-interval", "30", "--election-timeout", "300"]);
         command.args(["--logger", "zap", "--log-level", "warn"]);
         command.arg("--data-dir").arg(self.data()).args(&self.arguments);

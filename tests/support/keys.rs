@@ -73,7 +73,13 @@ impl Keys {
     /// Puts a value; gives the moment just before the request left.
     pub fn put(&self, key: &str, value: impl Into<Vec<u8>>) -> Instant {
         let value = value.into();
-        self.timed(async |client| client.put(key, value, None).await.map(drop))
+        self.timed(async |client| match client.put(key, value.clone(), None).await {
+            // etcd gives up after five seconds and two elections, as where its disk is slow; the same value again does no harm.
+            Err(Error::GRpcStatus(status)) if status.message().contains("request timed out") => {
+                client.put(key, value, None).await.map(drop)
+            }
+            put => put.map(drop),
+        })
     }
 
     /// Puts a value, if there is a leader.

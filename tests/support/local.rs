@@ -64,11 +64,11 @@ pub fn problem<'a>(status: &'a Value, kind: &str, subject: &str) -> Option<&'a V
     problems(status, kind).find(|problem| problem["subject"] == subject)
 }
 
-/// What the problem of this kind with that subject says, once there is one.
-pub fn problem_text(host: &Node, kind: &str, subject: &str) -> String {
+/// The problem of this kind with that subject, once there is one.
+pub fn wait_problem(host: &Node, kind: &str, subject: &str) -> Value {
     let what = format!("a problem {kind} with the subject {subject}");
     let status = status_when(host, &what, |status| problem(status, kind, subject).is_some());
-    problem(&status, kind, subject).unwrap()["what"].as_str().unwrap().to_owned()
+    problem(&status, kind, subject).unwrap().clone()
 }
 
 /// The status, once `holds`.

@@ -1,7 +1,8 @@
 //! A test machine: namespaces and a disk, and the network namespaces in which programs run.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -237,7 +238,27 @@ impl Place for Node {
 /// A program and its arguments, split at blanks, in a bare environment.
 pub fn command(line: &str) -> Command {
     let mut words = line.split_whitespace();
-    let mut command = Command::new(words.next().expect("a program"));
-    command.args(words).env_clear().env("PATH", PATH).env("HOME", "/root").env("TZ", "UTC");
+    let program = words.next().expect("a program");
+    let mut command = Command::new(found(program));
     command
+        .arg0(program)
+        .args(words)
+        .env_clear()
+        .env("PATH", PATH)
+        .env("HOME", "/root")
+        .env("TZ", "UTC");
+    command
+}
+
+/// Where [`PATH`] has a program on this machine, as nodes have it; else its name.
+///
+/// A program without a path that gets another `PATH` than the test's is looked for by the standard library in a fork of
+/// the test, whose page tables the kernel copies for that; one with a path it spawns as vfork(2) does.
+fn found(program: &str) -> PathBuf {
+    let by_name = PathBuf::from(program);
+    if program.contains('/') {
+        return by_name;
+    }
+    let mut paths = PATH.split(':').map(|folder| Path::new(folder).join(program));
+    paths.find(|path| path.exists()).unwrap_or(by_name)
 }

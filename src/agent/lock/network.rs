@@ -146,7 +146,7 @@ mod tests {
 
     /// Any user of the host may ask without end.
     #[test]
-    fn who_fills_the_queue_hides_no_agent() {
+    fn a_full_queue_hides_no_agent() {
         let name = name("flood");
         let Ok(Taken::Now(lock)) = take(&name) else { panic!("not taken") };
         let own = LockHolder { pid: process::id() as i32 };
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_nobody_serves_is_no_agents() {
+    fn a_name_without_a_server_is_not_that_of_an_agent() {
         let name = name("deaf");
         let flags = SockFlag::SOCK_CLOEXEC;
         let deaf = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();

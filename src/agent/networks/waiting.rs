@@ -76,10 +76,10 @@ impl WaitingPlugins {
     }
 
     /// Answers the plugins whose network has an address now, and those that wait in vain.
-    pub fn answer(&mut self, plans: Option<&NetworkPlans>, heard: &BlocksUpdate) {
+    pub fn answer(&mut self, plans: Option<&NetworkPlans>, received: &BlocksUpdate) {
         let waiting = std::mem::take(&mut self.0);
         for request in waiting {
-            match answer_to(&request, plans, heard) {
+            match answer_to(&request, plans, received) {
                 Some(answer) => request.answer(&answer),
                 None => self.0.push(request),
             }
@@ -105,7 +105,7 @@ fn of(networks: &Networks, name: &Scoped) -> BlockNetwork {
 fn answer_to(
     BlockRequest { question, asked_at, .. }: &BlockRequest,
     plans: Option<&NetworkPlans>,
-    heard: &BlocksUpdate,
+    received: &BlocksUpdate,
 ) -> Option<BlockAnswer> {
     let no = |why: String| Some(BlockAnswer { ready: false, why });
     let BlockQuestion { network: name, full, pinned } = question;
@@ -119,16 +119,16 @@ fn answer_to(
     let Some(what) = lacking.first() else {
         return Some(BlockAnswer { ready: true, why: String::new() });
     };
-    let full = lacking.pools.iter().find(|pool| heard.exhausted.contains(*pool));
+    let full = lacking.pools.iter().find(|pool| received.exhausted.contains(*pool));
     if let Some(pool) = full {
         return no(format!("no block of {pool} (network {name}) is free: hosts have all of them"));
     }
-    if let Some(why) = &heard.trouble {
+    if let Some(why) = &received.trouble {
         return no(format!("this host gets no {what} (network {name}) without etcd: {why}"));
     }
     let (waited, pod) = (asked_at.elapsed(), pinned.as_ref());
     if waited >= PIN_WAIT
-        && let Some(why) = lacking.pinned.iter().find_map(|it| taken(heard, *it, pod))
+        && let Some(why) = lacking.pinned.iter().find_map(|it| taken(received, *it, pod))
     {
         return no(why);
     }
@@ -140,11 +140,11 @@ fn answer_to(
 }
 
 /// Who has the fixed address of `pod`, and what to do.
-fn taken(heard: &BlocksUpdate, address: IpAddr, pod: Option<&PodName>) -> Option<String> {
+fn taken(received: &BlocksUpdate, address: IpAddr, pod: Option<&PodName>) -> Option<String> {
     let has = |block: &&IpNetwork| block.contains(address);
-    let others = heard.others.iter();
+    let others = received.others.iter();
     let mut others = others.filter_map(|(host, all)| Some((Some(host), all.iter().find(has)?)));
-    let own = || Some((None, heard.own.iter().find(has)?));
+    let own = || Some((None, received.own.iter().find(has)?));
     let (host, block) = others.next().or_else(own)?;
     let holder = host.map_or("this host".to_owned(), |host| format!("host {host}"));
     match host.zip(pod) {

@@ -7,14 +7,16 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::sysctls;
 use crate::inspect::host_state::HostState;
-use crate::net::{IfName, Mac, Object, Problem};
+use crate::net::{IfName, Mac, Object, Problem, subnet};
 use crate::netlink::address;
 use crate::netlink::link::{self, Link, LinkRef};
+use crate::netlink::route;
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::bridge::{
     Bridge, BridgeChange, FoundBridge, MarkedBridge, changes, gateway, renamed,
 };
 use crate::plan::ownership::is_of_pod;
+use crate::plan::routes::before_kernel;
 
 /// The mark of a bridge that humanz made, as its alias.
 const ALIAS: &str = "humanz bridge";
@@ -46,7 +48,7 @@ pub fn reconcile(
             return (BridgeOutcome::Broken, Vec::new());
         }
         Ok((Chosen::Missing, others)) => (Ok(None), others),
-        Ok((Chosen::Link(link), others)) => (look(rtnl, *link).map(Some), others),
+        Ok((Chosen::Link(link), others)) => (inspect(rtnl, *link).map(Some), others),
         Err(error) => (Err(error), Vec::new()),
     };
     (repaired(rtnl, wanted, found, applier), others)
@@ -136,7 +138,7 @@ fn choose(rtnl: &Rtnl, wanted: &Bridge) -> anyhow::Result<(Chosen, Vec<Problem>)
     Ok((chosen, others))
 }
 
-fn look(rtnl: &Rtnl, link: Link) -> anyhow::Result<FoundBridge> {
+fn inspect(rtnl: &Rtnl, link: Link) -> anyhow::Result<FoundBridge> {
     let addresses = rtnl.addresses(Some(link.index));
     let addresses = addresses.with_context(|| format!("read addresses of {}", link.name))?;
     let Link { name, kind, mac, mtu, up, delays_ports, .. } = link;
@@ -177,7 +179,12 @@ fn apply(rtnl: &Rtnl, change: &BridgeChange) -> anyhow::Result<()> {
         BridgeChange::SetUp(name) => set(name, link::LinkChange { up: true, ..nothing }),
         BridgeChange::StopDelays(name) => vec![link::stop_delays(name)],
         BridgeChange::RemoveAddress(name, found) => {
-            vec![address::delete(index(rtnl, name)?, *found).tolerating(Errno::EADDRNOTAVAIL)]
+            let index = index(rtnl, name)?;
+            // With the address the kernel removes the first route to its prefix: its own would stay for ever.
+            let ours = found.is_ipv6().then(|| before_kernel(subnet::masked(*found), index));
+            let ours = ours.map(|ours| route::delete(&ours).tolerating(Errno::ESRCH));
+            let gone = address::delete(index, *found).tolerating(Errno::EADDRNOTAVAIL);
+            ours.into_iter().chain([gone]).collect()
         }
         BridgeChange::AddAddress(name, wanted) => {
             if wanted.is_ipv6() {

@@ -80,7 +80,7 @@ fn leave_new(run: &Reconcile<'_>, ports: &mut Vec<SetPortUp>) -> anyhow::Result<
         return Ok(());
     }
     let network = &run.settings.cni.name;
-    let store = pods::store(run.settings, network).map_err(|exit| anyhow::anyhow!(exit.why))?;
+    let store = pods::store(run.settings, network)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let entries = store.contents().with_context(|| store_unusable(run.settings))?.entries;
     let old = entries.iter().filter(|entry| {

@@ -199,22 +199,12 @@ impl Encryption {
         self.stage() != Stage::Steady || !self.seconds.is_empty()
     }
 
-    fn keep_devices(
-        &mut self,
+    /// Both devices. `in_use`: the key of the first one in the kernel.
+    fn wanted_devices(
+        &self,
         run: &Reconcile<'_>,
-        peer_routes: &PeerRoutes,
-        applier: &mut Applier,
-    ) -> anyhow::Result<()> {
-        let (rtnl, [first, second]) = (&run.kernel.rtnl, device_names());
-        let kernel = encryption_device::open()?;
-        let found = encryption_device::found(rtnl, &kernel, &first)?;
-        let in_use = found.as_ref().and_then(|found| found.config.as_ref()?.private_key.clone());
-        let others = if run.scope == Scope::ALL || found.is_none() {
-            encryption_device::renamed(rtnl)?
-        } else {
-            Vec::new()
-        };
-        self.keys = keys(run, in_use.as_ref(), applier)?;
+        in_use: Option<PrivateKey>,
+    ) -> anyhow::Result<[EncryptionDevice; 2]> {
         let key = self.keys.as_ref().map(|keys| keys.first.clone()).or(in_use);
         // In a dry run without a device any key will do: nothing is written.
         let key = key.unwrap_or_else(|| PrivateKey::of_random([1; 32]));
@@ -226,9 +216,29 @@ impl Encryption {
             mtu_bytes: self.mtu_bytes,
             addresses: run.subnets.iter().map(|subnet| host(gateway(*subnet))).collect(),
         };
-        let of_first = device(first, key.clone(), settings.port);
-        let of_second = self.keys.as_ref().and_then(|keys| keys.second.clone()).unwrap_or(key);
-        let of_second = device(second, of_second, settings.rotation_port());
+        let [first, second] = device_names();
+        let next = self.keys.as_ref().and_then(|keys| keys.second.clone());
+        let next = next.unwrap_or_else(|| key.clone());
+        Ok([device(first, key, settings.port), device(second, next, settings.rotation_port())])
+    }
+
+    fn keep_devices(
+        &mut self,
+        run: &Reconcile<'_>,
+        peer_routes: &PeerRoutes,
+        applier: &mut Applier,
+    ) -> anyhow::Result<()> {
+        let (rtnl, [first, _]) = (&run.kernel.rtnl, device_names());
+        let kernel = encryption_device::open()?;
+        let found = encryption_device::found(rtnl, &kernel, &first)?;
+        let in_use = found.as_ref().and_then(|found| found.config.as_ref()?.private_key.clone());
+        let others = if run.scope == Scope::ALL || found.is_none() {
+            encryption_device::renamed(rtnl)?
+        } else {
+            Vec::new()
+        };
+        self.keys = keys(run, in_use.as_ref(), applier)?;
+        let [of_first, of_second] = self.wanted_devices(run, in_use)?;
         self.devices[0].usable =
             encryption_device::keep(run, kernel, &of_first, found, &others, applier)?;
         let now = since_1970();

@@ -50,7 +50,7 @@ pub fn reconcile(run: &Reconcile<'_>, known: &mut CachedGuard, applier: &mut App
             };
             let wanted = kept.as_ref().or(wanted.as_ref());
             let changes = match (wanted, found) {
-                // Nobody has said yet where tenants' pods are: at a start, or after a loss of what was kept.
+                // It is not known yet where tenants' pods are: at a start, or after a loss of what was kept.
                 (Some(wanted), Some(found)) if !run.networks.in_sync => {
                     keeping_pools(wanted, found)
                 }

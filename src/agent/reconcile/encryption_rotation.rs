@@ -94,7 +94,7 @@ fn take(run: &Reconcile<'_>, keys: &HostKeys, step: RotationStep, applier: &mut 
     }
 }
 
-/// Somebody asks for it, or the key is old. Without other hosts there is nobody who could have learnt it.
+/// It was requested, or the key is old. Without other hosts, no host could have learnt it.
 fn is_due(run: &Reconcile<'_>, keys: &HostKeys, peers: &[EncryptedPeer]) -> bool {
     let asked = run.settings.state_dir.join(encryption_key::REQUEST).exists();
     let limit = run.settings.encryption.and_then(|encryption| encryption.rotate);

@@ -125,7 +125,7 @@ fn names(links: &[Link]) -> BTreeMap<u32, IfName> {
     links.iter().map(|link| (link.index, link.name.clone())).gather()
 }
 
-/// Removes the guards of our network, and the table if nobody else has any.
+/// Removes the guards of our network, and the table if no other network has any.
 pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     let found = kernel
         .nft
@@ -158,7 +158,7 @@ fn repair(
 ) -> anyhow::Result<Vec<Problem>> {
     let Kernel { rtnl, nft, .. } = run.kernel;
     let (settings, network) = (run.settings, run.settings.cni.name.as_str());
-    let store = pods::store(settings, network).map_err(|exit| anyhow::anyhow!(exit.why))?;
+    let store = pods::store(settings, network)?;
     let found = match FoundGuards::observe(rtnl, nft, bridge, &store) {
         Err(Unread::Store(error)) => return Err(error).with_context(|| store_unusable(settings)),
         found => found?,

@@ -82,8 +82,8 @@ pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     applier.apply_together(&changes, || kernel.nft.change_elements(TABLE, &steps(&changes)));
 }
 
-/// Closes the ports of attachments that have `ended` while another process held the lock of the claims, as far as nobody
-/// holds it now.
+/// Closes the ports of attachments that have `ended` while another process held the lock of the claims, as far as it
+/// is free now.
 pub fn close_ended(run: &Reconcile<'_>, ended: &[StoreEntry], applier: &mut Applier) {
     match close_all(run.kernel, run.settings, ended, Duration::ZERO, applier) {
         // `status` shows what waits.
@@ -319,7 +319,7 @@ fn keep_loopback(run: &Reconcile<'_>, held: &[PortClaim], applier: &mut Applier)
     }
 }
 
-/// Ports of another store lead to pods at the bridge, or nobody knows.
+/// Ports of another store lead to pods at the bridge, or it is not known.
 fn is_of_others(run: &Reconcile<'_>, bridge: &IfName, applier: &mut Applier) -> bool {
     let Some(claims) = claims(run.settings, applier) else { return true };
     let (nft, rtnl) = (&run.kernel.nft, &run.kernel.rtnl);

@@ -47,19 +47,18 @@ use crate::settings::Settings;
 pub struct Reconcile<'a> {
     /// What the operator wants.
     pub settings: &'a Settings,
-    /// The kernel.
     pub kernel: &'a Kernel,
     /// This host's pod subnets.
     pub subnets: &'a PerFamily<IpNetwork>,
     /// The other hosts, once they are known.
     pub peers: Option<&'a Arc<Peers>>,
-    /// The peers are complete: a route of ours to nobody may go.
+    /// The peers are complete: a route of ours to no peer may go.
     pub in_sync: bool,
     /// Addresses of hosts that publish none.
     pub resolved: &'a Resolved,
     /// Networks of tenants, and this host's blocks of them.
     pub networks: &'a ServedNetworks,
-    /// What is known of policies; `None` where nobody knows.
+    /// What is known of policies; `None`: nothing is.
     pub policies: Option<&'a HostKnowledge>,
     /// What this host was when it was looked at last.
     pub previous: Option<&'a HostState>,
@@ -67,7 +66,7 @@ pub struct Reconcile<'a> {
     pub was_ready: bool,
     /// What to look at.
     pub scope: Scope,
-    /// Where what is written is noted; `None`: nobody waits for events.
+    /// Where what is written is noted; `None`: no thread waits for events.
     pub own_writes: Option<&'a OwnWrites>,
 }
 

@@ -153,8 +153,7 @@ fn report(run: &Reconcile<'_>, error: &anyhow::Error, applier: &mut Applier) {
 
 fn read_pods(run: &Reconcile<'_>, cache: &mut CachedPolicy) -> anyhow::Result<()> {
     let network = &run.settings.cni.name;
-    let store =
-        pods::store(run.settings, network).map_err(|exit| anyhow::anyhow!("{}", exit.why))?;
+    let store = pods::store(run.settings, network)?;
     let is_known = cache.pods.is_some() && cache.released.is_some() && run.scope != Scope::ALL;
     if is_known && store.is_as_read(&cache.entries) {
         return Ok(());

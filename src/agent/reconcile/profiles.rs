@@ -111,7 +111,7 @@ fn unlimit(run: &Reconcile<'_>, before: &PortProfiles, applier: &mut Applier) ->
     shaped.is_some() || run.scope == Scope::ALL
 }
 
-/// `None`: nobody knows yet.
+/// `None`: not known yet.
 fn wanted(run: &Reconcile<'_>, policy: &CachedPolicy) -> Option<PortProfiles> {
     if run.settings.policy.is_none() {
         return Some(PortProfiles::new());

@@ -14,7 +14,11 @@ use crate::net::{Object, PerFamily, Problem};
 use crate::netlink::route::{self, ForeignRoute, Route};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
-use crate::plan::routes::{FoundRoute, NextHop, RouteChange, Routes, changes, scope, take_back};
+use crate::plan::routes::{
+    FoundRoute, NextHop, RouteChange, Routes, block_changes, block_routes, changes, is_block_route,
+    scope, take_back,
+};
+use crate::policy::served::ServedNetworks;
 
 /// Adds and replaces what is missing or wrong; removes what bears our mark and is not wanted, but
 /// not before the hosts are completely known, and none that `keeps` says. `placed`: the destinations of
@@ -28,7 +32,8 @@ pub fn reconcile(
     applier: &mut Applier,
 ) -> Vec<Problem> {
     let rtnl = &run.kernel.rtnl;
-    let found = match found(rtnl) {
+    let found = all(rtnl).and_then(|(found, blocks)| Ok((found, to_blocks(run, &blocks)?)));
+    let (found, to_blocks) = match found {
         Ok(found) => found,
         Err(error) => {
             applier.inspect_failed(Object::named("routes"), error);
@@ -41,7 +46,7 @@ pub fn reconcile(
             let is_block = !run.settings.pools.iter().any(is_in(route.destination));
             run.in_sync && !keeps(route) && (run.networks.in_sync || !is_block)
         }
-        RouteChange::Add(..) | RouteChange::Replace(..) => true,
+        _ => true,
     });
     let lost = changes
         .iter()
@@ -49,6 +54,7 @@ pub fn reconcile(
     if lost {
         take_back(&mut changes, placed, &lying(rtnl));
     }
+    changes.extend(to_blocks);
     let failures = applier.failures().len();
     apply(rtnl, &changes, &run.settings.pools, applier);
     let failed = applier.failures().len() > failures;
@@ -60,6 +66,27 @@ pub fn reconcile(
 
 fn is_in(destination: IpNetwork) -> impl Fn(&Pool) -> bool {
     move |pool| contains(pool.network(), destination)
+}
+
+/// What must change of the routes to blocks of this host.
+fn to_blocks(run: &Reconcile<'_>, found: &[Route]) -> Result<Vec<RouteChange>, NetlinkError> {
+    let ServedNetworks { mtus, in_sync, .. } = run.networks;
+    let bridge = match mtus.is_empty() {
+        true => None,
+        false => run.kernel.rtnl.link(&run.settings.bridge)?,
+    };
+    let wanted = bridge.map(|bridge| block_routes((bridge.index, bridge.mtu), mtus));
+    let mut changes = block_changes(&wanted.unwrap_or_default(), found);
+    let added = |change: &RouteChange| match change {
+        RouteChange::AddBlock(route) => Some(route.destination),
+        _ => None,
+    };
+    let added: Vec<IpNetwork> = changes.iter().filter_map(added).collect();
+    changes.retain(|change| match change {
+        RouteChange::RemoveBlock(route) => *in_sync || added.contains(&route.destination),
+        _ => true,
+    });
+    Ok(changes)
 }
 
 /// The destinations of others' routes in the main table.
@@ -91,14 +118,23 @@ fn in_the_way(run: &Reconcile<'_>, wanted: &Routes, applier: &mut Applier) -> Ve
 
 /// Removes every route that bears our mark.
 pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
-    match found(rtnl) {
-        Ok(found) => apply(rtnl, &changes(&Routes::new(), &found), &PerFamily::default(), applier),
+    match all(rtnl) {
+        Ok((found, blocks)) => {
+            let mut changes = changes(&Routes::new(), &found);
+            changes.extend(block_changes(&[], &blocks));
+            apply(rtnl, &changes, &PerFamily::default(), applier);
+        }
         Err(error) => applier.inspect_failed(Object::named("routes"), error),
     }
 }
 
-/// The routes that bear our mark.
+/// The routes to other hosts that bear our mark.
 pub fn found(rtnl: &Rtnl) -> Result<Vec<FoundRoute>, NetlinkError> {
+    Ok(all(rtnl)?.0)
+}
+
+/// The routes that bear our mark: to other hosts, and to blocks of this one.
+fn all(rtnl: &Rtnl) -> Result<(Vec<FoundRoute>, Vec<Route>), NetlinkError> {
     let next_hop = |route: &Route| {
         let Route { source, mtu, onlink, .. } = *route;
         let way = route.gateway.zip(route.device);
@@ -109,7 +145,9 @@ pub fn found(rtnl: &Rtnl) -> Result<Vec<FoundRoute>, NetlinkError> {
         next_hop: next_hop(route),
         priority: route.priority,
     };
-    Ok(rtnl.routes(route::PROTOCOL)?.iter().map(found).collect())
+    let mut routes = rtnl.routes(route::PROTOCOL)?;
+    let blocks = routes.extract_if(.., |route| is_block_route(route)).collect();
+    Ok((routes.iter().map(found).collect(), blocks))
 }
 
 fn apply(rtnl: &Rtnl, changes: &[RouteChange], pools: &PerFamily<Pool>, applier: &mut Applier) {
@@ -136,5 +174,7 @@ fn message(change: &RouteChange, pools: &PerFamily<Pool>) -> Message {
             })
             .tolerating(Errno::ESRCH)
         }
+        RouteChange::AddBlock(to) => route::prepend(to).tolerating(Errno::EEXIST),
+        RouteChange::RemoveBlock(to) => route::delete(to).tolerating(Errno::ESRCH),
     }
 }

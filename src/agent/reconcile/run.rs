@@ -21,8 +21,8 @@ use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::trigger::Scope;
 use crate::checks::routing::without_repeats;
 use crate::inspect::host_state::{self, HostState};
-use crate::lease::TunnelFault;
 use crate::lease::records::WireguardEnd;
+use crate::lease::{Peers, TunnelFault};
 use crate::net::problem::{LISTED_FIRST, capped};
 use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::plan::peer_routes::{
@@ -33,7 +33,6 @@ use crate::plan::routes::{FoundRoute, outside_blocks};
 /// What a reconcile saw that others want to know.
 #[derive(Debug)]
 pub struct ReconcileOutcome {
-    /// What this host is like.
     pub host_state: HostState,
     /// What is wrong, for each check that was made.
     pub problems: Vec<CheckProblems>,
@@ -194,13 +193,12 @@ impl ObservedHost<'_> {
     }
 }
 
-/// Links that are down; etcd may be away because of them.
+/// Links that pass no packets; etcd may be away because of them.
 fn uplinks(host_state: &HostState) -> Vec<Problem> {
-    let problem = |link: &IfName| {
+    let problem = |(link, what, fix): &(IfName, &str, String)| {
         let subject = Object::Link("interface".to_owned(), link.clone());
-        let what = format!("interface {link}, which has this host's address, is down");
-        Problem::new(ProblemKind::InterfaceDown, subject, what)
-            .with_fix(format!("ip link set {link} up"))
+        let what = format!("interface {link}, which has this host's address, {what}");
+        Problem::new(ProblemKind::InterfaceDown, subject, what).with_fix(fix.as_str())
     };
     host_state.down.iter().map(problem).collect()
 }
@@ -260,19 +258,7 @@ fn routes(
     applier: &mut Applier,
 ) -> (Vec<Problem>, Option<WireguardEnd>) {
     let Some(peers) = run.peers else { return (Vec::new(), None) };
-    let unreachable = peer_routes.unreachable.iter().filter(|subnet| !subnet.is_pending());
-    let unreachable = unreachable.map(UnreachableSubnet::problem);
-    let tunnels = peer_routes.faults.iter().map(TunnelFault::problem);
-    let clear = peer_routes.clear.iter().map(ClearPeer::problem);
-    let clear = capped(
-        clear,
-        CLEAR_PROBLEMS,
-        ProblemKind::ClearText,
-        "further hosts in clear text",
-        LISTED_FIRST,
-    );
-    let problems = unreachable.chain(tunnels).chain(clear).chain(peers.problems());
-    let mut problems: Vec<Problem> = problems.collect();
+    let mut problems = peer_problems(peers, peer_routes);
     let encryption = reconcile::encryption::reconcile(run, host_state, peer_routes, applier);
     problems.extend(encryption.fault.clone());
     let Some(tunnels) = reconcile::tunnel::reconcile(run, host_state, peer_routes, applier) else {
@@ -299,6 +285,17 @@ fn routes(
     let end = encryption.end(run);
     problems.extend(encryption_rotation::advance(run, &encryption, peer_routes, rotation, applier));
     (problems, end)
+}
+
+/// What is wrong with the routes to hosts, and with the hosts' records.
+fn peer_problems(peers: &Peers, peer_routes: &PeerRoutes) -> Vec<Problem> {
+    let unreachable = peer_routes.unreachable.iter().filter(|subnet| !subnet.is_pending());
+    let unreachable = unreachable.map(UnreachableSubnet::problem);
+    let tunnels = peer_routes.faults.iter().map(TunnelFault::problem);
+    let clear = peer_routes.clear.iter().map(ClearPeer::problem);
+    let more = "further hosts in clear text";
+    let clear = capped(clear, CLEAR_PROBLEMS, ProblemKind::ClearText, more, LISTED_FIRST);
+    unreachable.chain(tunnels).chain(clear).chain(peers.problems()).collect()
 }
 
 /// Hosts in clear text that become problems.

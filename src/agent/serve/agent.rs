@@ -40,7 +40,7 @@ pub struct Agent {
     pub state: AgentState,
     /// What the filter of the kernel's events knows to be ours.
     pub own_writes: Arc<OwnWrites>,
-    /// For the thread that hears questions about new pods.
+    /// For the thread that receives questions about new pods.
     pub on_pods: Sender<Trigger>,
     /// Policies of the Kubernetes API or etcd, and members of groups.
     pub policies: Following,

@@ -30,7 +30,7 @@ pub(super) struct StoreClosed {
 pub enum Opens {
     /// None of them: etcd has not said in this life which are this host's.
     Nothing,
-    /// Those that this life closed: nobody has said in time that this machine is a copy.
+    /// Those that this life closed: etcd has not shown in time that this machine is a copy.
     ClosedInThisLife,
     /// This host's: etcd has said which. Others stay closed until they are this host's again.
     Own,
@@ -43,7 +43,7 @@ impl ClosedSubnets {
         ClosedSubnets { store: None, opens, look_at: None }
     }
 
-    /// Nobody has said in time that this machine is a copy.
+    /// etcd has not shown in time that this machine is a copy.
     pub(super) fn note_no_copy(&mut self) {
         if self.opens == Opens::Nothing {
             self.opens = Opens::ClosedInThisLife;

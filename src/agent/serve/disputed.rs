@@ -35,7 +35,7 @@ impl Agent {
     }
 
     /// Looks again for pods in a disputed subnet, when it is time.
-    pub(super) fn look_for_pods(&mut self) {
+    pub(super) fn check_pods(&mut self) {
         if self.state.closed.look_at.is_some_and(|due| due <= Instant::now()) {
             self.follow_dispute();
         }
@@ -61,7 +61,7 @@ impl Agent {
             closed.why
         );
         let problem = Problem::new(ProblemKind::Lease, Object::named("IPAM store"), what);
-        Some(problem.with_fix("humanz-agent doctor # shows why etcd does not answer"))
+        Some(problem.with_fix("humanz-agent status # it opens by itself once etcd answers: see what is wrong with etcd"))
     }
 
     fn close_disputed(&mut self, own: &PerFamily<IpNetwork>) -> anyhow::Result<()> {

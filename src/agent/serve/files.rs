@@ -1,4 +1,4 @@
-//! The plugin and the CNI configuration: their changes are heard by inotify(7) and repaired soon, but a
+//! The plugin and the CNI configuration: their changes are reported by inotify(7) and repaired soon, but a
 //! file that somebody changes again and again is repaired ever more seldom.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -140,6 +140,6 @@ mod tests {
         assert_eq!(found(), empty, "a folder");
         fs::remove_dir(path(folder.path())).unwrap();
         mkfifo(&path(folder.path()), Mode::S_IRWXU).unwrap();
-        assert_eq!(found(), empty, "a pipe that nobody writes into");
+        assert_eq!(found(), empty, "a pipe without a writer");
     }
 }

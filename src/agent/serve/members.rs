@@ -7,9 +7,11 @@ use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
 use crate::inspect::last_policies;
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::{IfName, Object, Problem, ProblemKind};
+use crate::plan::profiles::host_end;
 use crate::policy::held::Published;
-use crate::sources::{Exchanged, ExchangedFrom, HeardMembers};
+use crate::policy::local::Pods;
+use crate::sources::{Exchanged, ExchangedFrom, ExchangedMembers};
 
 /// First wait for the release of an address whose pod's link went; the fourfold each further time …
 const RELEASED: Duration = Duration::from_millis(30);
@@ -24,7 +26,7 @@ impl Agent {
             return Scope::default();
         }
         match exchanged {
-            Exchanged::Heard(HeardMembers { members, unread, problems }) => {
+            Exchanged::Members(ExchangedMembers { members, unread, problems }) => {
                 let changed = self.state.policies.take_members(members, &unread, problems);
                 self.note_policies(changed)
             }
@@ -81,8 +83,16 @@ impl Agent {
         }
     }
 
+    /// The store was read, or the pod announced, since these ports came. A plugin announces none whose configuration is
+    /// from before policies were turned on, as a runtime has it until it has read the present one.
+    pub(super) fn knows_ports(&self, ports: &[IfName]) -> bool {
+        let pods = self.state.cache.policy.pods.iter().flat_map(Pods::iter);
+        let known: Vec<IfName> = pods.map(|pod| host_end(pod)).collect();
+        ports.iter().all(|port| known.contains(port))
+    }
+
     /// Reads the store again if that is due.
-    pub(super) fn look_at_released(&mut self) {
+    pub(super) fn check_released(&mut self) {
         let now = Instant::now();
         let Some((_, waited)) = self.state.pods_due.filter(|(due, _)| *due <= now) else { return };
         let next = waited * 4;

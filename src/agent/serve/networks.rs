@@ -9,6 +9,7 @@ use ipnetwork::IpNetwork;
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::networks::{ClosedFrom, HostNetworks, PlansFrom};
 use crate::agent::serve::agent::Agent;
+use crate::agent::serve::state::AgentState;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::checks::network_addresses;
 use crate::inspect::networks::kept_blocks;
@@ -19,6 +20,7 @@ use crate::lease::blocks::session::BlockInputs;
 use crate::lease::{LeaseError, Peers, TenantPools};
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::os::files::{self, FileError};
 use crate::policy::network_plan::{self, NetworkPlans};
 use crate::policy::served::ServedNetworks;
@@ -35,8 +37,34 @@ pub fn kept_networks(settings: &Settings, host: &NodeName, policies: &Policies) 
     let mut others = kept.found.owned(&served.pools).by_host;
     others.remove(host);
     let (own, others) = (kept.own, Arc::new(others));
-    let heard = BlocksUpdate { own, others, ..BlocksUpdate::default() };
-    HostNetworks::kept(heard, served)
+    let received = BlocksUpdate { own, others, ..BlocksUpdate::default() };
+    HostNetworks::kept(received, served)
+}
+
+/// What `host` says of blocks and wants of them; `None` while no network is known.
+pub(super) fn block_inputs(state: &AgentState, host: &NodeName) -> Option<BlockInputs> {
+    let known = state.policies.snapshot()?;
+    // Two machines with one name would take each other's keys away.
+    let is_copied = state.etcd.trouble.as_ref().is_some_and(LeaseError::is_of_copy);
+    let found = state.snapshot.as_ref().filter(|_| state.in_sync && !is_copied);
+    // What was kept on disk may have no revision, and is older than what etcd has.
+    let are_read = state.policies.was_read(Provider::Etcd);
+    let is_current = |network: &BlockNetwork| network.revision.is_some() || are_read;
+    let mut wanted = state.networks.wanted(&known.networks);
+    wanted.retain(|it| is_current(&it.network));
+    let mut pins = state.networks.pins();
+    pins.retain(|_, network| is_current(network));
+    Some(BlockInputs {
+        store: found.and_then(|found| KnownStore::of(found, host)),
+        pools: state.networks.served.pools.clone(),
+        are_read,
+        names: known.networks.named_pools(),
+        wanted,
+        // Of the same moment as the revisions.
+        pin_ranges: known.networks.pin_ranges().map(|(_, range)| range).collect(),
+        pins,
+        released: state.networks.empty.released.clone(),
+    })
 }
 
 impl Agent {
@@ -47,13 +75,13 @@ impl Agent {
         }
         self.shared.problems.set(ProblemSource::Blocks, update.problems.iter().cloned());
         let networks = &mut self.state.networks;
-        let is_new = networks.heard.others != update.others;
-        networks.hear(update);
+        let is_new = networks.received.others != update.others;
+        networks.receive(update);
         let changed = self.state.policies.hold(self.state.networks.held());
         let scope = if changed { self.note_policies(true) } else { Scope::default() };
         if is_new && let Some(peers) = &self.state.peers {
             let mut peers = Peers::clone(peers);
-            peers.set_blocks(&self.state.networks.heard.others);
+            peers.set_blocks(&self.state.networks.received.others);
             self.state.peers = Some(Arc::new(peers));
             return scope.and(Scope::ROUTES).and(Scope::FIREWALL);
         }
@@ -66,15 +94,15 @@ impl Agent {
         let follows = self.policies.exchanges();
         let networks = &mut self.state.networks;
         let Some(known) = self.state.policies.snapshot() else {
-            // Nobody has said anything yet, or policies are off: gateways and routes stay.
+            // Nothing is known yet, or policies are off: gateways and routes stay.
             networks.served.in_sync = self.settings.policy.is_none();
             return;
         };
-        let mut served = ServedNetworks::of(&known.networks, &networks.heard.own, !follows);
-        // What was heard before a network was known says nothing of its blocks.
+        let mut served = ServedNetworks::of(&known.networks, &networks.received.own, !follows);
+        // What was received before a network was known says nothing of its blocks.
         let mut pools = served.pools.iter();
         served.in_sync |=
-            networks.heard.is_read && pools.all(|pool| networks.heard.pools.contains(pool));
+            networks.received.is_read && pools.all(|pool| networks.received.pools.contains(pool));
         if networks.served != served {
             networks.served = served;
             self.state.policy_view = None;
@@ -114,29 +142,9 @@ impl Agent {
     }
 
     fn send_block_inputs(&self) {
-        let state = &self.state;
-        let Some(known) = state.policies.snapshot() else { return };
-        // Two machines with one name would take each other's keys away.
-        let is_copied = state.etcd.trouble.as_ref().is_some_and(LeaseError::is_of_copy);
-        let found = state.snapshot.as_ref().filter(|_| state.in_sync && !is_copied);
-        // What was kept on disk may have no revision, and is older than what etcd has.
-        let is_current = |network: &BlockNetwork| {
-            network.revision.is_some() || state.policies.was_read(Provider::Etcd)
-        };
-        let mut wanted = state.networks.wanted(&known.networks);
-        wanted.retain(|it| is_current(&it.network));
-        let mut pins = state.networks.pins();
-        pins.retain(|_, network| is_current(network));
-        self.policies.set_blocks(BlockInputs {
-            store: found.and_then(|found| KnownStore::of(found, &self.name)),
-            pools: state.networks.served.pools.clone(),
-            names: known.networks.named_pools(),
-            wanted,
-            // Of the same moment as the revisions.
-            pin_ranges: known.networks.pin_ranges().map(|(_, range)| range).collect(),
-            pins,
-            released: state.networks.empty.released.clone(),
-        });
+        if let Some(inputs) = block_inputs(&self.state, &self.name) {
+            self.policies.set_blocks(inputs);
+        }
     }
 
     /// The networks of tenants that this host knows.
@@ -174,11 +182,18 @@ impl Agent {
 
     /// Writes what plugins go by: also before there is a bridge, without which no pod starts.
     pub(super) fn keep_plans(&mut self) {
-        if !self.state.once
-            && let Err(error) = self.write_plans()
-        {
-            log::error!("write what plugins know of networks: {error}");
+        if self.state.once {
+            return;
         }
+        let failed = self.write_plans().err();
+        let folder = &self.settings.cni.ipam_dir;
+        let problem = failed.filter(|_| pods::is_usable(folder)).map(|error| {
+            let file = Object::File("plan of networks", network_plan::file(folder));
+            let usual = || format!("ls -la {} # let the agent write there", folder.display());
+            let fix = error.fix().map_or_else(usual, str::to_owned);
+            Problem::new(ProblemKind::ChangeFailed, file, error.to_string()).with_fix(fix)
+        });
+        self.shared.problems.set(ProblemSource::NetworkPlans, problem);
     }
 
     fn write_plans(&mut self) -> Result<(), FileError> {

@@ -11,14 +11,14 @@ use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
 use crate::policy::ask::PolicyAnswer;
 use crate::policy::knowledge::HostKnowledge;
 
-/// What others hear of a pod whose policies are in force waits so long: its plugin works meanwhile, and more pods come
+/// What others learn of a pod whose policies are in force waits so long: its plugin works meanwhile, and more pods come
 /// at once.
 const PLUGINS_FIRST: Duration = Duration::from_millis(5);
 
 impl Agent {
     /// Puts the policies of new pods in force at once, and answers their plugins.
     pub(super) fn answer_pods(&mut self) {
-        self.hear_pods();
+        self.listen_for_pods();
         if self.state.asked.is_empty() {
             return;
         }
@@ -47,7 +47,7 @@ impl Agent {
         }
     }
 
-    /// Others hear of this host's pods now.
+    /// Others learn of this host's pods now.
     pub(super) fn is_time_to_tell(&mut self) -> bool {
         self.state.tell_at.take_if(|due| *due <= Instant::now());
         self.state.tell_at.is_none()

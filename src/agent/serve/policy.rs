@@ -8,9 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::new_pods;
 use crate::agent::serve::agent::Agent;
+use crate::agent::serve::networks::block_inputs;
 use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
 use crate::checks::pod_keys::pod_keys;
-use crate::inspect::{Kernel, last_policies, policy_file};
+use crate::inspect::{Kernel, last_policies, pods, policy_file};
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::netlink::NetlinkError;
@@ -42,7 +43,7 @@ pub fn kept_policies(
     let kept = last_policies::kept(&settings.state_dir, !has_table);
     let published = Arc::new(last_policies::published(settings, host));
     let providers = policy.providers(&settings.source);
-    (Policies::kept(kept, &providers, settings.pool_networks()), published)
+    (Policies::kept(kept, &providers, settings.pod_defaults()), published)
 }
 
 /// A kernel that does not answer may have it.
@@ -60,6 +61,7 @@ impl Agent {
                 host: self.name.clone(),
                 pods: PodScope::All,
                 ruling: policy.objects,
+                group: policy.group.clone(),
             })),
             (Some(policy), Source::Etcd { server, roots }) => {
                 let start = PoliciesStart { etcd: server.clone(), roots: roots.clone() };
@@ -73,6 +75,7 @@ impl Agent {
             of_api: policies.understood(Provider::Kubernetes),
             has_etcd: policies.has_some(Provider::Etcd),
             members: policies.members(),
+            blocks: block_inputs(&self.state, &self.name).unwrap_or_default(),
         });
         if !self.policies.exchanges() {
             self.shared.problems.set(ProblemSource::Members, None);
@@ -84,7 +87,7 @@ impl Agent {
     pub(super) fn want_policies(&mut self) {
         let policy = self.settings.policy.as_ref();
         let sources = policy.map(|policy| policy.providers(&self.settings.source));
-        self.state.policies.want(&sources.unwrap_or_default(), self.settings.pool_networks());
+        self.state.policies.want(&sources.unwrap_or_default(), self.settings.pod_defaults());
         self.state.policy_view = None;
     }
 
@@ -116,7 +119,8 @@ impl Agent {
             return;
         };
         let Some(file) = &policy.file else { return };
-        let update = policy_file::read(file, &self.name, !self.state.policies.has(Provider::File));
+        let last_resort = !self.state.policies.has(Provider::File);
+        let update = policy_file::read(file, &self.name, policy.group.as_ref(), last_resort);
         let scope = self.take_policies(update);
         if !scope.is_empty() {
             self.state.scope = self.state.scope.and(scope);
@@ -125,17 +129,20 @@ impl Agent {
         }
     }
 
-    /// Starts to hear the questions of plugins, if policies are on.
-    pub(super) fn hear_pods(&mut self) {
+    /// Starts to receive the questions of plugins, if policies are on.
+    pub(super) fn listen_for_pods(&mut self) {
         if self.settings.policy.is_none() || self.state.once || self.state.new_pods.is_some() {
             return;
         }
         let folder = &self.settings.cni.ipam_dir;
+        if !pods::is_usable(folder) {
+            return;
+        }
         let to = self.on_pods.clone();
         let ask = move |asked| trigger::send(&to, Trigger::Plugin(asked));
         match new_pods::listen(folder, ask) {
             Ok(new_pods) => self.state.new_pods = Some(new_pods),
-            Err(error) => log::error!("hear of new pods in {}: {error}", folder.display()),
+            Err(error) => log::error!("listen for new pods in {}: {error}", folder.display()),
         }
     }
 
@@ -222,7 +229,7 @@ impl Agent {
     }
 
     /// Looks at the pods again while one of them is in quarantine: it may have gone.
-    pub(super) fn look_at_quarantine(&mut self) {
+    pub(super) fn check_quarantine(&mut self) {
         if self.state.quarantine_due.take_if(|due| *due <= Instant::now()).is_some() {
             self.state.scope = self.state.scope.and(Scope::PODS);
             self.state.reasons.and(TriggerReason::PODS);

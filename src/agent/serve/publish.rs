@@ -26,15 +26,15 @@ impl Agent {
         repair
     }
 
-    /// Counts a reconcile. Once it has looked at routes, the kernel agrees with what was `heard`.
+    /// Counts a reconcile. Once it has looked at routes, the kernel agrees with what was `received`.
     pub(super) fn count_reconcile(&mut self, scope: Scope, begun: Instant, failed: bool) {
         let mut counters = self.shared.counters();
         counters.pass(scope == Scope::ALL, begun.elapsed(), failed);
         if scope.routes
             && !failed
-            && let Some(heard) = self.state.change_heard_at.take()
+            && let Some(received) = self.state.change_received_at.take()
         {
-            counters.lag.add(heard.elapsed());
+            counters.lag.add(received.elapsed());
         }
     }
 

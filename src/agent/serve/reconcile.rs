@@ -16,6 +16,7 @@ use crate::inspect::host_state::attributes;
 use crate::inspect::pool_use::{addresses, scarce};
 use crate::net::PerFamily;
 use crate::net::gather::Gather;
+use crate::policy::Provider;
 use crate::policy::knowledge::HostKnowledge;
 
 /// How soon handshakes are looked at again, while keys are changed.
@@ -27,12 +28,12 @@ impl Agent {
     pub(super) fn reconcile(&mut self) -> Option<Applier> {
         self.follow_policies();
         self.read_policy_file();
-        self.look_at_released();
-        self.look_at_quarantine();
+        self.check_released();
+        self.check_quarantine();
         let now = Instant::now();
         self.widen_scope(now);
         if self.state.scope.files && !self.state.once {
-            self.look_at_settings();
+            self.recheck_settings();
         }
         let subnets = self.state.subnets.filter(|_| self.state.peers.is_some())?;
         if self.state.scope.is_empty() || now < self.state.reconcile_at {
@@ -117,8 +118,8 @@ impl Agent {
                 TriggerReason::START
             });
         }
-        if self.state.waits_for_blocks && self.has_confirmed_blocks() {
-            self.state.waits_for_blocks = false;
+        if self.state.waits_for_networks && self.has_confirmed_networks() {
+            self.state.waits_for_networks = false;
             self.state.scope = Scope::ALL;
             self.state.reasons.and(TriggerReason::START);
         }
@@ -182,18 +183,19 @@ impl Agent {
         }
         problems.set(ProblemSource::ContestedFiles, self.files.contended(now));
         if !state.ready && scope == Scope::ALL && applier.failures().is_empty() {
-            match self.has_confirmed_blocks() {
+            match self.has_confirmed_networks() {
                 true => self.become_ready(),
-                false => self.state.waits_for_blocks = true,
+                false => self.state.waits_for_networks = true,
             }
         }
     }
 
-    /// A block that went to another host while this one was away would have pods of both. While no network is
-    /// known no pod starts in one.
-    fn has_confirmed_blocks(&self) -> bool {
-        let has_networks = self.policies.exchanges() && self.state.policies.snapshot().is_some();
-        !has_networks || self.state.networks.is_confirmed()
+    /// A block that went to another host while this one was away would have pods of both, and a pod of a namespace
+    /// that got its network meanwhile would start in the default one. While no network is known no pod starts in one.
+    fn has_confirmed_networks(&self) -> bool {
+        let policies = &self.state.policies;
+        let has_networks = self.policies.exchanges() && policies.snapshot().is_some();
+        !has_networks || policies.has_said(Provider::Etcd) && self.state.networks.is_confirmed()
     }
 
     fn become_ready(&mut self) {

@@ -29,7 +29,7 @@ impl Agent {
 
     /// Reads the settings again. What is invalid becomes a problem, whether somebody asked for a reload or
     /// not; only where the agent started in spite of invalid ones it takes over the right ones.
-    pub(super) fn look_at_settings(&mut self) {
+    pub(super) fn recheck_settings(&mut self) {
         let since_start = self.state.refused.as_ref().is_some_and(|refused| refused.since_start);
         let loaded =
             match self.loader.load(if since_start { preflight::check } else { values_only }) {

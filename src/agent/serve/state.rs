@@ -38,12 +38,11 @@ pub struct AgentState {
     pub(super) subnets: Option<PerFamily<IpNetwork>>,
     /// … and since when.
     pub(super) since: Option<SystemTime>,
-    /// How etcd is.
     pub(super) etcd: StoreStatus,
     /// What is closed for new pods because another host has it, too.
     pub(super) closed: ClosedSubnets,
-    /// When the first change was heard that the kernel does not agree with yet.
-    pub(super) change_heard_at: Option<Instant>,
+    /// When the first change was received that the kernel does not agree with yet.
+    pub(super) change_received_at: Option<Instant>,
     /// All hosts; from the last known good state until etcd has answered.
     pub(super) snapshot: Option<Arc<Snapshot>>,
     /// The others among them.
@@ -68,7 +67,7 @@ pub struct AgentState {
     pub(super) rotation_due: Option<Instant>,
     pub(super) ready: bool,
     /// Nothing else keeps this host from being ready.
-    pub(super) waits_for_blocks: bool,
+    pub(super) waits_for_networks: bool,
     pub(super) announcement: Announcement,
     /// The operator wants the settings to be read again.
     pub(super) reload_requested: bool,
@@ -97,7 +96,6 @@ pub struct AgentState {
     pub(super) quarantine_due: Option<Instant>,
     /// Networks of tenants.
     pub networks: HostNetworks,
-    /// When to read POLICY_FILE.
     pub(super) policy_file_due: Option<Instant>,
     /// When to read the store again for a pod that went, and the wait until then.
     pub(super) pods_due: Option<(Instant, Duration)>,
@@ -111,7 +109,7 @@ pub struct AgentState {
     pub(super) asked: Vec<PodRequest>,
     /// When to do what the answers about new pods did not wait for.
     pub(super) finish_pods_at: Option<Instant>,
-    /// When others hear of new pods.
+    /// When others learn of new pods.
     pub(super) tell_at: Option<Instant>,
     /// The agent leaves once the host is as it should be, or with the first failure.
     pub(super) once: bool,
@@ -127,7 +125,7 @@ impl AgentState {
             since: fixed.map(|_| SystemTime::now()),
             etcd: StoreStatus::default(),
             closed: ClosedSubnets::new(fixed.is_some()),
-            change_heard_at: None,
+            change_received_at: None,
             snapshot: None,
             peers: fixed.map(|_| Arc::default()),
             in_sync: fixed.is_some(),
@@ -143,7 +141,7 @@ impl AgentState {
             retry: RETRY,
             rotation_due: None,
             ready: false,
-            waits_for_blocks: false,
+            waits_for_networks: false,
             announcement: Announcement::new(now),
             reload_requested: false,
             reloading: false,

@@ -54,8 +54,8 @@ impl Agent {
             }
             Update::Snapshot(snapshot) => {
                 self.apply_snapshot(snapshot);
-                let heard = self.registry.contact().and_then(|contact| contact.take_changed());
-                self.state.change_heard_at = self.state.change_heard_at.or(heard);
+                let received = self.registry.contact().and_then(|contact| contact.take_changed());
+                self.state.change_received_at = self.state.change_received_at.or(received);
                 let first = !std::mem::replace(&mut self.state.in_sync, true);
                 return Ok(if first { Scope::ALL } else { Scope::ROUTES.and(Scope::FIREWALL) });
             }
@@ -114,7 +114,7 @@ impl Agent {
         self.follow_pools(&snapshot);
         self.follow_addresses(&snapshot);
         let mut peers = peers(&snapshot, &self.name, &subnets, &self.settings.pools);
-        peers.set_blocks(&self.state.networks.heard.others);
+        peers.set_blocks(&self.state.networks.received.others);
         let python = peers.by_name.iter().filter(|(_, peer)| peer.python);
         self.names.want(python.map(|(name, _)| name.clone()).gather());
         self.shared.problems.set(ProblemSource::Records, snapshot.problems());
@@ -143,7 +143,7 @@ impl Agent {
         python.all(|(name, _)| self.state.resolved.get(name).is_some_and(|it| !it.is_empty()))
     }
 
-    /// Serves what the host knew last if nobody has answered in time.
+    /// Serves what the host knew last if no store has answered in time.
     pub(super) fn use_last_known_good(&mut self) {
         let waiting = self.state.peers.is_none();
         let ended = self.registry.patience_ends().is_some_and(|end| end <= Instant::now());

@@ -17,6 +17,7 @@ use crate::os::usage::Usage;
 use crate::plan::firewall::encryption::{self as guard, ENCRYPTION_TABLE};
 use crate::plan::firewall::tunnels::{FOREIGN, FROM_POD, TUNNELS_TABLE};
 use crate::plan::guard::{DropReason, TABLE};
+use crate::plan::pod::pod_or_container;
 use crate::settings::Settings;
 
 use crate::agent::active_problems::ProblemSource;
@@ -139,7 +140,7 @@ fn etcd(page: &mut Page, known: &AgentSnapshot, counters: &Counters) {
     page.gauge("humanz_etcd_connected", "Whether a member of etcd answers.", connected);
     let help = "Whether etcd and this host disagree about its subnet.";
     page.gauge("humanz_etcd_disagrees", help, f64::from(known.etcd.trouble.is_some()));
-    if let Some(age) = contact.heard_at().and_then(|at| at.elapsed().ok()) {
+    if let Some(age) = contact.received_at().and_then(|at| at.elapsed().ok()) {
         let help = "Time since etcd last confirmed what this host knows of the others.";
         page.gauge("humanz_snapshot_age_seconds", help, age.as_secs_f64());
     }
@@ -253,10 +254,10 @@ fn guards(page: &mut Page) {
     let help = "Frames of pods that the guard at their port dropped.";
     let mut dropped = page.counters("humanz_guard_dropped_frames_total", help);
     for link in &links {
-        let owner = owner(link.alias.as_deref().unwrap_or_default());
+        let owner = pod_or_container(link.alias.as_deref().unwrap_or_default());
         for (reason, counts) in DropReason::ALL.into_iter().zip(&counts) {
             if let Some(packets) = counts.get(&link.index) {
-                dropped.sample(&[("pod", &owner), ("reason", reason.word())], *packets as f64);
+                dropped.sample(&[("pod", owner), ("reason", reason.word())], *packets as f64);
             }
         }
     }
@@ -307,6 +308,11 @@ fn encryption(page: &mut Page, known: &AgentSnapshot) {
         let age = rotation.made.elapsed().unwrap_or_default();
         page.gauges("humanz_encryption_key_age_seconds", help).sample(&[], age.as_secs_f64());
     }
+    kept_in(page);
+}
+
+/// Packets that the table of the encryption dropped, by the comments of its rules.
+fn kept_in(page: &mut Page) {
     let Ok(counts) = Nft::open().and_then(|nft| nft.counts(ENCRYPTION_TABLE)) else { return };
     let help =
         "Packets that were dropped to keep clear text in, or to keep strangers from the port.";
@@ -323,13 +329,6 @@ fn encryption(page: &mut Page, known: &AgentSnapshot) {
             counted.map(|(_, packets)| *packets).sum::<u64>() as f64,
         );
     }
-}
-
-/// Whose a link is, as its alias says: `namespace/name` of a pod, else the container.
-fn owner(alias: &str) -> String {
-    let words: Vec<&str> = alias.split(' ').collect();
-    let pod = words.iter().skip(4).find(|word| word.contains('/') && !word.contains('='));
-    pod.or(words.get(2)).map(|word| (*word).to_owned()).unwrap_or_default()
 }
 
 fn usage(page: &mut Page, uses: &[Use]) {

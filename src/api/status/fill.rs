@@ -164,10 +164,10 @@ fn kubernetes(snapshot: &AgentSnapshot) -> Option<KubernetesStatus> {
 
 fn connection(snapshot: &AgentSnapshot) -> ConnectionStatus {
     let store = &snapshot.etcd;
-    let heard_at = snapshot.contact.as_ref().and_then(|contact| contact.heard_at());
+    let received_at = snapshot.contact.as_ref().and_then(|contact| contact.received_at());
     ConnectionStatus {
         connected: store.endpoint.clone(),
-        last_contact_seconds: heard_at.and_then(|at| Some(at.elapsed().ok()?.as_secs_f64())),
+        last_contact_seconds: received_at.and_then(|at| Some(at.elapsed().ok()?.as_secs_f64())),
         error: {
             let down = store.down.as_ref().map(ToString::to_string);
             down.or_else(|| Some(store.trouble.as_ref()?.to_string()))

@@ -9,7 +9,7 @@ pub fn hop(found: &Result<Option<EncryptedHop>, String>, device: &str, end: &Pat
     let host = end.remote().map_or("the other host", |remote| remote.host.as_str());
     let peer = match found {
         Err(error) => {
-            let seen = format!("{device} cannot be looked at: {error}");
+            let seen = format!("{device} cannot be read: {error}");
             return Hop::odd(name, HERE, seen, "run this as root");
         }
         Ok(None) => {
@@ -80,6 +80,6 @@ mod tests {
         check(peer(at, None), "h2 has never answered a handshake", false);
         check(peer(None, None), "does not know where h2 is", true);
         check(Ok(None), "encrypts to no host that may have 10.244.2.7", true);
-        check(Err("Operation not permitted".to_owned()), "cannot be looked at", false);
+        check(Err("Operation not permitted".to_owned()), "cannot be read", false);
     }
 }

@@ -203,7 +203,7 @@ fn lost_mac(link: &Link, table: &str, host: &PathHost) -> Option<(String, HopFix
     Some((seen, HopFix::then_agent(fix)))
 }
 
-/// The pod of an earlier plugin: which port leads to it is known while the bridge has heard of it.
+/// The pod of an earlier plugin: which port leads to it is known while the bridge has learned of it.
 fn unknown_port(end: &PathEnd, at: &str, host: &PathHost) -> Hop {
     let (address, bridge) = (end.address, &host.bridge_name);
     let seen = format!(

@@ -60,7 +60,7 @@ pub fn tunnels(path: &Path, uplink: &str, theirs: IpAddr, ours: IpAddr) -> Hop {
 
 fn unread(name: &'static str, error: &str) -> Hop {
     let fix = "nft list ruleset # look at it yourself";
-    Hop::odd(name, HERE, format!("the firewall could not be looked at: {error}"), fix)
+    Hop::odd(name, HERE, format!("the firewall could not be read: {error}"), fix)
 }
 
 /// The first chain that drops the packet for certain; else the first that may.

@@ -13,7 +13,6 @@ pub struct Hop {
     pub place: String,
     /// What was found, as a sentence without a full stop.
     pub seen: String,
-    /// What that means.
     pub verdict: HopVerdict,
 }
 

@@ -127,11 +127,11 @@ fn listener(path: &Path) -> Option<Hop> {
     let to = path.to.address;
     Some(match path.listener? {
         PortListener::Socket => Hop::fine(name, at, format!("a process listens at {port}")),
-        PortListener::Nobody => {
+        PortListener::None => {
             let seen = format!("nothing listens there at {to}, {port}");
             let fix = format!(
                 "start the process in the pod, or let it listen at {to} or at all addresses, or give the \
-                 port that it listens at; a pod that is a virtual machine shows its sockets to nobody"
+                 port that it listens at; a pod that is a virtual machine does not show its sockets"
             );
             Hop::lost(name, at, seen, fix)
         }

@@ -7,7 +7,8 @@ use crate::checks::explain::path::{
     EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, RemoteEnd,
 };
 use crate::checks::explain::{encryption, firewall, tunnel_table};
-use crate::net::{Family, Mac};
+use crate::checks::interface;
+use crate::net::{Family, IfName, Mac};
 use crate::netlink::link::Link;
 use crate::netlink::neighbour::{NeighbourState, NudState};
 use crate::netlink::route::RouteLookup;
@@ -89,9 +90,9 @@ fn entry(path: &Path) -> String {
 fn arrival(path: &Path) -> Vec<Hop> {
     let Some(link) = entry_link(path) else { return Vec::new() };
     let name = "arrival";
-    if !link.up || !link.carrier {
-        let seen = format!("packets of {} come by {}, which is down", path.from.name, link.name);
-        return vec![Hop::lost(name, HERE, seen, format!("ip link set {} up", link.name))];
+    if let Some((what, fix)) = interface::fault(link) {
+        let seen = format!("packets of {} come by {}, which {what}", path.from.name, link.name);
+        return vec![Hop::lost(name, HERE, seen, fix)];
     }
     let seen = format!("packets of {} come by {}", path.from.name, link.name);
     let mut hops = vec![Hop::fine(name, HERE, seen)];
@@ -120,7 +121,7 @@ fn forwarding(host: &PathHost) -> Hop {
     let (key, value) = (host.forwarding.0.replace('/', "."), host.forwarding.1.as_deref());
     match value {
         Some("0") => {
-            let fix = format!("sysctl -w {key}=1 # and find out who sets it back");
+            let fix = format!("sysctl -w {key}=1 # and find out what resets it");
             Hop::lost("forwarding", HERE, format!("{key} = 0: nothing is forwarded"), fix)
         }
         Some(value) => Hop::fine("forwarding", HERE, format!("{key} = {value}")),
@@ -171,14 +172,9 @@ fn no_route(name: &'static str, host: &PathHost, end: &PathEnd, why: &str) -> Ho
         return Hop::lost(name, HERE, format!("{to}: {why}"), fix);
     };
     let down = remote.addresses.iter().find_map(|address| down_link(host, *address));
-    if let Some(link) = down {
-        let seen = format!("{link}, which leads to {}, is down", remote.host);
-        return Hop::lost(
-            "uplink",
-            HERE,
-            seen,
-            format!("ip link set {link} up # is the cable in?"),
-        );
+    if let Some((link, (what, fix))) = down {
+        let seen = format!("{link}, which leads to {}, {what}", remote.host);
+        return Hop::lost("uplink", HERE, seen, fix);
     }
     let tunnel = host.links.values().find(|link| link.vxlan.is_some() && !link.up);
     if let (Some(link), Some(_)) = (tunnel, remote.subnet) {
@@ -193,15 +189,14 @@ fn no_route(name: &'static str, host: &PathHost, end: &PathEnd, why: &str) -> Ho
     Hop::lost(name, HERE, format!("{to} of host {}: {why}", remote.host), fix)
 }
 
-/// The link on whose segment `address` is, if it is down.
-fn down_link(host: &PathHost, address: IpAddr) -> Option<String> {
+/// The link on whose segment `address` is, if it passes no packets: what is wrong, and what helps.
+fn down_link(host: &PathHost, address: IpAddr) -> Option<(&IfName, (&'static str, String))> {
     let on_link = host.addresses.iter().filter(|found| {
-        let nobody_else = found.address.ip() != address;
-        nobody_else && found.address.prefix() > 0 && found.address.contains(address)
+        let is_foreign = found.address.ip() != address;
+        is_foreign && found.address.prefix() > 0 && found.address.contains(address)
     });
-    let links = on_link.filter_map(|found| host.links.get(&found.index));
-    let link = links.into_iter().find(|link| !link.up || !link.carrier)?;
-    Some(link.name.to_string())
+    let mut links = on_link.filter_map(|found| host.links.get(&found.index));
+    links.find_map(|link| Some((&link.name, interface::fault(link)?)))
 }
 
 /// Whether the kernel lets packets of the sender in where they come from.
@@ -237,7 +232,7 @@ fn masquerade(host: &PathHost) -> Option<Hop> {
         true => Some(Hop::fine("masquerade", HERE, "it leaves with this host's address")),
         false => {
             let seen = "no nft table of humanz masquerades it: it leaves with the pod's own \
-                        address, which nobody outside knows";
+                        address, for which other hosts have no route";
             Some(Hop::lost("masquerade", HERE, seen, AGENT))
         }
     }
@@ -250,9 +245,8 @@ fn exit(name: &'static str, host: &PathHost, lookup: &Lookup, end: &PathEnd) -> 
         return Vec::new();
     }
     let Some(link) = way.device.and_then(|index| host.links.get(&index)) else { return Vec::new() };
-    if !link.up || !link.carrier {
-        let seen = format!("{} is down", link.name);
-        return vec![Hop::lost("uplink", HERE, seen, format!("ip link set {} up", link.name))];
+    if let Some((what, fix)) = interface::fault(link) {
+        return vec![Hop::lost("uplink", HERE, format!("{} {what}", link.name), fix)];
     }
     let next = way.gateway.unwrap_or(end.address);
     if let Some(found) = &lookup.encrypted {

@@ -50,7 +50,7 @@ pub struct Path {
 pub enum PortListener {
     Socket,
     /// No socket, and nothing in the pod sends the packets elsewhere.
-    Nobody,
+    None,
     /// No socket; but the pod has firewall rules of its own, which may lead to another port.
     Rules,
 }
@@ -58,11 +58,9 @@ pub enum PortListener {
 /// One end.
 #[derive(Debug)]
 pub struct PathEnd {
-    /// Its address.
     pub address: IpAddr,
     /// Its name, for people.
     pub name: String,
-    /// Where it is.
     pub place: EndPlace,
 }
 
@@ -86,7 +84,6 @@ pub struct TracedPod {
     pub network: String,
     /// The path of its network namespace; empty if it is not known.
     pub netns: String,
-    /// Its interface.
     pub ifname: String,
     /// The name of the host's end; that of a pod that was taken over is found by its address.
     pub port_name: IfName,
@@ -103,7 +100,6 @@ pub struct TracedPod {
 /// The inside of a pod.
 #[derive(Debug)]
 pub struct PodNetns {
-    /// Its interface.
     pub link: Option<Link>,
     /// Addresses of the interface.
     pub addresses: Vec<IpNetwork>,
@@ -133,9 +129,7 @@ pub struct RemoteEnd {
 /// This host.
 #[derive(Debug)]
 pub struct PathHost {
-    /// The name of the bridge.
     pub bridge_name: IfName,
-    /// The bridge.
     pub bridge: Option<Link>,
     /// What the bridge knows of MACs: its own, those of its ports, and those behind them.
     pub entries: Vec<BridgeEntry>,
@@ -181,7 +175,6 @@ pub struct TunnelTable {
 /// What this host does with packets to one address.
 #[derive(Debug)]
 pub struct Lookup {
-    /// The way.
     pub way: Result<Option<RouteLookup>, String>,
     /// Packets from the other end are let in on it; an error is the kernel's.
     pub entering: Result<(), String>,
@@ -208,7 +201,6 @@ pub struct EncryptedHop {
 pub struct PathTunnel {
     /// Its neighbour table.
     pub known: Vec<NeighbourState>,
-    /// Where it sends to.
     pub destinations: Vec<Destination>,
     /// The way of the outer packets.
     pub way: Result<Option<RouteLookup>, String>,

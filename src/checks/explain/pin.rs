@@ -9,7 +9,7 @@ use crate::checks::explain::hop::Hop;
 pub enum PinHolder {
     ThisHost,
     Other(String),
-    Nobody,
+    NoHost,
 }
 
 /// A pod with fixed addresses, in one family.
@@ -52,7 +52,7 @@ pub fn hop(end: &PinnedEnd) -> Hop {
             "if it does not start: the runtime's log has the error of its ADD. A host keeps the address for some \
              seconds after the pod's end",
         ),
-        (None, PinHolder::Nobody) => Hop::lost(
+        (None, PinHolder::NoHost) => Hop::lost(
             HOP,
             pod,
             format!("{address} is fixed for it, and no host has it: the pod does not run"),
@@ -97,13 +97,13 @@ mod tests {
 
     #[test]
     fn a_pod_with_a_fixed_address_is_where_a_host_has_it() {
-        use PinHolder::{Nobody, Other, ThisHost};
+        use PinHolder::{NoHost, Other, ThisHost};
         check(ThisHost, Some("10.32.255.2"), &["10.32.255.2 of network blue/front is"], false);
-        check(Nobody, Some("10.32.0.9"), &["it runs with 10.32.0.9"], false);
+        check(NoHost, Some("10.32.0.9"), &["it runs with 10.32.0.9"], false);
         check(Other("h2".into()), Some("10.32.0.9"), &["it runs with 10.32.0.9"], false);
         check(Other("h2".into()), None, &["host h2 has it"], false);
         check(ThisHost, None, &["this host has it, and no pod"], true);
-        check(Nobody, None, &["no host has it"], true);
+        check(NoHost, None, &["no host has it"], true);
     }
 
     #[test]

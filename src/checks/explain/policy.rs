@@ -37,6 +37,8 @@ pub enum PolicyEnd {
     Decided(PolicyDecision),
     /// No policies are known: what holds of the pod.
     NoPolicies(String),
+    /// What is judged is a pod behind a service; why it is not known which.
+    Behind(String),
     /// Why that cannot be known here, and the host that knows it.
     Unknown(String, String),
 }
@@ -61,6 +63,8 @@ pub struct PolicyDecision {
 }
 
 const EGRESS: &str = "policy-egress";
+
+const ASK_POD: &str = "if it is a service, ask for a pod that serves it";
 
 /// The hops of both ends, which have these names.
 pub fn hops(policies: &PathPolicies, [from, to]: [&str; 2]) -> Vec<Hop> {
@@ -90,6 +94,7 @@ fn hop(policies: &PathPolicies, name: &'static str, end: &PolicyEnd, place: &str
             let fix = "humanz-agent status # says why no policies could be read";
             Hop::odd(name, place, what_holds, fix)
         }
+        PolicyEnd::Behind(why) => Hop::odd(name, place, format!("{what}: {why}"), ASK_POD),
         PolicyEnd::Unknown(why, host) => {
             let fix = format!("run the same explain on {host}, which decides at this end");
             Hop::odd(name, place, format!("{what}: {why}"), fix)
@@ -100,8 +105,7 @@ fn hop(policies: &PathPolicies, name: &'static str, end: &PolicyEnd, place: &str
                  and no ipBlock matches the service",
                 text(decision)
             );
-            let fix = "if it is a service, ask for a pod that serves it";
-            Hop::odd(name, place, seen, fix)
+            Hop::odd(name, place, seen, ASK_POD)
         }
         PolicyEnd::Decided(decision) => {
             let seen = format!("{what} {}", text(decision));

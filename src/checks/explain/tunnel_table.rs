@@ -30,8 +30,7 @@ pub fn received(path: &Path, remote: &RemoteEnd, outer: IpAddr) -> Option<Hop> {
             return Some(Hop::odd(NAME, HERE, seen, AGENT));
         }
         Err(error) => {
-            let seen =
-                format!("the nft table inet {TUNNELS_TABLE} could not be looked at: {error}");
+            let seen = format!("the nft table inet {TUNNELS_TABLE} could not be read: {error}");
             return Some(Hop::odd(NAME, HERE, seen, "nft list ruleset # look at it yourself"));
         }
     };

@@ -22,7 +22,7 @@ pub struct BlockingRule {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It drops packets that go these peer_routes.
+    /// It drops packets in these directions.
     Drops {
         /// From pods, to pods, or both.
         directions: Vec<HookDirection>,
@@ -49,7 +49,6 @@ pub enum Cause {
 pub struct DroppedHosts {
     /// The first few, each with its pod subnets.
     named: Vec<(String, Vec<IpNetwork>)>,
-    /// How many more there are.
     more: usize,
 }
 
@@ -145,7 +144,7 @@ impl BlockingRule {
     }
 }
 
-/// The packets that go these peer_routes, of all hosts or some.
+/// The packets in these directions, of all hosts or some.
 fn packets(directions: &[HookDirection], hosts: Option<&DroppedHosts>) -> String {
     match (directions, hosts) {
         ([HookDirection::In], None) => "what pods send".to_owned(),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Table;
 
+use crate::checks::shell::word;
 use crate::net::{Object, Problem, ProblemKind};
 
 /// A container runtime, as its configuration says.
@@ -18,6 +19,8 @@ pub struct ContainerRuntime {
     pub configuration_dir: Option<PathBuf>,
     /// Our plugin is in one of the directories.
     pub has_plugin: bool,
+    /// A file of its configuration that is no TOML, and why.
+    pub invalid: Option<(PathBuf, String)>,
 }
 
 impl ContainerRuntime {
@@ -42,6 +45,18 @@ impl ContainerRuntime {
         let Some(network) = network else { return };
         let plugins = network.get("plugin_dirs").or_else(|| network.get("plugin_dir"));
         self.take(plugins, network.get("network_dir"));
+    }
+
+    /// The problem of its file that is no TOML.
+    fn invalid_file(&self) -> Option<Problem> {
+        let (file, why) = self.invalid.as_ref()?;
+        let (name, shown) = (self.name, file.display());
+        let what = format!(
+            "{shown} is no valid TOML ({why}): {name} may not start, and where it looks for plugins is not known"
+        );
+        let subject = Object::File("configuration", file.clone());
+        let problem = Problem::new(ProblemKind::CniConfiguration, subject, what);
+        Some(problem.with_fix(format!("cat {} # correct it, and restart {name}", word(shown))))
     }
 
     fn take(&mut self, plugin_dirs: Option<&toml::Value>, configuration_dir: Option<&toml::Value>) {
@@ -73,6 +88,7 @@ pub fn problems(
     let mut problems = Vec::new();
     for runtime in runtimes {
         let ContainerRuntime { name, file, .. } = runtime;
+        problems.extend(runtime.invalid_file());
         if let Some(dir) = runtime.plugin_dirs.first().filter(|_| !runtime.has_plugin) {
             let dirs = runtime.plugin_dirs.iter().map(|dir| dir.display().to_string());
             let what = format!(

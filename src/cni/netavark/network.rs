@@ -111,7 +111,7 @@ impl HostNetwork {
     }
 }
 
-/// The network that podman keeps: addresses are the business of `found`, and names nobody's.
+/// The network that podman keeps: addresses come from `found`, and there are no names.
 ///
 /// # Errors
 /// Code 2 with everything that was asked for and humanz does not have.

@@ -256,7 +256,7 @@ fn a_result_of_two_interfaces_is_taken_apart_again() {
         };
         assert_eq!(addresses(&found), addresses(alone));
     }
-    // Without a gateway nobody says which interface it is for: it is for each.
+    // Without a gateway it is open which interface it is for: it is for each.
     let mut bare = both.clone();
     bare.routes.push(route("192.0.2.0/24"));
     assert_eq!(bare.of_interface("eth1").routes.len(), 2);

@@ -10,7 +10,8 @@ use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 
 use crate::command::connectivity::runtime::{RuntimeNetwork, TestContainer};
-use crate::inspect::pods::{self, Life, TEST_CONTAINER};
+use crate::inspect::pods::{self, Life};
+use crate::ipam::TEST_CONTAINER;
 use crate::net::{Family, IfName, PerFamily};
 use crate::netlink::link::{self, LinkChange, LinkRef};
 use crate::netlink::rtnl::Rtnl;

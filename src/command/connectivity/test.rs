@@ -15,7 +15,7 @@ use crate::command::connectivity::paths::{
 use crate::command::connectivity::pod::{PORT, TestPod, greeted, remove_stale};
 use crate::command::connectivity::runtime::RuntimeNetwork;
 use crate::command::connectivity::signals::HeldSignals;
-use crate::command::table::Tone;
+use crate::command::table::{Style, Tone};
 use crate::inspect::{Host, HostList};
 use crate::kube::api_service;
 use crate::net::subnet::gateway;
@@ -97,21 +97,26 @@ pub fn run(call: &mut Call<'_>, options: &TestConnectivity) -> Result<Outcome, E
         ));
     }
     drop((pods, asked));
-    let last = match lost {
-        0 => call.style.sentence(Tone::Good, &format!("all {} paths are open", results.len())),
-        lost => {
-            let why = "the cause is looked for by humanz-agent doctor";
-            let text = format!("{lost} of {} paths are lost; {why}", results.len());
-            call.style.sentence(Tone::Bad, &text)
-        }
-    };
-    let mut text = format!("{}\n{last}", table(&results, call.style));
+    let mut text =
+        format!("{}\n{}", table(&results, call.style), verdict(lost, results.len(), call.style));
     if !untried.is_empty() {
         let last = format!("not tried: {}", untried.join("; "));
         text.push_str(&call.style.sentence(Tone::Plain, &last));
     }
     let paths: Vec<_> = results.iter().map(|(path, result)| json_of(path, result)).collect();
     call.answer(options.json, lost == 0, json!({ "paths": paths, "not_tried": untried }), &text)
+}
+
+fn verdict(lost: usize, count: usize, style: Style) -> String {
+    match lost {
+        0 => style.sentence(Tone::Good, &format!("all {count} paths are open")),
+        lost => {
+            let text = format!(
+                "{lost} of {count} paths are lost; humanz-agent doctor looks for the cause"
+            );
+            style.sentence(Tone::Bad, &text)
+        }
+    }
 }
 
 fn ends(
@@ -155,7 +160,7 @@ fn services(chosen: &[SocketAddr]) -> Vec<SocketAddr> {
     }
 }
 
-/// A port of this host that nobody has at this moment.
+/// A port of this host that is free at this moment.
 fn free_port() -> Option<u16> {
     let listener = TcpListener::bind((IpAddr::from([0, 0, 0, 0]), 0)).ok()?;
     listener.local_addr().map(|address| address.port()).ok()

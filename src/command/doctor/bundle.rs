@@ -187,7 +187,7 @@ fn sysctls(context: &DoctorContext<'_>) -> String {
 fn pods(context: &DoctorContext<'_>) -> String {
     let line = |pod: &PodAttachment| format!("{pod:?}\n");
     let mut text: String = context.host.attachments().iter().map(line).collect();
-    let unknown = context.host.unread_stores().iter().map(|exit| &exit.why);
+    let unknown = context.host.unread_stores().iter().map(|problem| &problem.what);
     let unknown = unknown.chain(&context.host.peers_unknown);
     text.extend(unknown.map(|line| {
         format!(

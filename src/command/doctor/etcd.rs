@@ -58,7 +58,10 @@ fn records(context: &DoctorContext<'_>, cluster: &ClusterView) -> Vec<Problem> {
         .collect();
     if !silent.is_empty() {
         let few = silent.iter().take(5).copied().collect::<Vec<&str>>().join(", ");
-        let what = format!("{} hosts show no sign of life: {few}", silent.len());
+        let what = match silent.len() {
+            1 => format!("1 host shows no sign of life: {few}"),
+            many => format!("{many} hosts show no sign of life: {few}"),
+        };
         let fix = format!(
             "humanz-agent nodes ls # start their agents; a permanently removed host, such as this one: \
              humanz-agent nodes rm {}",

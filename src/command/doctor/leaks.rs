@@ -1,24 +1,23 @@
-//! Addresses and links that nobody has any more.
+//! Addresses and links that no pod has any more.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::command::doctor::context::DoctorContext;
-use crate::inspect::pods::{PodAttachment, store_problem};
+use crate::inspect::pods::PodAttachment;
 use crate::inspect::pool_use::{addresses as in_use, scarce};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
 use crate::os::netns;
 use crate::plan::pod::{LinkIdentity, is_of_network};
-use crate::settings::exit;
 
 /// So many are written out.
 const SHOWN: usize = 5;
 
 pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let Ok(links) = context.host.links() else { return Vec::new() };
-    unread(context)
-        .into_iter()
+    let unread = context.host.unread_stores().iter().cloned();
+    unread
         .chain(addresses(context))
         .chain(stray(context, links))
         .chain(quarantine(context))
@@ -29,13 +28,6 @@ pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
 fn identity(attachment: &PodAttachment) -> LinkIdentity<'_> {
     let PodAttachment { network, entry } = attachment;
     LinkIdentity { network, container_id: &entry.container_id, ifname: &entry.ifname }
-}
-
-/// Stores of which nobody knows what is in them.
-fn unread(context: &DoctorContext<'_>) -> Option<Problem> {
-    let why = context.host.unread_stores().first()?;
-    let dir = &context.settings().cni.ipam_dir;
-    Some(store_problem(dir, &why.why, why.code == exit::UNAVAILABLE))
 }
 
 /// Addresses of pods whose namespace is gone.

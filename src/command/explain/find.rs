@@ -7,7 +7,7 @@ use crate::command::explain::pins::KnownPins;
 use crate::inspect::Host;
 use crate::inspect::host_ports;
 use crate::inspect::pods::PodAttachment;
-use crate::net::{Family, HostPort, Protocol};
+use crate::net::{FailureReason, Family, HostPort, Protocol};
 use crate::plan::host_ports::PortElement;
 use crate::plan::pod::LinkIdentity;
 use crate::settings::exit::{self, Exit};
@@ -140,33 +140,15 @@ fn pod(text: &str, host: &Host, pins: &KnownPins) -> Result<NamedEndpoint, Exit>
         known.iter().filter(|known| is(known)).collect()
     };
     let name = |known: &PodAttachment| known.entry.pod.clone().unwrap_or_default();
-    let peer_routes: [&dyn Fn(&PodAttachment) -> bool; 4] = [
+    let criteria: [&dyn Fn(&PodAttachment) -> bool; 4] = [
         &|known| name(known) == text,
         &|known| known.entry.container_id == text,
         &|known| name(known).rsplit('/').next() == Some(text),
         &|known| !text.is_empty() && known.entry.container_id.starts_with(text),
     ];
     let found =
-        peer_routes.iter().map(|is| by(*is)).find(|found| !found.is_empty()).unwrap_or_default();
-    let Some(first) = found.first() else {
-        if let Some(addresses) = pins.addresses(text) {
-            let addresses = addresses.map_err(|why| Exit::new(exit::FAILURE, why))?;
-            let (text, pod) = (text.to_owned(), Some(text.to_owned()));
-            return Ok(NamedEndpoint { text, addresses, attachment: None, pod, port: None });
-        }
-        whole(text, host)?;
-        let why = match known.len() {
-            0 => format!(
-                "no pod of humanz is on this host ({})",
-                host.settings.cni.ipam_dir.display()
-            ),
-            count => format!(
-                "it is no address, and none of the {count} pods of this host; pods of other hosts \
-                 are known there, and here by their addresses alone"
-            ),
-        };
-        return Err(unknown(text, &why));
-    };
+        criteria.iter().map(|is| by(*is)).find(|found| !found.is_empty()).unwrap_or_default();
+    let Some(first) = found.first() else { return pod_elsewhere(text, host, pins) };
     let other = found.iter().find(|other| other.entry.container_id != first.entry.container_id);
     if let Some(other) = other {
         let ids = format!("{} and {}", first.entry.container_id, other.entry.container_id);
@@ -183,14 +165,37 @@ fn pod(text: &str, host: &Host, pins: &KnownPins) -> Result<NamedEndpoint, Exit>
     })
 }
 
+/// The pod of another host that `text` names, if it has fixed addresses.
+fn pod_elsewhere(text: &str, host: &Host, pins: &KnownPins) -> Result<NamedEndpoint, Exit> {
+    if let Some(addresses) = pins.addresses(text) {
+        let addresses = addresses.map_err(|why| Exit::new(exit::FAILURE, why))?;
+        let (text, pod) = (text.to_owned(), Some(text.to_owned()));
+        return Ok(NamedEndpoint { text, addresses, attachment: None, pod, port: None });
+    }
+    whole(text, host)?;
+    let why = match host.attachments().len() {
+        0 => format!("no pod of humanz is on this host ({})", host.settings.cni.ipam_dir.display()),
+        count => format!(
+            "it is no address, and none of the {count} pods of this host; pods of other hosts are known \
+             there, and here by their addresses alone"
+        ),
+    };
+    Err(unknown(text, &why))
+}
+
+/// Faults of stores that are listed; `status` has all.
+const FAULTS: usize = 3;
+
 /// All pods of this host are known: an address that is not among them is no pod.
 fn whole(text: &str, host: &Host) -> Result<(), Exit> {
     match host.unread_stores() {
         [] => Ok(()),
         unread => {
-            let why: Vec<&str> = unread.iter().map(|exit| exit.why.as_str()).collect();
-            let why = format!("{text}: the pods of this host are not known: {}", why.join("; "));
-            Err(Exit::new(exit::UNAVAILABLE, why))
+            let first = unread.iter().take(FAULTS).cloned().map(Into::into);
+            let why = FailureReason::joined(first.collect());
+            let of =
+                format!("{text}: the pods of this host are not known (faults: {})", unread.len());
+            Err(Exit::new(exit::UNAVAILABLE, why.at(of)))
         }
     }
 }
@@ -205,10 +210,10 @@ fn unknown(text: &str, why: &str) -> Exit {
     Exit::new(exit::SETTINGS, format!("{text:?} is not known: {why}"))
 }
 
-/// Both ends in one family, IPv4 if both have it and nobody wants the other.
+/// Both ends in one family, IPv4 if both have it and the call does not ask for the other.
 ///
 /// # Errors
-/// They share no family; nobody has an address.
+/// They share no family, or neither has an address.
 pub fn pair(
     from: NamedEndpoint,
     to: NamedEndpoint,
@@ -382,8 +387,8 @@ mod tests {
         check("http://192.0.2.1:0/", Err("1 to 65535"));
         check("http://192.0.2.1:65536/", Err("1 to 65535"));
         check("tcp://[fd00::1", Err("] is missing"));
-        for nobody in ["http://", "https:///a", "http://:80", "http://user@/", "tcp://[]:80"] {
-            check(nobody, Err("names no host"));
+        for invalid in ["http://", "https:///a", "http://:80", "http://user@/", "tcp://[]:80"] {
+            check(invalid, Err("names no host"));
         }
     }
 

@@ -86,7 +86,7 @@ fn port_listener(to: &PathEnd, protocol: u8, port: u16) -> Option<PortListener> 
         Ok(Some(match taken {
             true => PortListener::Socket,
             false if has_rules()? => PortListener::Rules,
-            false => PortListener::Nobody,
+            false => PortListener::None,
         }))
     };
     netns.run(look).ok()?.ok()?

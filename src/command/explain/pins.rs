@@ -49,7 +49,7 @@ impl KnownPins {
         let holder = match host.peer(pinned.address) {
             Some((name, ..)) => PinHolder::Other(name.to_string()),
             None if plan.here.contains(&pinned.address) => PinHolder::ThisHost,
-            None => PinHolder::Nobody,
+            None => PinHolder::NoHost,
         };
         let network = pinned.network.to_string();
         let (pod, address) = (pod.to_owned(), pinned.address);

@@ -17,7 +17,9 @@ use crate::plan::host_ports;
 use crate::policy::compile::{MarkBits, POLICY_TABLE, address, counter};
 use crate::policy::partial::{Knowledge, PartialDecision};
 use crate::policy::view::View;
-use crate::policy::{Direction, Endpoint, Origin, Reason, Rule, Scoped, Tier, Transport, Tuple};
+use crate::policy::{
+    Direction, Endpoint, Origin, PolicySnapshot, Reason, Rule, Scoped, Tier, Transport, Tuple,
+};
 use crate::settings::exit::Exit;
 
 /// The path that is judged.
@@ -60,9 +62,13 @@ pub fn judge(path: &Judged<'_>, host: &Host) -> Result<Option<PathPolicies>, Exi
     };
     let end = |end, direction| judge.end(end, direction, in_force);
     let of_sources = view.known.iter().flat_map(|known| known.refused());
+    let ingress = match judge.behind_service() {
+        Some(why) => PolicyEnd::Behind(why),
+        None => end(path.to, Direction::Ingress)?,
+    };
     Ok(Some(PathPolicies {
         egress: end(path.from, Direction::Egress)?,
-        ingress: end(path.to, Direction::Ingress)?,
+        ingress,
         note,
         may_be_service: judge.may_be_service(),
         service: path.transport.map(|_| service(&judge.tuple)),
@@ -106,15 +112,37 @@ impl Judge<'_> {
     /// The other end is nothing that is known, no connection shows what answers there, what is judged counts, and
     /// something here may translate the address.
     fn may_be_service(&self) -> bool {
-        let is_asked = self.path.transport.is_some() && followed(self.path).is_none();
         let from = self.path.from.address;
         let Some(pod) = self.pods.iter().find(|pod| pod.addresses.contains(&from)) else {
             return false;
         };
-        let judges =
-            |rule: &Rule| rule.direction == Direction::Egress && rule.subject.matches_pod(pod);
-        let rules = self.view.known.iter().flat_map(|known| known.rules.enforced());
-        let is_judged = rules.into_iter().any(judges);
+        let judges = |rule: &Rule| rule.subject.matches_pod(pod);
+        followed(self.path).is_none() && self.is_judged_service(Direction::Egress, &judges)
+    }
+
+    /// Why it is not known which pod is judged at the other end: a service's address never is. Of a service with
+    /// several pods another connection may reach another one than that which is followed.
+    fn behind_service(&self) -> Option<String> {
+        let leads = followed(self.path).map(|it| it.answers);
+        if leads == Some(self.path.to.address)
+            || !self.is_judged_service(Direction::Ingress, &|_| true)
+        {
+            return None;
+        }
+        Some(match leads {
+            Some(pod) => format!("a connection leads to {pod}, and policies judge what answers there"),
+            None => {
+                "this is no pod's address: if it is a service's, policies judge the pod behind it, which is not known here"
+                    .to_owned()
+            }
+        })
+    }
+
+    /// The other end may be a service, and rules of this direction that `judge` it are in force.
+    fn is_judged_service(&self, direction: Direction, judge: &dyn Fn(&Rule) -> bool) -> bool {
+        let is_asked = self.path.transport.is_some();
+        let mut rules = self.view.known.iter().flat_map(|known| known.rules.enforced());
+        let is_judged = rules.any(|rule| rule.direction == direction && judge(rule));
         let is_outside = matches!(self.path.to.place, EndPlace::Outside);
         is_asked && is_judged && is_outside && self.may_translate()
     }
@@ -156,6 +184,17 @@ impl Judge<'_> {
                 ),
             });
         };
+        self.decided(known, end, (direction, in_force), host)
+    }
+
+    /// What `known` decides. `host`: the one that judges, if it is another.
+    fn decided(
+        &self,
+        known: &PolicySnapshot,
+        end: &PathEnd,
+        (direction, in_force): (Direction, bool),
+        host: Option<String>,
+    ) -> Result<PolicyEnd, Exit> {
         let knowledge = Knowledge {
             rules: &known.rules,
             pods: &self.pods,

@@ -12,11 +12,11 @@ use crate::agent::trigger::Scope;
 use crate::command::call::Call;
 use crate::command::json::object;
 use crate::inspect::Kernel;
-use crate::inspect::pods::{Life, StoreNetwork, refused};
+use crate::inspect::pods::{self, Life, StoreNetwork};
 use crate::ipam::{StoreEntry, StoreError};
 use crate::lease::Resolved;
 use crate::net::gather::Gather;
-use crate::net::{IfName, PerFamily};
+use crate::net::{FailureReason, IfName, PerFamily};
 use crate::policy::served::ServedNetworks;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
@@ -43,11 +43,37 @@ pub fn owner(entry: &StoreEntry) -> String {
     entry.pod.clone().unwrap_or_else(|| entry.owner_text())
 }
 
-/// A store that is locked for too long is one to try again.
-pub fn busy(error: StoreError) -> Exit {
-    match error {
-        StoreError::LockTimeout { .. } => Exit { code: exit::TEMPORARY, ..refused(error) },
-        _ => refused(error),
+/// The stores of all networks, by name; `of` alone if that is given.
+///
+/// # Errors
+/// A store cannot be read, or there is none of that name.
+pub fn networks(settings: &Settings, of: Option<&str>) -> Result<Vec<StoreNetwork>, Exit> {
+    let networks = pods::networks(settings, of)?;
+    if let Some(of) = of.filter(|_| networks.is_empty()) {
+        let known = pods::names(settings)?.join(", ");
+        let known = if known.is_empty() { "none".to_owned() } else { known };
+        let dir = settings.cni.ipam_dir.display();
+        let why = format!("there is no store of network {of} in {dir} (there is: {known})");
+        return Err(Exit::new(exit::FAILURE, why));
+    }
+    Ok(networks)
+}
+
+/// What is looked for is in no entry of `networks`: `why`. A file that is none may have been its entry.
+pub fn absent(networks: &[StoreNetwork], settings: &Settings, why: &str) -> Exit {
+    let fault = networks.iter().flat_map(|network| network.faults(settings)).next();
+    let why = match fault {
+        Some(fault) => FailureReason::from(fault).at(why),
+        None => format!("{why} (humanz-agent ipam ls lists all)").into(),
+    };
+    Exit::new(exit::FAILURE, why)
+}
+
+/// Why a store refused. One that is locked for too long is one to try again.
+pub fn refused(settings: &Settings) -> impl Fn(StoreError) -> Exit {
+    |error| match error {
+        StoreError::LockTimeout { .. } => Exit::new(exit::TEMPORARY, error),
+        _ => pods::store_problem(&settings.cni.ipam_dir, &error.into()).into(),
     }
 }
 
@@ -90,7 +116,7 @@ fn close_open(
         reconcile::host_ports::close(&kernel, settings, link, &mut applier);
     }
     let closed = reconcile::host_ports::close_all(&kernel, settings, ended, WAIT, &mut applier);
-    closed.map_err(busy)?;
+    closed.map_err(refused(settings))?;
     let own =
         kernel.rtnl.addresses(None).map_err(|error| Exit::new(exit::FAILURE, error.to_string()))?;
     let own = own.into_iter().map(|found| found.address.ip()).gather();

@@ -1,13 +1,14 @@
-//! `ipam gc`: frees what nobody can need any more.
+//! `ipam gc`: frees what no pod can need any more.
 
 use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
-use crate::command::ipam::attachment::{WAIT, busy, close_ports, owner, settings};
+use crate::command::ipam::attachment::{WAIT, close_ports, networks, owner, refused, settings};
 use crate::command::json::object;
-use crate::inspect::pods::{Life, StoreNetwork, links, networks};
+use crate::inspect::pods::{Life, StoreNetwork, links};
 use crate::ipam::StoreEntry;
+use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
 /// free the addresses and host ports of pods whose interface and namespace are both gone. Without
@@ -48,7 +49,7 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
         if options.yes && !dead.is_empty() {
             close_ports(&settings, &dead, None)?;
             // Asked again with the lock: an interface may come meanwhile, but not without its namespace.
-            release(network, &mut dead, gone)?;
+            release(&settings, network, &mut dead, gone)?;
         }
         let is_unseen =
             |entry: &&StoreEntry| Life::of(entry, &network.name, &links) == Life::Unseen;
@@ -78,15 +79,16 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
 
 /// Leaves in `dead` what was released.
 fn release(
+    settings: &Settings,
     network: &StoreNetwork,
     dead: &mut Vec<StoreEntry>,
     gone: impl Fn(&StoreEntry) -> bool,
 ) -> Result<(), Exit> {
-    let locked = network.store.lock(WAIT).map_err(busy)?;
-    let entries = locked.entries().map_err(anyhow::Error::from)?;
+    let locked = network.store.lock(WAIT).map_err(refused(settings))?;
+    let entries = locked.entries().map_err(refused(settings))?;
     dead.retain(|dead| entries.iter().any(|entry| entry.is_same(dead) && gone(entry)));
     for entry in dead {
-        locked.release(&entry.container_id, &entry.ifname).map_err(anyhow::Error::from)?;
+        locked.release(&entry.container_id, &entry.ifname).map_err(refused(settings))?;
     }
     Ok(())
 }

@@ -6,8 +6,10 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
-use crate::command::ipam::attachment::{WAIT, busy, close_ports, owner, settings};
-use crate::inspect::pods::{Life, entries, links, networks};
+use crate::command::ipam::attachment::{
+    WAIT, absent, close_ports, networks, owner, refused, settings,
+};
+use crate::inspect::pods::{Life, entries, links};
 use crate::ipam::StoreEntry;
 use crate::plan::pod::LinkIdentity;
 use crate::settings::exit::{self, Exit};
@@ -44,8 +46,7 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
     let address = options.address;
     let mut found = entries(&networks).filter(|(_, entry)| entry.addresses.contains(&address));
     let Some((network, entry)) = found.next() else {
-        let why = format!("{address} is not allocated (humanz-agent ipam ls lists all)");
-        return Err(Exit::new(exit::FAILURE, why));
+        return Err(absent(&networks, &settings, &format!("{address} is not allocated")));
     };
     if let Some((other, _)) = found.next() {
         let why = format!(
@@ -62,8 +63,8 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
     let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
     let link = LinkIdentity { network: &network.name, container_id, ifname }.host_ifname();
     close_ports(&settings, std::slice::from_ref(entry), Some(&link))?;
-    let locked = network.store.lock(WAIT).map_err(busy)?;
-    let now = locked.entry(container_id, ifname).map_err(anyhow::Error::from)?;
+    let locked = network.store.lock(WAIT).map_err(refused(&settings))?;
+    let now = locked.entry(container_id, ifname).map_err(refused(&settings))?;
     let freed = if entry.is_unowned() {
         locked.release_unowned(&[address])
     } else if now.as_ref().is_some_and(|now| now.is_same(entry)) {
@@ -74,7 +75,7 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
             format!("{address} is being assigned to another pod: try again"),
         ));
     };
-    let freed = freed.map_err(anyhow::Error::from)?;
+    let freed = freed.map_err(refused(&settings))?;
     let freed: Vec<String> = freed.iter().map(ToString::to_string).collect();
     let value = json!({ "freed": freed, "network": network.name, "pod": entry.pod });
     let text = format!("{} of {} is free", freed.join(" and "), owner(entry));

@@ -6,7 +6,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
-use crate::command::ipam::attachment::{WAIT, busy, settings};
+use crate::command::ipam::attachment::{self, WAIT, settings};
 use crate::command::json::object;
 use crate::inspect::pods::{Life, store};
 use crate::ipam::import::Sources;
@@ -14,7 +14,7 @@ use crate::settings::exit::{self, Exit};
 use crate::settings::values;
 
 /// take over the addresses that an earlier plugin gave to pods that still run: a directory of
-/// host-local, or the file of the Go plugin humanz-cni. Nobody else gets them then. The plugin does
+/// host-local, or the file of the Go plugin humanz-cni. No other pod gets them then. The plugin does
 /// this by itself, once in a boot, for the usual places
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
@@ -51,10 +51,11 @@ pub fn run(call: &mut Call<'_>, options: &Import) -> Result<Outcome, Exit> {
     let wrong = |why| Exit::new(exit::SETTINGS, format!("--network {network}: {why}"));
     values::cni_name(network).map_err(wrong)?;
     let store = store(&settings, network)?;
-    let locked = store.lock(WAIT).map_err(busy)?;
-    let before = store.contents().map_err(anyhow::Error::from)?.taken;
-    let found = locked.import(&sources).map_err(anyhow::Error::from)?;
-    let after = store.contents().map_err(anyhow::Error::from)?;
+    let broken = attachment::refused(&settings);
+    let locked = store.lock(WAIT).map_err(&broken)?;
+    let before = store.contents().map_err(&broken)?.taken;
+    let found = locked.import(&sources).map_err(&broken)?;
+    let after = store.contents().map_err(&broken)?;
     drop(locked);
     let fresh = after
         .entries

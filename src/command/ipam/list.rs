@@ -1,20 +1,22 @@
 //! `ipam ls` and `ipam show`.
 
+use std::net::IpAddr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::ipam::attachment::{objects, settings};
-use crate::command::json::object;
+use crate::command::ipam::attachment::{absent, networks, objects, settings};
+use crate::command::json::{object, whats};
 use crate::command::table::{Cell, Style, Table, Tone, facts, span};
 use crate::inspect::networks::plans;
-use crate::inspect::pods::{Life, StoreNetwork, entries, links, networks};
+use crate::inspect::pods::{Life, StoreNetwork, entries, links};
 use crate::ipam::StoreEntry;
-use crate::policy::network_plan::NetworkPlans;
+use crate::net::{Object, Problem, ProblemKind};
+use crate::policy::network_plan::{self, NetworkPlans};
 use crate::settings::Settings;
-use crate::settings::exit::{self, Exit};
+use crate::settings::exit::Exit;
 
 /// list the addresses of this host's pods, in every network: attached (the interface is there),
 /// present (only its namespace is), gone (neither is: ipam gc frees it), unknown (of an earlier plugin), unseen (namespaces of the host
@@ -73,14 +75,14 @@ pub fn run(call: &mut Call<'_>, options: &ListAddresses) -> Result<Outcome, Exit
     .without_if_narrow(&["CONTAINER", "PORTS", "INTERFACE", "AGE"]);
     let mut all = Vec::new();
     let (plans, fault) = known_plans(&settings);
-    let mut faults: Vec<String> = fault.into_iter().collect();
+    let mut faults: Vec<Problem> = fault.into_iter().collect();
     for (network, entry) in entries(&networks) {
-        let name = named(plans.as_ref(), network, entry);
+        let name = named(plans.as_ref(), &network.name, &entry.addresses);
         table.row(row(&name, entry, Life::of(entry, &network.name, &links)));
     }
     for network in &networks {
         all.extend(objects(network, &links));
-        faults.extend(network.contents.faults.iter().map(|fault| fault.what.clone()));
+        faults.extend(network.faults(&settings));
     }
     let mut text = if table.is_empty() {
         format!("no pod of humanz has an address here ({})\n", settings.cni.ipam_dir.display())
@@ -88,29 +90,31 @@ pub fn run(call: &mut Call<'_>, options: &ListAddresses) -> Result<Outcome, Exit
         table.render(call.style)
     };
     for fault in &faults {
-        text.push_str(&call.style.remark(Tone::Bad, fault));
+        text.push_str(&call.style.fault(Tone::Bad, fault));
     }
-    call.answer(
-        options.json,
-        faults.is_empty(),
-        json!({ "addresses": all, "faults": faults }),
-        &text,
-    )
+    let value = json!({ "addresses": all, "faults": whats(&faults), "problems": faults });
+    call.answer(options.json, faults.is_empty(), value, &text)
 }
 
 /// The networks of tenants, or why they are not known.
-fn known_plans(settings: &Settings) -> (Option<NetworkPlans>, Option<String>) {
-    match plans(settings) {
-        Ok(plans) => (plans, None),
-        Err(error) => (None, Some(format!("networks of tenants are not known: {error:#}"))),
-    }
+pub fn known_plans(settings: &Settings) -> (Option<NetworkPlans>, Option<Problem>) {
+    plans(settings)
+        .map_or_else(|error| (None, Some(unread_plans(settings, &error))), |it| (it, None))
 }
 
-/// The network of a tenant that the entry's addresses are of, or else that of the CNI configuration.
-fn named(plans: Option<&NetworkPlans>, network: &StoreNetwork, entry: &StoreEntry) -> String {
-    let plans = plans.filter(|plans| plans.cni_network == network.name);
-    let of_tenant = plans.and_then(|plans| plans.network_of(*entry.addresses.first()?));
-    of_tenant.map_or_else(|| network.name.clone(), ToString::to_string)
+fn unread_plans(settings: &Settings, error: &anyhow::Error) -> Problem {
+    let file = network_plan::file(&settings.cni.ipam_dir);
+    let fix = format!("ls -la {} # a running agent writes it again", file.display());
+    let what = format!("networks of tenants are not known: {error:#}");
+    let subject = Object::File("plan of networks", file);
+    Problem::new(ProblemKind::InspectFailed, subject, what).with_fix(fix)
+}
+
+/// The network of a tenant that has the addresses, or else `network`, that of the CNI configuration.
+pub fn named(plans: Option<&NetworkPlans>, network: &str, addresses: &[IpAddr]) -> String {
+    let plans = plans.filter(|plans| plans.cni_network == network);
+    let of_tenant = plans.and_then(|plans| plans.network_of(*addresses.first()?));
+    of_tenant.map_or_else(|| network.to_owned(), ToString::to_string)
 }
 
 fn row(network: &str, entry: &StoreEntry, life: Life) -> [Cell; 8] {
@@ -147,19 +151,17 @@ pub fn show(call: &mut Call<'_>, options: &ShowAddress) -> Result<Outcome, Exit>
         entries(&networks).filter(|(_, entry)| is_meant(entry, &options.what)).collect();
     if found.is_empty() {
         let what = &options.what;
-        let why = format!(
-            "no pod of this host has the address, name or container id {what:?} (humanz-agent ipam ls lists all)"
-        );
-        return Err(Exit::new(exit::FAILURE, why));
+        let why = format!("no pod of this host has the address, name or container id {what:?}");
+        return Err(absent(&networks, &settings, &why));
     }
     let life = |network: &StoreNetwork, entry: &StoreEntry| Life::of(entry, &network.name, &links);
     let style = call.style;
     let (plans, fault) = known_plans(&settings);
     let texts = found.iter().map(|(network, entry)| {
-        let name = named(plans.as_ref(), network, entry);
+        let name = named(plans.as_ref(), &network.name, &entry.addresses);
         text(&name, entry, life(network, entry), style)
     });
-    let texts: Vec<String> = texts.chain(fault).collect();
+    let texts: Vec<String> = texts.chain(fault.map(|fault| fault.to_string())).collect();
     let values =
         found.iter().map(|(network, entry)| object(entry, &network.name, life(network, entry)));
     let value = json!({ "addresses": values.collect::<Vec<Value>>() });

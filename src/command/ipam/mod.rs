@@ -4,7 +4,7 @@ mod attachment;
 mod clear;
 mod free;
 mod import;
-mod list;
+pub mod list;
 
 use argh::{ArgsInfo, FromArgs};
 

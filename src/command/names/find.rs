@@ -43,7 +43,7 @@ impl NameKind {
     }
 }
 
-/// Gives `take` the names that can be found, again when more is known; nobody learns why nothing is. `take`: whether
+/// Gives `take` the names that can be found, again when more is known; why nothing is known is not shown. `take`: whether
 /// to go on.
 pub fn find(origin: SettingsLoader, kind: NameKind, take: &dyn Fn(Vec<String>) -> bool) {
     let mut nowhere = std::io::sink();

@@ -12,7 +12,7 @@ use crate::lease::peers;
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
-/// list the hosts: alive (its agent runs), silent (it does not, and its pods may be well), python
+/// list the hosts: alive (its agent runs), silent (it does not; its pods may work), python
 /// (of the Python agent), reserved (a subnet is kept for it). From etcd; while that is away, from
 /// what this host knew last
 #[derive(FromArgs, ArgsInfo, Debug)]

@@ -13,7 +13,7 @@ use argh::{ArgsInfo, FromArgs};
 use crate::command::call::{Call, Outcome};
 use crate::settings::exit::Exit;
 
-/// list the hosts of the network, look at one, take one out of etcd, keep a subnet for one, give each
+/// list the hosts of the network, show one, take one out of etcd, keep a subnet for one, give each
 /// a role in etcd
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(

@@ -31,7 +31,7 @@ const TRIES: u32 = 20;
 const DRAWS: u32 = 1000;
 
 /// keep a subnet for a host that is not there yet: its agent takes it when it starts under that
-/// name. Nobody else gets it meanwhile; nodes rm gives it back
+/// name. No other host gets it meanwhile; nodes rm gives it back
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -121,7 +121,7 @@ pub fn reserve(
 /// Asks for a subnet, or for the `wanted` one, as an agent of `host` would.
 fn claimant(network: Network, host: &NodeName, wanted: &PerFamily<IpNetwork>) -> Claimant {
     Claimant {
-        identity: nobody_yet(host),
+        identity: unknown_machine(host),
         attributes: Default::default(),
         network,
         keep: PerFamily::default(),
@@ -153,7 +153,7 @@ fn refused(step: &Step) -> Exit {
 }
 
 /// A machine that is none that there is.
-fn nobody_yet(host: &NodeName) -> Identity {
+fn unknown_machine(host: &NodeName) -> Identity {
     Identity {
         name: host.clone(),
         machine_id: String::new(),

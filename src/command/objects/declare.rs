@@ -33,7 +33,7 @@ macro_rules! create_and_set {
             subcommand,
             name = $verb,
             example = $example,
-            error_code(1, "it cannot be: nothing was changed"),
+            error_code(1, "it is invalid: nothing was changed"),
             error_code(69, "etcd cannot be reached, or refuses")
         )]
         pub struct $options {

@@ -1,6 +1,7 @@
 //! Pure. What was typed for an object, and the object that it makes.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::str::FromStr;
 
 use serde_json::{Value, json};
@@ -29,6 +30,18 @@ impl FromStr for YesNo {
     }
 }
 
+/// A number, as custom resources have it; whatever else was typed is refused with the object.
+#[derive(Debug)]
+pub struct Number(Value);
+
+impl FromStr for Number {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Number, Infallible> {
+        Ok(Number(text.parse::<u64>().map_or_else(|_| json!(text), Value::from)))
+    }
+}
+
 /// What was typed for an option, or not.
 pub trait TypedOption {
     /// The field of `spec` as it was typed; nothing if it was not.
@@ -54,6 +67,14 @@ impl TypedOption for Vec<String> {
     }
 }
 
+/// An empty text takes the field out.
+impl TypedOption for Option<Number> {
+    fn spec(&self, field: &'static str) -> SpecFields {
+        let value = |value: &Value| (*value != json!("")).then(|| value.clone());
+        self.iter().map(|Number(number)| (field, value(number))).collect()
+    }
+}
+
 impl TypedOption for Option<YesNo> {
     fn spec(&self, field: &'static str) -> SpecFields {
         self.iter().map(|YesNo(is)| (field, Some(json!(is)))).collect()
@@ -70,7 +91,7 @@ pub fn created(
     fields: &SpecFields,
 ) -> Result<Change, String> {
     if there.contains_key(name) {
-        return Err(format!("{name} is there already: set changes it"));
+        return Err(format!("{name} exists already: set changes it"));
     }
     let mut object = name.object(json!({}));
     put(&mut object, fields);
@@ -87,7 +108,7 @@ pub fn changed(
     fields: &SpecFields,
 ) -> Result<Change, String> {
     if fields.is_empty() {
-        return Err(format!("what is to be set of {name}?"));
+        return Err(format!("no field of {name} is given"));
     }
     let mut object = found(there, name)?.clone();
     put(&mut object, fields);
@@ -150,8 +171,8 @@ mod tests {
             "metadata": {"name": "web", "tenant": "blue"},
             "spec": {"policies": ["front", "back"], "default": "deny"}});
         assert_eq!(there[&name], object);
-        assert!(created(&there, &name, &fields).unwrap_err().contains("there already"));
-        assert!(changed(&there, &name, &Vec::new()).unwrap_err().contains("what is to be set"));
+        assert!(created(&there, &name, &fields).unwrap_err().contains("exists already"));
+        assert!(changed(&there, &name, &Vec::new()).unwrap_err().contains("no field of"));
         let mut fields = words(&[""]).spec("policies");
         fields.extend(None::<String>.spec("default"));
         fields.extend(Some(YesNo(true)).spec("shared"));

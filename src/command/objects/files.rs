@@ -13,15 +13,42 @@ use crate::settings::exit::{self, Exit};
 /// Longest input that is read, in bytes: a cluster of tens of thousands of pods.
 const LIMIT: u64 = 512 << 20;
 
+/// The file in which nothing stands.
+const NOTHING: &str = "/dev/null";
+
 /// The objects in `paths`, in order; `-` is standard input.
 ///
 /// # Errors
 /// A file that cannot be read or holds no objects.
 pub fn read(paths: &[String]) -> Result<Vec<Value>, Exit> {
+    read_if(paths, |_| Ok(()))
+}
+
+/// [`read`] of all that is to be: what stands in none of the files is taken away.
+///
+/// # Errors
+/// A file in which no object stands, too, as a full disk or a command that failed leaves one.
+pub fn read_all_of(paths: &[String]) -> Result<Vec<Value>, Exit> {
+    read_if(paths, |text| match documents::is_blank(text) {
+        true => Err(
+            "it has no object, and --prune would take out of etcd what stands in no file; [] stands for no objects",
+        ),
+        false => Ok(()),
+    })
+}
+
+fn read_if(
+    paths: &[String],
+    check: impl Fn(&str) -> Result<(), &'static str>,
+) -> Result<Vec<Value>, Exit> {
     let mut objects = Vec::new();
     for path in paths {
         let failed = |why: String| failed(path, &why);
         let text = text(path)?;
+        // Nobody writes that by mistake.
+        if path != NOTHING {
+            check(&text).map_err(|why| failed(why.to_owned()))?;
+        }
         let hint = "; of a cluster, take kubectl's -o json";
         objects.append(&mut documents::objects(&text).map_err(|why| failed(why + hint))?);
     }

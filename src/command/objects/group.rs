@@ -24,7 +24,7 @@ const KIND: ObjectKind = ObjectKind {
     example = "{command_name} show blue/web",
     example = "{command_name} rm blue/web",
     note = "The objects are in etcd, for all hosts.",
-    error_code(1, "it cannot be, or is not there: nothing was changed"),
+    error_code(1, "it is invalid or does not exist: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]
 pub struct GroupCommand {
@@ -46,7 +46,7 @@ create_and_set! {
     /// make a group
     #[example = "{command_name} blue/web --policies front --default deny"]
     GroupCreate,
-    /// change what is given of a group; the rest stays
+    /// change the given fields of a group; the others stay
     #[example = "{command_name} blue/web --policies="]
     GroupSet,
     /// tenant/name (the tenant default without one)

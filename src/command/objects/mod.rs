@@ -7,6 +7,7 @@ mod found_pins;
 mod group;
 mod namespace;
 mod net;
+mod notes;
 mod pin;
 mod pin_release;
 mod profile;

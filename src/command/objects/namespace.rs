@@ -30,7 +30,7 @@ const KIND: ObjectKind = ObjectKind {
     example = "{command_name} show shop",
     example = "{command_name} rm shop",
     note = "The objects are in etcd, for all hosts.",
-    error_code(1, "it cannot be, or is not there: nothing was changed"),
+    error_code(1, "it is invalid or does not exist: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]
 pub struct NamespaceCommand {
@@ -52,7 +52,7 @@ create_and_set! {
     /// make the rule of a namespace
     #[example = "{command_name} shop --tenant blue --group web"]
     NamespaceCreate,
-    /// change what is given of the rule of a namespace; the rest stays
+    /// change the given fields of the rule of a namespace; the others stay
     #[example = "{command_name} shop --allow db --allow green/web"]
     NamespaceSet,
     /// the namespace

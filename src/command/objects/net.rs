@@ -4,7 +4,7 @@ use argh::{ArgsInfo, FromArgs};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::objects::declare::create_and_set;
-use crate::command::objects::edit::{TypedOption, YesNo};
+use crate::command::objects::edit::{Number, TypedOption, YesNo};
 use crate::command::objects::verbs::{ListObjects, ObjectKind, RemoveObject, ShowObject};
 use crate::settings::exit::Exit;
 
@@ -23,7 +23,7 @@ const KIND: ObjectKind =
     example = "{command_name} rm blue/front",
     note = "A network says where its pods have addresses, and which tenants they are kept apart from. The objects \
         are in etcd, for all hosts.",
-    error_code(1, "it cannot be, or is not there: nothing was changed"),
+    error_code(1, "it is invalid or does not exist: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]
 pub struct NetCommand {
@@ -45,7 +45,7 @@ create_and_set! {
     /// make a network
     #[example = "{command_name} blue/front --cidr 10.32.0.0/16 --cidr fd00:32::/64"]
     NetCreate,
-    /// change what is given of a network; the rest stays
+    /// change the given fields of a network; the others stay
     #[example = "{command_name} blue/front --shared yes"]
     NetSet,
     /// tenant/name (the tenant default without one)
@@ -57,11 +57,11 @@ create_and_set! {
     /// the part of a subnet that pods have addresses of by name alone (pin), again for the other family; all of them. --pins= for none
     pins: Vec<String> => "pins",
     /// prefix length of the IPv4 blocks that hosts take of it; empty: 26
-    block_v4: Option<String> => "blocks.v4",
+    block_v4: Option<Number> => "blocks.v4",
     /// prefix length of the IPv6 blocks that hosts take of it; empty: 122
-    block_v6: Option<String> => "blocks.v6",
+    block_v6: Option<Number> => "blocks.v6",
     /// bytes of a packet of its pods, from 1280; empty: as the bridge
-    pod_mtu: Option<String> => "mtu",
+    pod_mtu: Option<Number> => "mtu",
     /// whether its pods reach what is outside the cluster by the address of the node: yes or no
     nat: Option<YesNo> => "nat",
     /// whether its pods may have host ports: yes or no

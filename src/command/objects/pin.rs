@@ -30,7 +30,7 @@ use crate::sources::{Change, Kind, StoredName};
     example = "{command_name} release shop/db-0 --force",
     note = "The addresses are of a part of a network that is kept for that (--pins of net create and net set). The \
         objects are in etcd, for all hosts.",
-    error_code(1, "it cannot be, or is not there: nothing was changed"),
+    error_code(1, "it is invalid or does not exist: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]
 pub struct PinCommand {
@@ -55,7 +55,7 @@ enum PinVerb {
     subcommand,
     name = "create",
     example = "{command_name} shop/db-0 --network blue/front",
-    error_code(1, "it cannot be: nothing was changed"),
+    error_code(1, "it is invalid: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]
 pub struct PinCreate {
@@ -82,7 +82,7 @@ pub struct PinCreate {
     subcommand,
     name = "set",
     example = "{command_name} shop/db-0 --address 10.32.255.6",
-    error_code(1, "it cannot be: nothing was changed"),
+    error_code(1, "it is invalid: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]
 pub struct PinSet {

@@ -30,7 +30,7 @@ pub struct PinRelease {
     /// namespace/name of the pod
     #[argh(positional)]
     name: String,
-    /// the pod does not run there any more, although nobody there says so
+    /// do it although that host does not confirm that the pod has ended
     #[argh(switch)]
     force: bool,
     /// print one JSON object

@@ -4,7 +4,7 @@ use argh::{ArgsInfo, FromArgs};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::objects::declare::create_and_set;
-use crate::command::objects::edit::TypedOption;
+use crate::command::objects::edit::{Number, TypedOption};
 use crate::command::objects::verbs::{ListObjects, ObjectKind, RemoveObject, ShowObject};
 use crate::settings::exit::Exit;
 
@@ -30,7 +30,7 @@ const KIND: ObjectKind = ObjectKind {
     example = "{command_name} rm blue/gold",
     note = "A profile says how packets of the pods of a group or network are marked, and at which rates they send \
         and receive. The objects are in etcd, for all hosts.",
-    error_code(1, "it cannot be, or is not there: nothing was changed"),
+    error_code(1, "it is invalid or does not exist: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]
 pub struct ProfileCommand {
@@ -52,13 +52,13 @@ create_and_set! {
     /// make a profile. group set --profile and net set --profile give it to pods
     #[example = "{command_name} blue/gold --dscp 46"]
     ProfileCreate,
-    /// change what is given of a profile; the rest stays. Running pods have it at once
+    /// change the given fields of a profile; the others stay. Running pods have it at once
     #[example = "{command_name} blue/gold --dscp 34"]
     ProfileSet,
     /// tenant/name (the tenant default without one)
     name,
     /// the DSCP of every IP packet that its pods send, 0 to 63; empty: as the pods say
-    dscp: Option<String> => "dscp",
+    dscp: Option<Number> => "dscp",
     /// bits a second that a pod sends, such as 100M; empty: no limit
     egress_rate: Option<String> => "egressRate",
     /// bits that pass at once after a silence; empty: 20 ms of the rate

@@ -5,6 +5,8 @@ use serde_json::json;
 use crate::command::call::{Call, Outcome};
 use crate::command::objects::edit::StoredObjects;
 use crate::command::objects::files;
+use crate::command::objects::notes::notes;
+use crate::command::table::Tone;
 use crate::etcd;
 use crate::inspect::cluster;
 use crate::net::Problem;
@@ -35,7 +37,16 @@ pub fn read(call: &mut Call<'_>) -> Result<(StoredObjects, Vec<Problem>), Exit> 
 /// # Errors
 /// As [`read`].
 pub fn read_for(call: &mut Call<'_>, kind: &Kind) -> Result<(StoredObjects, Vec<Problem>), Exit> {
-    if kind.is_in_force(ruling(call)?) { read_all(call) } else { Err(of_api()) }
+    in_force(call, kind)?;
+    read_all(call)
+}
+
+/// What etcd has of this kind is in force.
+///
+/// # Errors
+/// Those of the Kubernetes API are.
+pub fn in_force(call: &mut Call<'_>, kind: &Kind) -> Result<(), Exit> {
+    if kind.is_in_force(ruling(call)?) { Ok(()) } else { Err(of_api()) }
 }
 
 /// The same, whether they are in force or not.
@@ -69,7 +80,8 @@ pub fn make(
     let range = start.roots.policies_range();
     for _ in 0..TRIES {
         let (stored, revision) = read_policies(&start).map_err(unreachable)?;
-        let change = change(&understood(&stored, &range).0).map_err(|why| refused(vec![why]))?;
+        let there = understood(&stored, &range).0;
+        let change = change(&there).map_err(|why| refused(vec![why]))?;
         let is_custom = change.put.keys().any(|name| name.kind.has_custom_resources());
         if is_custom && ruling(call)? == ObjectSource::Kubernetes {
             return Err(of_api());
@@ -91,7 +103,7 @@ pub fn make(
                 .map_err(unreachable)
         };
         if dry_run || commit()? {
-            return answer(call, &planned, dry_run, as_json);
+            return answer(call, &planned, &notes(&change, &there), (dry_run, as_json));
         }
     }
     Err(Exit::new(exit::TEMPORARY, "policies keep changing: try again"))
@@ -138,8 +150,8 @@ pub fn refused(faults: Vec<String>) -> Exit {
 fn answer(
     call: &mut Call<'_>,
     planned: &Planned,
-    dry_run: bool,
-    as_json: bool,
+    notes: &[String],
+    (dry_run, as_json): (bool, bool),
 ) -> Result<Outcome, Exit> {
     let mut text = String::new();
     for (name, effect) in &planned.effects {
@@ -156,6 +168,8 @@ fn answer(
     } else if dry_run {
         text += "nothing was changed (--dry-run)\n";
     }
+    let note = |note| call.style.sentence(Tone::Plain, &format!("note: {note}"));
+    text.extend(notes.iter().map(note));
     // They were there before, and are no reason to leave.
     text += &files::faults(&planned.problems, call.style);
     let word = |effect: &Effect| match effect {
@@ -171,6 +185,7 @@ fn answer(
         "objects": objects.collect::<Vec<_>>(),
         "applied": !dry_run,
         "problems": planned.problems,
+        "notes": notes,
     });
     call.answer(as_json, true, value, &text)
 }

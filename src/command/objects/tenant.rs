@@ -15,7 +15,7 @@ use crate::command::table::{Cell, Table, facts};
 use crate::settings::exit::{self, Exit};
 use crate::sources::{Change, StoredName};
 
-/// show the tenants that objects in etcd are of, and take one out with all that is of it
+/// show the tenants of the objects in etcd, and remove one with all of its objects
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -23,7 +23,7 @@ use crate::sources::{Change, StoredName};
     example = "{command_name} ls",
     example = "{command_name} show blue",
     example = "{command_name} rm blue --dry-run",
-    note = "A tenant is there as soon as something is of it, and gone with the last that was.",
+    note = "A tenant exists while an object in etcd is of it.",
     error_code(1, "there is no such tenant, it has to stay, or a value in etcd is not understood"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
+use crate::command::ipam::list::{known_plans, named};
 use crate::command::nodes::node::{NodeState, names};
 use crate::command::pods::judged::{HostRanges, JudgedPods, judge};
 use crate::command::table::{Cell, Style, Table, Tone};
@@ -18,6 +19,7 @@ use crate::lease::Peers;
 use crate::lease::blocks::OwnedBlocks;
 use crate::lease::records::{HostPods, NodeName};
 use crate::net::gather::Gather;
+use crate::policy::network_plan::NetworkPlans;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
@@ -32,6 +34,8 @@ pub struct AllPods {
     pub own: NodeName,
     /// What is missing altogether.
     pub remarks: Vec<String>,
+    /// The networks of tenants that this host knows.
+    pub plans: Option<NetworkPlans>,
 }
 
 pub struct HostAnswer {
@@ -73,8 +77,10 @@ pub fn read(settings: &mut Settings) -> Result<AllPods, Exit> {
     };
     let mut hosts: Vec<HostAnswer> = states.iter().filter_map(other).collect();
     hosts.push(own(settings, &cluster, &mut remarks));
+    let (plans, fault) = known_plans(settings);
+    remarks.extend(fault.map(|fault| fault.to_string()));
     hosts.sort_by(|a, b| a.host.cmp(&b.host));
-    Ok(AllPods { hosts, own: cluster.own, remarks })
+    Ok(AllPods { hosts, own: cluster.own, remarks, plans })
 }
 
 /// Blocks of tenants' networks, wherever those are.
@@ -123,7 +129,7 @@ fn judged(
 /// This host has its pods whether its agent runs or not.
 fn own(settings: &Settings, cluster: &ClusterView, remarks: &mut Vec<String>) -> HostAnswer {
     let (found, unread) = attachments(settings);
-    remarks.extend(unread.into_iter().map(|exit| exit.why));
+    remarks.extend(unread.iter().map(ToString::to_string));
     let everywhere = everywhere();
     let (counters, at) = counters().map_or_else(|_| Default::default(), |it| (it, uptime()));
     let pods = found.iter().filter_map(|pod| pod.reported(&everywhere, &counters));
@@ -156,16 +162,18 @@ impl AllPods {
         let mut count = 0;
         for HostAnswer { host, answer } in &self.hosts {
             let own = if *host == self.own { "*" } else { "" };
-            for pod in answer.iter().flat_map(|answer| &answer.pods) {
+            let pods = || answer.iter().flat_map(|answer| &answer.pods);
+            // Each interface is one of them.
+            count += pods().map(|pod| &pod.pod).gather::<BTreeSet<_>>().len();
+            for pod in pods() {
                 let addresses: Vec<String> =
                     pod.addresses.iter().map(ToString::to_string).collect();
                 table.row([
                     Cell::new(format!("{host}{own}")),
                     Cell::new(&pod.pod),
                     Cell::new(addresses.join(",")),
-                    Cell::new(&pod.network),
+                    Cell::new(named(self.plans.as_ref(), &pod.network, &pod.addresses)),
                 ]);
-                count += 1;
             }
         }
         let mut text = if table.is_empty() { String::new() } else { table.render(style) + "\n" };

@@ -11,7 +11,6 @@ const LISTED: usize = 3;
 
 /// The ranges of a host.
 pub struct HostRanges<'a> {
-    /// Its pod subnets.
     pub subnets: Vec<IpNetwork>,
     /// The blocks of tenants' networks that it had first.
     pub blocks: &'a [IpNetwork],

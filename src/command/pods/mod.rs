@@ -7,7 +7,9 @@ use argh::{ArgsInfo, FromArgs};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::host_pods::{self, ListedPod, ListedPods};
+use crate::command::ipam::list::{known_plans, named};
 use crate::command::table::{Cell, Style, Table, Tone};
+use crate::policy::network_plan::NetworkPlans;
 use crate::settings::exit::Exit;
 
 /// list the pods of this host with their addresses
@@ -19,9 +21,12 @@ use crate::settings::exit::Exit;
     example = "{command_name} --all",
     note = "Reads the stores, so that it needs neither agent nor etcd. With --all those of all hosts: etcd carries a \
         request to their agents, and their answers for half a minute.",
-    note = "An answer is believed about addresses of its host alone. A host whose role in etcd is of an earlier \
+    note = "Of an answer only addresses in its host's own subnets and blocks are shown. A host whose role in etcd is of an earlier \
         version does not answer: humanz-agent nodes roles --apply.",
-    error_code(1, "some stores could not be read; hosts did not answer, or not what can be true"),
+    error_code(
+        1,
+        "some stores could not be read; a host did not answer, or with addresses of others"
+    ),
     error_code(69, "this user may not read the stores; with --all: etcd does not answer")
 )]
 pub struct PodsOptions {
@@ -45,12 +50,14 @@ pub fn run(call: &mut Call<'_>, options: &PodsOptions) -> Result<Outcome, Exit> 
         return call.answer(options.json, found.is_complete(), found.value(), &text);
     }
     let settings = call.load_to_look()?.settings;
-    let found = host_pods::find(&settings)?;
-    let text = text(&found, call.style);
-    call.answer(options.json, found.faults.is_empty(), found.json(), &text)
+    let mut found = host_pods::find(&settings)?;
+    let (plans, fault) = known_plans(&settings);
+    found.problems.extend(fault);
+    let text = text(&found, plans.as_ref(), call.style);
+    call.answer(options.json, found.problems.is_empty(), found.json(), &text)
 }
 
-fn text(found: &ListedPods, style: Style) -> String {
+fn text(found: &ListedPods, plans: Option<&NetworkPlans>, style: Style) -> String {
     let mut pods: Vec<&ListedPod> = found.pods.iter().collect();
     pods.sort_by_key(|pod| pod.attachment.name());
     let mut table = Table::new(&["POD", "ADDRESSES", "NETWORK", "STATE"]);
@@ -59,7 +66,7 @@ fn text(found: &ListedPods, style: Style) -> String {
         table.row([
             Cell::new(attachment.name()),
             Cell::new(addresses.collect::<Vec<_>>().join(",")),
-            Cell::new(&attachment.network),
+            Cell::new(named(plans, &attachment.network, &attachment.entry.addresses)),
             Cell::new(life.word()),
         ]);
     }
@@ -67,6 +74,6 @@ fn text(found: &ListedPods, style: Style) -> String {
         true => "no pod of humanz is attached here\n".to_owned(),
         false => table.render(style),
     };
-    text.extend(found.faults.iter().map(|fault| style.remark(Tone::Plain, fault)));
+    text.extend(found.problems.iter().map(|problem| style.fault(Tone::Plain, problem)));
     text
 }

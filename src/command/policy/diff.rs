@@ -10,13 +10,16 @@ use crate::command::objects::files;
 use crate::command::policy::diff_here;
 use crate::command::policy::here::HostPolicies;
 use crate::command::policy::live::{Affected, Live};
+use crate::command::policy::test::group_of_settings;
 use crate::net::Family;
 use crate::net::gather::Gather;
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::{
-    Endpoint, Endpoints, Judgement, NamedPort, Reason, Rule, Transport, Tuple, change, evaluate,
+    Endpoint, Endpoints, Judgement, NamedPort, Reason, Rule, Scoped, Transport, Tuple, change,
+    evaluate,
 };
 use crate::settings::exit::{self, Exit};
+use crate::settings::values::group;
 
 /// list the pairs of pods between which changed policies allow or deny something. With one file (-f or --new):
 /// against what holds on this host, for its pods and whatever their rules tell apart elsewhere, and the connections
@@ -49,6 +52,9 @@ pub struct Diff {
     /// let pods choose their group while no namespace has a rule
     #[argh(switch)]
     free_groups: bool,
+    /// with -f and --new: the hosts' POLICY_GROUP
+    #[argh(option, from_str_fn(group))]
+    group: Option<Scoped>,
     /// print one JSON object
     #[argh(switch)]
     json: bool,
@@ -75,10 +81,11 @@ struct ChangedConnection {
 pub fn run(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
     match (&*options.file, &*options.new) {
         ([], []) => {
-            let why = "which objects changed? -f FILE compares them with what holds on this host; -f FILE with the \
+            let why = "no objects are given: -f FILE compares them with what holds on this host; -f FILE with the \
                        objects of the cluster and --new FILE compare files";
             Err(Exit::new(exit::SETTINGS, why))
         }
+        (_, []) | ([], _) if options.group.is_some() => Err(group_of_settings()),
         (changed, []) => diff_here::run(call, (changed, "-f"), options.json),
         ([], changed) => diff_here::run(call, (changed, "--new"), options.json),
         _ => of_files(call, options),
@@ -89,8 +96,11 @@ fn of_files(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
     let old = files::read(&options.file)?;
     let changed = files::read(&options.new)?;
     let new = replaced(old.clone(), changed.clone());
-    let before = documents::read(&old, options.free_groups).isolated();
-    let after = documents::read(&new, options.free_groups).isolated();
+    let read = |objects| {
+        let read = documents::read(objects, options.free_groups);
+        read.configured(options.group.as_ref()).isolated()
+    };
+    let (before, after) = (read(&old), read(&new));
     let has_pods = !after.endpoints.pods.is_empty();
     if !has_pods && !options.live {
         let why = "no pods to compare for: give with -f a file that has the pods of the cluster, as kubectl get \
@@ -129,10 +139,10 @@ fn of_files(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
 
 /// What the changed objects do to connections of this host, where files have pods of other hosts.
 fn affected(call: &mut Call<'_>, changed: &[Value], after: &Documents) -> Result<Affected, Exit> {
-    let host = HostPolicies::look(call)?;
+    let host = HostPolicies::inspect(call)?;
     let rules = host.changed((changed, "--new"))?.rules;
     let (pods, members) = (host.view.endpoints(), host.members_then(&rules, &after.endpoints));
-    Ok(Live::look(&host)?.affected(&host.change(&rules, &members, &pods)))
+    Ok(Live::list(&host)?.affected(&host.change(&rules, &members, &pods)))
 }
 
 /// `objects` with those of `new` in place of the ones with their kind and name.

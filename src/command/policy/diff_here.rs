@@ -28,7 +28,7 @@ pub fn run(
     if new.is_empty() {
         return Err(refused(format!("{option}: no objects in it")));
     }
-    let host = HostPolicies::look(call).map_err(with_hint)?;
+    let host = HostPolicies::inspect(call).map_err(with_hint)?;
     let Replaced { rules, problems, unlisted } = host.changed((&new, option))?;
     let pods = host.view.endpoints();
     if pods.is_empty() {
@@ -45,7 +45,7 @@ pub fn run(
         pools: &host.pools(),
     };
     let verdicts = compare(&change, &around).map_err(|why| refused(why.to_string()))?;
-    let affected = Live::look(&host)?.affected(&change);
+    let affected = Live::list(&host)?.affected(&change);
     let mut text = files::faults(&problems, call.style);
     text += &lines(&verdicts);
     text += &unlisted.iter().map(not_listed).collect::<String>();

@@ -66,7 +66,8 @@ pub fn find(
 /// # Errors
 /// Policies are off, or this user may not use the agent's socket.
 pub fn view(settings: &Settings) -> Result<(View, Option<String>), Exit> {
-    let off = || Exit::new(exit::SETTINGS, "policies are off on this host (POLICY)");
+    let off =
+        || Exit::new(exit::SETTINGS, "policies are off on this host: POLICY=on turns them on");
     match policies::asked(settings) {
         Ok(Some(view)) => Ok((view, None)),
         Ok(None) if settings.policy.is_none() => Err(off()),

@@ -36,7 +36,10 @@ pub fn run(call: &mut Call<'_>, options: &FromContiv) -> Result<Outcome, Exit> {
         }
     }
     if documents.is_empty() {
-        return Err(Exit::new(exit::SETTINGS, "which objects? -f FILE (-f -: standard input)"));
+        return Err(Exit::new(
+            exit::SETTINGS,
+            "no objects are given: -f FILE (-f -: standard input)",
+        ));
     }
     let converted = contiv::convert(documents).map_err(|faults| {
         let faults: String = faults.iter().map(|fault| format!("\n! {fault}")).collect();

@@ -33,7 +33,7 @@ impl HostPolicies {
     ///
     /// # Errors
     /// Policies are off, or this user may not ask the agent.
-    pub fn look(call: &mut Call<'_>) -> Result<HostPolicies, Exit> {
+    pub fn inspect(call: &mut Call<'_>) -> Result<HostPolicies, Exit> {
         let settings = call.load()?.settings;
         let (view, note) = found::view(&settings)?;
         note.into_iter().for_each(|note| complain(&note));

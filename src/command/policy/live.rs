@@ -47,7 +47,7 @@ impl<'a> Live<'a> {
     ///
     /// # Errors
     /// This user may not ask the kernel.
-    pub fn look(host: &'a HostPolicies) -> Result<Live<'a>, Exit> {
+    pub fn list(host: &'a HostPolicies) -> Result<Live<'a>, Exit> {
         let mut all = Vec::new();
         for family in Family::BOTH {
             all.extend(connections::of_family(family, |_| true).context("list connections")?);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::command::call::{Call, Outcome};
 use crate::command::objects::files;
 use crate::command::policy::here::HostPolicies;
-use crate::command::policy::test::{Test, addresses, destination, tuples};
+use crate::command::policy::test::{Test, addresses, destination, group_of_settings, tuples};
 use crate::net::node_name::NodeName;
 use crate::policy::change::Replaced;
 use crate::policy::partial::{Knowledge, PartialDecision};
@@ -35,7 +35,10 @@ enum LiveEnd<'a> {
 /// # Errors
 /// Policies are off; a file or an end that is not understood.
 pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
-    let host = HostPolicies::look(call)?;
+    if options.group.is_some() {
+        return Err(group_of_settings());
+    }
+    let host = HostPolicies::inspect(call)?;
     let objects = files::read(&options.file)?;
     let Replaced { rules, problems, .. } = host.changed((&objects, "-f"))?;
     let pods = host.view.endpoints();
@@ -43,7 +46,7 @@ pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
     let knowledge = host.knowledge(&rules, &host.known.members, &pods);
     let judge = LiveJudge { host: &host, knowledge, quarantined: &quarantined };
 
-    let (to, port) = destination(&options.to);
+    let (to, port) = destination(&options.to)?;
     let port = port.map(|port| (options.protocol, port));
     let tuples = tuples(|what| judge.addresses(what), (&options.from, to), port)?;
     let judged: Vec<(Tuple, [LiveEnd<'_>; 2])> =

@@ -213,8 +213,8 @@ mod tests {
         let empty = [String::new()];
         check(&peer("10.0.0.0/8"), RuleFields { except: &empty, ..none }, Ok(without));
         let new = RuleFields { is_new: true, ..none };
-        let nobody = RuleFields { peer_group: Some(""), ..new };
-        check(&json!({}), nobody, Ok(json!({"peer": {"group": ""}})));
+        let unset = RuleFields { peer_group: Some(""), ..new };
+        check(&json!({}), unset, Ok(json!({"peer": {"group": ""}})));
         check(&json!({}), RuleFields { ports: &empty, ..new }, Ok(json!({"ports": [""]})));
     }
 

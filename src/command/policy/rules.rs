@@ -17,7 +17,7 @@ use crate::sources::{Kind, StoredName};
     subcommand,
     name = "create",
     example = "{command_name} blue/front",
-    error_code(1, "it is there already"),
+    error_code(1, "it exists already"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]
 pub struct CreatePolicy {
@@ -32,7 +32,7 @@ pub struct CreatePolicy {
     json: bool,
 }
 
-/// change what is given of a policy of groups; its rules stay
+/// change the given fields of a policy of groups; its rules stay
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -63,7 +63,10 @@ pub struct SetPolicy {
     name = "rule-add",
     example = "{command_name} blue/front --direction in --action allow --protocol tcp --port 80 --peer-group web",
     example = "{command_name} blue/front --direction out --action deny --cidr 10.0.0.0/8 --except 10.1.0.0/16",
-    error_code(1, "it is not understood, or names what is not there: nothing was changed"),
+    error_code(
+        1,
+        "it is invalid, or refers to an object that does not exist: nothing was changed"
+    ),
     error_code(69, "etcd cannot be reached, or refuses")
 )]
 pub struct AddRule {
@@ -108,17 +111,17 @@ pub struct AddRule {
     json: bool,
 }
 
-/// change what is given of a rule of a policy of groups: the rest stays, and an empty text (--protocol=) takes a
-/// field out
+/// change the given fields of a rule of a policy of groups: the others stay, and an empty value (--protocol=) removes
+/// a field
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
     name = "rule-set",
     example = "{command_name} blue/front 2 --port 8080",
     example = "{command_name} blue/front 2 --action deny --priority 10",
-    error_code(1, "there is no such rule, or it cannot be: nothing was changed"),
+    error_code(1, "there is no such rule, or the new one is invalid: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses"),
-    error_code(75, "somebody changed the policy meanwhile: nothing was changed")
+    error_code(75, "the policy was changed meanwhile: nothing was changed")
 )]
 pub struct SetRule {
     /// the policy: tenant/name (the tenant default without one)
@@ -173,7 +176,7 @@ pub struct SetRule {
     example = "{command_name} blue/front 2",
     error_code(1, "there is no such rule: nothing was changed"),
     error_code(69, "etcd cannot be reached, or refuses"),
-    error_code(75, "somebody changed the policy meanwhile: nothing was changed")
+    error_code(75, "the policy was changed meanwhile: nothing was changed")
 )]
 pub struct RemoveRule {
     /// the policy: tenant/name (the tenant default without one)
@@ -252,7 +255,7 @@ pub fn add(call: &mut Call<'_>, options: &AddRule) -> Result<Outcome, Exit> {
 pub fn set_rule(call: &mut Call<'_>, options: &SetRule) -> Result<Outcome, Exit> {
     let fields = options.fields();
     if fields.are_empty() {
-        let why = format!("what is to be set of rule {} of {}?", options.number, options.name);
+        let why = format!("no field of rule {} of {} is given", options.number, options.name);
         return Err(Exit::new(exit::SETTINGS, why));
     }
     // What no rule can have, wherever its other end is.

@@ -7,7 +7,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::objects::files;
+use crate::command::objects::{files, stored};
 use crate::command::policy::found::{self, KnownPolicies, PacketCounts, packets};
 use crate::command::policy::list::{object, tier};
 use crate::command::table::Tone;
@@ -16,6 +16,7 @@ use crate::policy::compile::counter;
 use crate::policy::list::{PolicyObject, policies, words};
 use crate::policy::{PolicyPeer, Rule, Selector};
 use crate::settings::exit::{self, Exit};
+use crate::sources::{Kind, StoredName};
 
 /// show a policy: its rules in words, the pods of this host that it has rules for, and which addresses
 /// its peers have now. Asks the agent; without one shows what held last
@@ -59,8 +60,7 @@ pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     let mut all = policies(&found.rules);
     all.retain(|policy| policy.has_name(&options.name));
     if all.is_empty() {
-        let why = format!("there is no policy {} (humanz-agent policy ls)", options.name);
-        return Err(Exit::new(exit::SETTINGS, why));
+        return Err(Exit::new(exit::SETTINGS, missing(call, options)));
     }
     let mut text = files::faults(&found.problems, call.style);
     text.extend(found.note.iter().map(|note| call.style.remark(Tone::Plain, note)));
@@ -75,6 +75,31 @@ pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
         "problems": found.problems,
     });
     call.answer(options.json, fine, json, &text)
+}
+
+/// Why none of the policies in force has the name.
+fn missing(call: &mut Call<'_>, options: &Show) -> String {
+    let name = &options.name;
+    let text = name.strip_prefix("GroupPolicy ").unwrap_or(name);
+    let stored = Kind::find("GroupPolicy").and_then(|kind| StoredName::parse(kind, text).ok());
+    let stored = stored.filter(|_| options.file.is_empty());
+    let is_stored = |name: &StoredName| {
+        stored::read_all(call).is_ok_and(|(objects, _)| objects.contains_key(name))
+    };
+    match stored.filter(is_stored) {
+        Some(stored) => {
+            let why = match stored::in_force(call, stored.kind) {
+                Err(exit) => exit.why,
+                Ok(()) => format!(
+                    "perhaps it is in no group, has no rule (humanz-agent policy rule-ls {}) or is not understood \
+                     (humanz-agent status)",
+                    stored.scoped()
+                ),
+            };
+            format!("{stored} is in etcd and not in force here: {why}")
+        }
+        None => format!("there is no policy {name} (humanz-agent policy ls)"),
+    }
 }
 
 fn screen(

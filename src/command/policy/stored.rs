@@ -26,7 +26,8 @@ pub struct Apply {
     /// a file with objects (YAML or JSON), again for more; -: standard input
     #[argh(option, short = 'f')]
     file: Vec<String>,
-    /// take out of etcd what stands in none of the files
+    /// take out of etcd what stands in none of the files; one without objects is refused, except /dev/null: [] stands
+    /// for none
     #[argh(switch)]
     prune: bool,
     /// only show what would change
@@ -81,9 +82,13 @@ pub struct Export {}
 /// What keeps the objects from being put.
 pub fn apply(call: &mut Call<'_>, options: &Apply) -> Result<Outcome, Exit> {
     if options.file.is_empty() {
-        return Err(Exit::new(exit::SETTINGS, "which objects? -f FILE (-f -: standard input)"));
+        return Err(Exit::new(
+            exit::SETTINGS,
+            "no objects are given: -f FILE (-f -: standard input)",
+        ));
     }
-    let put = Change::put(files::read(&options.file)?).map_err(stored::refused)?;
+    let read: fn(&[String]) -> _ = if options.prune { files::read_all_of } else { files::read };
+    let put = Change::put(read(&options.file)?).map_err(stored::refused)?;
     let change = |there: &StoredObjects| {
         let surplus = there.keys().filter(|name| options.prune && !put.put.contains_key(name));
         Ok(Change { remove: surplus.cloned().collect(), ..put.clone() })
@@ -102,7 +107,7 @@ pub fn remove(call: &mut Call<'_>, options: &Remove) -> Result<Outcome, Exit> {
         (None, Some(_)) => {
             return Err(unknown(format!("{:?} is no kind of policies", options.kind)));
         }
-        (Some(kind), None) => return Err(unknown(format!("which {}?", kind.name))),
+        (Some(kind), None) => return Err(unknown(format!("no name of a {} is given", kind.name))),
         (None, None) => (policies().next().ok_or_else(|| unknown(String::new()))?, &options.kind),
     };
     let name = StoredName::parse(kind, text).map_err(unknown)?;

@@ -9,8 +9,9 @@ use crate::command::call::{Call, Outcome};
 use crate::command::objects::files;
 use crate::net::{Family, Protocol};
 use crate::policy::read::documents;
-use crate::policy::{Decision, Endpoints, Judgement, Reason, Transport, Tuple, evaluate};
+use crate::policy::{Decision, Endpoints, Judgement, Reason, Scoped, Transport, Tuple, evaluate};
 use crate::settings::exit::{self, Exit};
+use crate::settings::values::group;
 
 /// say whether a connection is allowed, and which rule decides at each end: by what holds on this host, or
 /// by files alone with policies, groups, pods, namespaces and nodes (JSON, policies also as YAML). A service
@@ -44,6 +45,9 @@ pub struct Test {
     /// let pods choose their group while no namespace has a rule
     #[argh(switch)]
     pub free_groups: bool,
+    /// with files alone: the hosts' POLICY_GROUP
+    #[argh(option, from_str_fn(group))]
+    pub group: Option<Scoped>,
     /// print one JSON object
     #[argh(switch)]
     pub json: bool,
@@ -61,9 +65,11 @@ impl Test {
 /// # Errors
 /// A file or an end that is not understood.
 pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
-    let documents = documents::read(&files::read(&options.file)?, options.free_groups).isolated();
+    let documents = documents::read(&files::read(&options.file)?, options.free_groups)
+        .configured(options.group.as_ref())
+        .isolated();
     let endpoints = &documents.endpoints;
-    let (to, port) = destination(&options.to);
+    let (to, port) = destination(&options.to)?;
     let port = port.map(|port| (options.protocol, port));
     let pods = || endpoints.pods.iter().map(|pod| (pod.to_string(), &*pod.addresses));
     let named =
@@ -85,6 +91,11 @@ pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
         "problems": documents.problems,
     });
     call.answer(options.json, allowed, json, &text)
+}
+
+/// `--group` was given for what holds on a host, whose settings say it.
+pub fn group_of_settings() -> Exit {
+    Exit::new(exit::SETTINGS, "--group: on this host POLICY_GROUP says it (humanz-agent config)")
 }
 
 fn lines(endpoints: &Endpoints, tuple: &Tuple, judgement: &Judgement<'_>) -> String {
@@ -126,16 +137,25 @@ fn object(tuple: &Tuple, judgement: &Judgement<'_>) -> Value {
 }
 
 /// An end of `to`, and its port: `shop/db:80`, `192.0.2.1:80`, `[::1]:80`, `::1`.
-pub fn destination(to: &str) -> (&str, Option<u16>) {
-    let split = to.rsplit_once(':').and_then(|(end, port)| Some((end, port.parse().ok()?)));
-    match split {
-        _ if to.parse::<IpAddr>().is_ok() => (to, None),
-        Some((end, port)) => {
-            let inner = end.strip_prefix('[').and_then(|end| end.strip_suffix(']'));
-            (inner.unwrap_or(end), Some(port))
+///
+/// # Errors
+/// What follows the colon is no port.
+pub fn destination(to: &str) -> Result<(&str, Option<u16>), Exit> {
+    let (end, port) = match to.rsplit_once(':') {
+        Some((end, port)) if to.parse::<IpAddr>().is_err() && !to.ends_with(']') => {
+            (end, Some(port))
         }
-        None => (to, None),
+        _ => (to, None),
+    };
+    let number = port.map(str::parse).transpose().unwrap_or(Some(0));
+    if number == Some(0) {
+        let what =
+            "is no port, a number from 1 to 65535 (--protocol gives another protocol than tcp)";
+        let port = port.unwrap_or_default();
+        return Err(Exit::new(exit::SETTINGS, format!("{to}: {port:?} {what}")));
     }
+    let inner = end.strip_prefix('[').and_then(|end| end.strip_suffix(']'));
+    Ok((inner.unwrap_or(end), number))
 }
 
 /// The connections that are meant from `from` to `to`, one for each family that both have. `addresses`: those
@@ -185,4 +205,32 @@ pub fn addresses<'a>(
     let pod = pods.into_iter().find(|(name, _)| name == what);
     let why = format!("{what} is no address, and no pod {where_pods}");
     pod.map(|(_, addresses)| addresses.to_vec()).ok_or_else(|| Exit::new(exit::SETTINGS, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_parted_from_its_port() {
+        for (to, end, port) in [
+            ("shop/db", "shop/db", None),
+            ("shop/db:80", "shop/db", Some(80)),
+            ("192.0.2.1:65535", "192.0.2.1", Some(65535)),
+            ("::1", "::1", None),
+            ("[::1]", "::1", None),
+            ("[::1]:80", "::1", Some(80)),
+        ] {
+            assert_eq!(destination(to).unwrap(), (end, port), "{to}");
+        }
+        for (to, port) in [
+            ("shop/db:0", "0"),
+            ("shop/db:99999", "99999"),
+            ("shop/db:80/udp", "80/udp"),
+            ("a:", ""),
+        ] {
+            let why = destination(to).unwrap_err().why;
+            assert!(why.starts_with(&format!("{to}: {port:?} is no port")), "{why}");
+        }
+    }
 }

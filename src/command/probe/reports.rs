@@ -31,7 +31,10 @@ pub fn run(call: &mut Call<'_>, hosts: &[String], as_json: bool) -> Result<Outco
     let silent = found.silent.iter().map(|silent| &silent.host);
     let known: Vec<&String> = found.rows.iter().map(|report| &report.host).chain(silent).collect();
     if let Some(host) = hosts.iter().find(|host| !known.contains(host)) {
-        let why = format!("no host is called {host:?} (of {})", known.len());
+        let why = match known.len() {
+            0 => "this host knows of no others".to_owned(),
+            all => format!("none of the {all} known hosts is called {host:?}"),
+        };
         return Err(Exit::new(exit::FAILURE, why));
     }
     if !hosts.is_empty() {

@@ -6,7 +6,7 @@ mod shown;
 mod status_answer;
 mod without_agent;
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use argh::{ArgsInfo, FromArgs};
 
@@ -21,7 +21,7 @@ use crate::command::table::Style;
 use crate::inspect::agent_socket;
 use crate::inspect::pods::{self, StoreNetwork};
 use crate::inspect::{Host, HostList};
-use crate::ipam::{StoreEntry, StoreFault};
+use crate::ipam::StoreEntry;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::ownership;
@@ -31,7 +31,7 @@ use crate::settings::exit::{self, Exit};
 /// Time between two looks of `--wait`.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// show how this host is
+/// show the state of this host
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -40,8 +40,8 @@ const PAUSE: Duration = Duration::from_millis(500);
     example = "{command_name} --json | jq .problems",
     example = "{command_name} --all",
     example = "{command_name} --wait 60",
-    note = "Shows agent, lease, etcd, other hosts, pods, firewall, repairs, and what is wrong and what to do first. \
-        Asks the agent; without one looks at the host, etcd and what was known last.",
+    note = "Shows agent, lease, etcd, other hosts, pods, firewall, repairs, and what is wrong and what to fix first. \
+        Asks the agent; without one reads the host, etcd and the saved state.",
     error_code(0, "all is well"),
     error_code(1, "something is wrong, and is shown"),
     error_code(69, "this user may not use the agent's socket")
@@ -96,8 +96,6 @@ fn found(settings: &Settings, style: Style) -> Result<StatusAnswer, Exit> {
     };
     let mut problems = shown.status.problems.0.take().unwrap_or_default();
     shown.pods = pods_of(&shown.status, settings, &mut problems);
-    let now = SystemTime::now();
-    problems.iter_mut().for_each(|problem| _ = problem.since.get_or_insert(now));
     let fine = problems.is_empty() && shown.status.ready != Some(false);
     shown.status.problems = Problems(Some(problems));
     let text = screen::screen(&shown, style);
@@ -147,26 +145,17 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
     let subnets = status.lease.iter().filter_map(|lease| lease.subnets.as_ref()).flatten();
     let subnets: Vec<ipnetwork::IpNetwork> = subnets.filter_map(|text| text.parse().ok()).collect();
     let store = || Object::File("store", settings.cni.ipam_dir.clone());
-    let networks = pods::networks(settings, None).unwrap_or_else(|exit| {
+    let networks = pods::networks(settings, None).unwrap_or_else(|problem| {
         let is_known = problems.iter().any(|problem| problem.kind == ProblemKind::IpamStore);
         if !is_known {
-            problems.push(pods::store_problem(
-                &settings.cni.ipam_dir,
-                &exit.why,
-                exit.code == exit::UNAVAILABLE,
-            ));
+            problems.push(problem);
         }
         Vec::new()
     });
     let mut list = Vec::new();
     for network in &networks {
         let own = network.name == settings.cni.name;
-        for StoreFault { what, since } in &network.contents.faults {
-            let problem = Problem::new(ProblemKind::Quarantine, store(), what.as_str());
-            let problem = problem
-                .with_fix("humanz-agent ipam ls # the next ADD or DEL moves it into quarantine");
-            problems.push(Problem { since: *since, ..problem });
-        }
+        problems.extend(network.faults(settings));
         problems.extend(ended(network, store()));
         let entries = &network.contents.entries;
         list.push(PodNetwork {
@@ -182,7 +171,7 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
     PodCounts { attached, taken_over, limited, networks: list }
 }
 
-/// Whose addresses nobody could free at their end.
+/// Whose addresses could not be freed at their end.
 fn ended(network: &StoreNetwork, store: Object) -> Option<Problem> {
     let lock = network.store.dir().join("lock");
     let lock = lock.display();

@@ -157,6 +157,11 @@ fn connected(
     }
 }
 
+/// A pod may have several.
+fn interfaces(count: usize) -> String {
+    format!("{count} interface{}", if count == 1 { "" } else { "s" })
+}
+
 fn pods(shown: &Shown) -> String {
     let pods = &shown.pods;
     let ports: usize = pods.networks.iter().map(|network| network.host_ports).sum();
@@ -166,10 +171,11 @@ fn pods(shown: &Shown) -> String {
     };
     let mut lines = vec![format!(
         "{} plugged in{taken_over}, {} with a limited rate, {ports} ports of the host",
-        pods.attached, pods.limited
+        interfaces(pods.attached),
+        pods.limited
     )];
     for network in &pods.networks {
-        let mut line = format!("{} in network {}", network.attachments, network.name);
+        let mut line = format!("{} in network {}", interfaces(network.attachments), network.name);
         for room in &network.free {
             let subnet = &room.subnet;
             match (room.free, room.usable) {

@@ -159,7 +159,12 @@ mod tests {
 
     fn all(hosts: [(&str, Result<JudgedPods, String>); 5]) -> AllPods {
         let hosts = hosts.map(|(host, answer)| HostAnswer { host: host.parse().unwrap(), answer });
-        AllPods { hosts: hosts.into(), own: "h1".parse().unwrap(), remarks: Vec::new() }
+        AllPods {
+            hosts: hosts.into(),
+            own: "h1".parse().unwrap(),
+            remarks: Vec::new(),
+            plans: None,
+        }
     }
 
     #[test]

@@ -74,7 +74,7 @@ function drawMap(m) {
   if (m.hosts < 2) return;
   const few = m.hosts <= GRID, all = times(m), slow = Math.max(0.001, 10 * (all[Math.floor(all.length / 2)] || 0));
   const at = places(m), known = pairs(m, slow).filter((pair) => at.has(pair.from) && at.has(pair.to));
-  // Lines to a host that nobody reaches say nothing that its colour does not.
+  // Lines to a host that no other host reaches say nothing that its colour does not.
   const down = ill(m), faulty = known.filter((pair) => ["odd", "lost"].includes(pair.kind) && !down.has(pair.from) && !down.has(pair.to));
   const drawn = few ? known : faulty.slice(0, SHOWN), ends = new Set([m.host, ...down, ...drawn.flatMap((pair) => [pair.from, pair.to])]);
   drawn.sort((a, b) => ["unknown", "well", "odd", "lost"].indexOf(a.kind) - ["unknown", "well", "odd", "lost"].indexOf(b.kind));

@@ -26,9 +26,9 @@ use crate::settings::exit::{self, Exit};
     example = "{command_name}",
     example = "{command_name} --listen [::1]:8080",
     example = "{command_name} --listen /run/humanz/ui.sock",
-    note = "The page has a map of the hosts and of who reaches which, the way to each, this host's pods with what \
+    note = "The page has a map of the hosts and of which reach each other, the path to each, this host's pods with what \
         they send and the policies that hold for each, networks of tenants, groups, who may reach what, flows, \
-        faults, and changes as they are made. It asks the agent, changes nothing and loads nothing from elsewhere.",
+        problems, and changes as they are made. It asks the agent, changes nothing and loads nothing from elsewhere.",
     note = "From another machine: ssh -L 8104:127.0.0.1:8104 HOST, then http://localhost:8104/. Every user of this \
         host can open the page on a loopback address; on a socket only root can.",
     error_code(2, "the address is no loopback address"),

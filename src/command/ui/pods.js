@@ -60,8 +60,8 @@ function showPods() {
   const all = pods.pods.filter((pod) => podMatches(pod, wanted));
   all.sort((a, b) => podName(a).localeCompare(podName(b)));
   const attached = pods.pods.filter((pod) => pod.state === "attached").length;
-  $("pods-note").textContent = [pods.pods.length + (pods.pods.length === 1 ? " interface" : " interfaces") + " of pods, " + attached + " attached", ...pods.faults].join(". ");
-  $("pods-note").className = pods.faults.length ? "bad" : "faint";
+  $("pods-note").textContent = [pods.pods.length + (pods.pods.length === 1 ? " interface" : " interfaces") + " of pods, " + attached + " attached", ...pods.problems.map((it) => it.what + (it.fix ? "; " + it.fix : ""))].join(". ");
+  $("pods-note").className = pods.problems.length ? "bad" : "faint";
   $("pods-box").hidden = pods.pods.length === 0;
   fill("pods", all.slice(0, SHOWN).map((pod) => row(
     podName(pod), list(pod.addresses), pod.network, list(pod.host_ports.map((port) => port.host + "/" + port.protocol)),

@@ -23,6 +23,17 @@ const GUARD: &str = "Content-Security-Policy: default-src 'none'; script-src 'se
     Cross-Origin-Resource-Policy: same-origin\r\nCross-Origin-Opener-Policy: same-origin\r\n\
     Referrer-Policy: no-referrer\r\n";
 
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+
+/// A file of the page, as packaging/page.rs compresses it.
+macro_rules! compressed {
+    ($file:literal) => {
+        include_bytes!(concat!(env!("OUT_DIR"), "/", $file, ".gz"))
+    };
+}
+
 /// Where the page is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageAddress {
@@ -103,18 +114,17 @@ async fn answer(request: &HttpRequest, named: bool, sources: &PageSources) -> Re
     if named && !request.is_for_loopback() {
         return Response::text(403, "open this page by 127.0.0.1, [::1] or localhost");
     }
-    let part = |media, text: &'static str| Response::new(200, media, text);
     let response = match request.path.as_str() {
-        "/" => part("text/html; charset=utf-8", include_str!("page.html")),
-        "/page.js" => part("text/javascript; charset=utf-8", include_str!("page.js")),
-        "/matrix.js" => part("text/javascript; charset=utf-8", include_str!("matrix.js")),
-        "/map.js" => part("text/javascript; charset=utf-8", include_str!("map.js")),
-        "/history.js" => part("text/javascript; charset=utf-8", include_str!("history.js")),
-        "/pods.js" => part("text/javascript; charset=utf-8", include_str!("pods.js")),
-        "/tenants.js" => part("text/javascript; charset=utf-8", include_str!("tenants.js")),
-        "/flows.js" => part("text/javascript; charset=utf-8", include_str!("flows.js")),
-        "/explain.js" => part("text/javascript; charset=utf-8", include_str!("explain.js")),
-        "/page.css" => part("text/css; charset=utf-8", include_str!("page.css")),
+        "/" => part(HTML, compressed!("page.html")),
+        "/page.js" => part(SCRIPT, compressed!("page.js")),
+        "/matrix.js" => part(SCRIPT, compressed!("matrix.js")),
+        "/map.js" => part(SCRIPT, compressed!("map.js")),
+        "/history.js" => part(SCRIPT, compressed!("history.js")),
+        "/pods.js" => part(SCRIPT, compressed!("pods.js")),
+        "/tenants.js" => part(SCRIPT, compressed!("tenants.js")),
+        "/flows.js" => part(SCRIPT, compressed!("flows.js")),
+        "/explain.js" => part(SCRIPT, compressed!("explain.js")),
+        "/page.css" => part(STYLE, compressed!("page.css")),
         "/v1/explain" => {
             let Some(words) = request.explain.clone() else {
                 return Response::text(403, "only this page asks that");
@@ -139,6 +149,10 @@ async fn answer(request: &HttpRequest, named: bool, sources: &PageSources) -> Re
         _ => Response::text(404, "there is only /"),
     };
     Response { headers: GUARD, ..response }
+}
+
+fn part(media: &'static str, body: &[u8]) -> Response {
+    Response { gzip: true, ..Response::new(200, media, body) }
 }
 
 fn text(value: Value) -> Arc<[u8]> {

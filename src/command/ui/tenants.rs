@@ -21,7 +21,6 @@ use crate::policy::pairs::{self as reach, PairVerdicts};
 use crate::policy::view::Quarantined;
 use crate::policy::{Endpoint, Networks, PolicySnapshot, Scoped, TenantNetwork};
 use crate::settings::Settings;
-use crate::settings::exit::Exit;
 
 /// Every user of this host can ask, and an answer costs a look at all policies …
 const EVERY: Duration = Duration::from_secs(5);
@@ -62,7 +61,7 @@ impl KnownTenants {
         }
         // Who waited here would hold a thread of those that serve the rest of the page.
         let Ok(_alone) = self.looking.try_lock() else {
-            let looking = || Err("policies are being looked at: ask again".to_owned());
+            let looking = || Err("policies are being read: ask again".to_owned());
             return last().as_ref().map_or_else(looking, |last| last.found.clone());
         };
         let began = Instant::now();
@@ -107,7 +106,7 @@ fn pairs(here: &HostPolicies, pods: &[Endpoint]) -> Value {
     if known.rules.is_empty() {
         return json!([]);
     }
-    // From a loopback address nobody reaches a pod.
+    // From a loopback address no pod can be reached.
     let own = here.own.iter().copied().filter(|address| !address.is_loopback()).gather();
     let around = Surroundings {
         members: &known.members,
@@ -133,9 +132,9 @@ fn shown_pair(pair: &PairVerdicts) -> Value {
 fn networks(settings: &Settings, known: &PolicySnapshot) -> Result<Vec<Value>, String> {
     let status = agent_socket::get(agent_socket::of(settings)?, "/v1/status")?;
     let lease = Status::read(status)?.lease.unwrap_or_default();
-    let taken = pods::store(settings, &settings.cni.name)
-        .and_then(|store| store.taken().map_err(pods::refused))
-        .map_err(|exit: Exit| exit.why)?;
+    let taken = pods::store(settings, &settings.cni.name).and_then(|store| Ok(store.taken()?));
+    let broken = |error| pods::store_problem(&settings.cni.ipam_dir, &error).to_string();
+    let taken = taken.map_err(broken)?;
     let shown = known.networks.iter();
     Ok(shown.map(|(name, network)| shown_network(known, name, network, &lease, &taken)).collect())
 }
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_look_and_all_get_the_same_bytes() {
+    fn no_request_waits_for_a_refresh_and_all_get_the_same_bytes() {
         let known = KnownTenants::default();
         let (begin, begun) = channel();
         let (end, ended) = channel::<()>();

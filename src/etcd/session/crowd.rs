@@ -72,7 +72,7 @@ impl Crowd {
 mod tests {
     use super::*;
 
-    /// The rests of a host that hears of so many changes every 100 ms.
+    /// The rests of a host that learns of so many changes every 100 ms.
     fn rests(changes: &[usize]) -> Vec<Duration> {
         let mut now = Instant::now();
         let mut crowd = Crowd::new(now);

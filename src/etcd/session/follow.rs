@@ -40,8 +40,8 @@ struct FollowState {
     /// `None`: it rested for longer than etcd keeps its history, and everything is to be read again.
     watch: Option<KeyWatch>,
     crowd: Crowd,
-    heard_at: Instant,
-    /// End of the rest. While it rests nothing but urgent keys is heard of, and nothing published.
+    received_at: Instant,
+    /// End of the rest. While it rests nothing but urgent keys is learned of, and nothing published.
     resume_at: Option<Instant>,
     /// When the changes are published.
     due: Option<Instant>,
@@ -63,7 +63,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
     ) -> Result<(), SessionExit> {
         let mut renewed = self.etcd.members().renewed();
         let mut state = self.begin(mirror, behind).await?;
-        let mut ask = interval_at(state.heard_at + ASK, ASK);
+        let mut ask = interval_at(state.received_at + ASK, ASK);
         ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.inputs.contact.beat.beat();
@@ -71,7 +71,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
             let due = state.due.filter(|_| resume_at.is_none());
             tokio::select! {
                 () = at(resume_at) => state.resume().await?,
-                heard = state.next() => self.heard(&mut state, heard)?,
+                received = state.next() => self.received(&mut state, received)?,
                 () = at(due) => {
                     if !self.publish_changes(&mut state).await? {
                         return Ok(());
@@ -90,9 +90,9 @@ impl<P: FnMut(Update)> Session<'_, P> {
 
     /// Watches what comes after `mirror`, at once or after a rest.
     async fn begin(&self, mirror: Snapshot, behind: i64) -> Result<FollowState, EtcdError> {
-        let heard_at = Instant::now();
-        let mut crowd = Crowd::new(heard_at.into_std());
-        let resume_at = crowd.after_claim(behind).map(|rest| heard_at + random::jittered(rest));
+        let received_at = Instant::now();
+        let mut crowd = Crowd::new(received_at.into_std());
+        let resume_at = crowd.after_claim(behind).map(|rest| received_at + random::jittered(rest));
         let name = &self.machine.claimant().identity.name;
         let mut watch = self.etcd.watch(name, WatchPosition::after(mirror.revision)).await?;
         if resume_at.is_none() {
@@ -102,45 +102,45 @@ impl<P: FnMut(Update)> Session<'_, P> {
             mirror,
             watch: Some(watch),
             crowd,
-            heard_at,
+            received_at,
             resume_at,
             due: None,
             changes: 0,
             host_removed: false,
-            rested: heard_at,
+            rested: received_at,
             move_at: None,
         })
     }
 
-    fn heard(
+    fn received(
         &mut self,
         state: &mut FollowState,
-        heard: Result<Changes, EtcdError>,
+        received: Result<Changes, EtcdError>,
     ) -> Result<(), EtcdError> {
-        let heard = match heard {
+        let received = match received {
             Err(EtcdError::Compacted(_)) => {
                 (state.watch, state.due) = (None, None);
                 state.move_at = Some(Instant::now() + self.spread());
                 return Ok(());
             }
-            heard => heard?,
+            received => received?,
         };
         let now = Instant::now();
-        state.heard_at = now;
-        self.inputs.contact.heard();
-        state.host_removed |= heard.host_removed;
-        if heard.asks_for_pods {
+        state.received_at = now;
+        self.inputs.contact.received();
+        state.host_removed |= received.host_removed;
+        if received.asks_for_pods {
             self.inputs.reports.pods.ask(self.most_spread());
         }
         let own = &self.machine.claimant().identity.name;
-        for (request, _) in heard.tests.into_iter().filter(|(_, asked)| asked == own) {
+        for (request, _) in received.tests.into_iter().filter(|(_, asked)| asked == own) {
             self.inputs.reports.tests.ask(request);
         }
-        if heard.changes > 0 {
+        if received.changes > 0 {
             self.inputs.contact.changed();
             state.due.get_or_insert((now + COALESCE).max(state.rested));
         }
-        state.changes += heard.changes;
+        state.changes += received.changes;
         if state.resume_at.is_some() && state.is_urgent() {
             state.resume_at = Some(now);
         }
@@ -168,7 +168,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
 
     /// Asks for a sign of life, where none is due while it rests.
     async fn ask(&self, state: &mut FollowState) -> Result<(), EtcdError> {
-        if state.heard_at.elapsed() > SILENCE {
+        if state.received_at.elapsed() > SILENCE {
             self.etcd.next_member();
             return Err(EtcdError::Unreachable(
                 format!("watch: no response for {SILENCE:?}").into(),
@@ -196,9 +196,9 @@ impl FollowState {
         if let Some(watch) = &mut self.watch {
             watch.resume().await?;
         }
-        self.heard_at = Instant::now();
-        self.crowd.resume(self.heard_at.into_std());
-        self.due = Some(self.heard_at + CATCH_UP);
+        self.received_at = Instant::now();
+        self.crowd.resume(self.received_at.into_std());
+        self.due = Some(self.received_at + CATCH_UP);
         Ok(())
     }
 

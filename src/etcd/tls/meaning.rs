@@ -15,7 +15,7 @@ use crate::net::FailureReason;
 
 /// The TLS error among the sources of `error`, with its fix; `None` if there is none.
 pub fn of(error: &(dyn StdError + 'static), settings: &EtcdSettings) -> Option<FailureReason> {
-    below(error).map(|error| of_tls(error, settings))
+    tls_error(error).map(|error| of_tls(error, settings))
 }
 
 /// A connection that the member closed right after it was made, with the error `why`: it may refuse
@@ -116,7 +116,7 @@ fn names(presented: &[String]) -> String {
 }
 
 /// The TLS error in a chain of errors; an `io::Error` holds it without a source.
-fn below<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Error> {
+pub fn tls_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Error> {
     let mut next = Some(error);
     while let Some(found) = next {
         if let Some(tls) = found.downcast_ref() {

@@ -43,7 +43,7 @@ pub struct EmptyBlocks {
 
 impl EmptyBlocks {
     /// Forgets blocks whose keys are gone: they are as any others.
-    pub fn hear(&mut self, own: &BTreeSet<IpNetwork>) {
+    pub fn retain(&mut self, own: &BTreeSet<IpNetwork>) {
         self.released.retain(|block| own.contains(block));
         self.since.retain(|block, _| own.contains(block));
     }
@@ -54,7 +54,7 @@ impl EmptyBlocks {
         self.used.extend(own.iter().filter(has_pod));
     }
 
-    /// The blocks that have been empty for `idle`; those that nobody can use at once. One in which a pod came and went
+    /// The blocks that have been empty for `idle`; those that no pod can use at once. One in which a pod came and went
     /// since the last look has been empty from this one on.
     pub fn idle(&mut self, all: &BlockUse, now: Instant, idle: Duration) -> Vec<IpNetwork> {
         let used = std::mem::take(&mut self.used);

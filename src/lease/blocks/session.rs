@@ -23,8 +23,10 @@ use crate::net::{Problem, ProblemKind, hash};
 pub struct BlockInputs {
     /// `None`: nothing is written.
     pub store: Option<KnownStore>,
-    /// All pools of networks.
+    /// All pools of networks …
     pub pools: Vec<IpNetwork>,
+    /// … as etcd has them, not as they were kept on disk: a block that is part of none is a fault.
+    pub are_read: bool,
     /// Pools with their networks, for the keys of blocks that etcd has lost.
     pub names: Vec<(IpNetwork, String)>,
     pub wanted: Vec<WantedBlocks>,
@@ -144,7 +146,7 @@ impl BlockSession {
         self.is_read = true;
     }
 
-    /// What nobody put back is gone: everything is to be read again.
+    /// What no host put back is gone: everything is to be read again.
     pub fn waited(&mut self) {
         self.waits = false;
     }
@@ -234,6 +236,11 @@ impl BlockSession {
         }
     }
 
+    /// A key was put that was not read since.
+    pub fn is_unseen(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
     /// Who has which block, as others are to know it.
     pub fn owners(&self, owned: &OwnedBlocks, inputs: &BlockInputs) -> BlockOwners {
         let mut others = owned.by_host.clone();
@@ -244,12 +251,14 @@ impl BlockSession {
         let own: BTreeSet<IpNetwork> = self.own.iter().copied().chain(given_back).gather();
         let owner = |block: &IpNetwork| owned.owner(*block).filter(|owner| *owner != self.host);
         let lost = own.iter().filter(|block| owner(block).is_some()).copied().gather();
-        // What is given back is nobody's any more, and what has no pod is given back at once.
+        // What is given back belongs to no host any more, and what has no pod is given back at once.
         let kept = self.own.iter().filter_map(|block| Some((*block, owner(block)?)));
         let lasting = kept.map(|(block, owner)| blocks::lost(block, inputs.network(block), &owner));
         let further = "further blocks of this host";
         let mut problems = capped(lasting, PROBLEMS, ProblemKind::Lease, further, LISTED_FIRST);
-        problems.extend(owned.problems(&self.host, &lost));
+        if inputs.are_read {
+            problems.extend(owned.problems(&self.host, &lost));
+        }
         BlockOwners { own, lost, others, problems }
     }
 

@@ -93,7 +93,7 @@ fn hostile_keys_are_few_and_short_and_go_when_they_are_deleted() {
 }
 
 #[test]
-fn a_host_with_very_many_keys_keeps_the_first_and_stops_nobody_else() {
+fn a_host_with_very_many_keys_keeps_the_first_and_stops_no_other_host() {
     let mut all = found(&[("/z-blocks/h2/10.32.255.252-30", 90_000)]);
     for number in 0..5000u32 {
         let key = format!("/z-blocks/evil/10.32.{}.{}-30", number / 64, number % 64 * 4);
@@ -229,8 +229,13 @@ fn session() -> (BlockSession, BlockInputs) {
     let addresses: IpNetwork = POOLS[1].parse().unwrap();
     let pool = Pool::new(addresses, 2).unwrap();
     let wanted = vec![WantedBlocks { network: front(Some(4)), addresses, pool, count: 1 }];
-    let inputs =
-        BlockInputs { store: Some(store(2)), pools: pools(), wanted, ..BlockInputs::default() };
+    let inputs = BlockInputs {
+        store: Some(store(2)),
+        pools: pools(),
+        are_read: true,
+        wanted,
+        ..BlockInputs::default()
+    };
     (session, inputs)
 }
 
@@ -304,7 +309,7 @@ fn a_key_that_is_put_back_names_its_network_although_no_pod_waits() {
             _ => None,
         })
     };
-    assert_eq!(put(&inputs).as_deref(), Some("-"), "nobody knows the network");
+    assert_eq!(put(&inputs).as_deref(), Some("-"), "no host knows the network");
     inputs.names = vec![(POOLS[0].parse().unwrap(), "blue/front".to_owned())];
     assert_eq!(put(&inputs).as_deref(), Some("blue/front"));
 }

@@ -53,6 +53,46 @@ fn a_host_with_a_record_has_its_addresses() {
     );
 }
 
+/// A host's agent runs.
+const ALIVE: &str = r#"{"schema":1,"machineId":"m","since":"x"}"#;
+
+/// What h1 says of its POLICY_GROUP and those of h2, h3, …; behind `gone` that of a host whose agent does not run.
+fn check_groups(groups: &[&str], fault: Option<&str>) {
+    let hosts = (1..).zip(groups).map(|(number, group)| {
+        let gone = group.strip_prefix("gone ");
+        let group = format!(r#""policyGroup":"{}","mtu""#, gone.unwrap_or(group));
+        let node = node(&format!(r#""10.0.{number}.0/24""#), "").replace(r#""mtu""#, &group);
+        let node = node.replace(r#""policyGroup":"","#, "");
+        let subnet = format!("10.0.{number}.0/24");
+        let alive = gone.is_none().then(|| (format!("/z/alive/h{number}"), ALIVE.to_owned()));
+        let host = [(format!("/h/h{number}"), subnet), (format!("/z/nodes/h{number}"), node)];
+        host.into_iter().chain(alive)
+    });
+    let keys: Vec<(String, String)> = hosts.flatten().collect();
+    let keys: Vec<(&str, &str)> = keys.iter().map(|(key, value)| (&**key, &**value)).collect();
+    let own = PerFamily { v4: subnet::parse("10.0.1.0/24").ok(), v6: None };
+    let found = peers(&found(&keys), &"h1".parse().unwrap(), &own, &pools()).faults;
+    assert_eq!(found.iter().map(ToString::to_string).next().as_deref(), fault, "{groups:?}");
+}
+
+#[test]
+fn hosts_with_another_group_of_the_settings_are_one_fault() {
+    let differs = |what: &str| format!("POLICY_GROUP is not the same on all hosts: {what}");
+    check_groups(&["default/base", "default/base", "default/base"], None);
+    check_groups(&["-", "-"], None);
+    // Policies are off on one, or its version does not say it.
+    check_groups(&["default/base", "", "default/base"], None);
+    check_groups(&["", "default/base", "-"], None);
+    check_groups(&["default/base", "gone -", "default/base"], None);
+    let wanted = differs("default/base on this one, not set on host h3, blue/web on host h4");
+    check_groups(&["default/base", "default/base", "-", "blue/web"], Some(&wanted));
+    check_groups(&["-", "blue/web"], Some(&differs("not set on this one, blue/web on host h2")));
+    let many: Vec<&str> = std::iter::once("-").chain(["blue/web"; 12]).collect();
+    let listed = ["h10", "h11", "h12", "h13", "h2", "h3", "h4", "h5"];
+    let listed = listed.map(|host| format!("blue/web on host {host}")).join(", ");
+    check_groups(&many, Some(&differs(&format!("not set on this one, {listed} (and on 4 more)"))));
+}
+
 #[test]
 fn a_host_of_the_python_agent_has_only_a_subnet() {
     check(&[("/h/py", "10.0.2.0/24")], &["py 10.0.2.0/24 python"], &[]);
@@ -117,7 +157,7 @@ fn a_reservation_is_a_right() {
 }
 
 #[test]
-fn a_host_that_takes_half_the_pool_gets_only_what_nobody_had() {
+fn a_host_that_takes_half_the_pool_gets_only_what_was_free() {
     check(
         &[
             ("/h/h2", "10.0.2.0/24"),
@@ -179,7 +219,6 @@ fn an_older_host_takes_nothing_by_later_writes() {
 #[test]
 fn an_address_of_two_hosts_is_reported_and_costs_neither_its_route() {
     let (h2, evil) = (node("", r#""192.0.2.2""#), node("", r#""192.0.2.2""#));
-    let alive = r#"{"schema":1,"machineId":"m","since":"x"}"#;
     let keys = [
         ("/h/h2", "10.0.2.0/24"),
         ("/z/nodes/h2", &*h2),
@@ -190,7 +229,7 @@ fn an_address_of_two_hosts_is_reported_and_costs_neither_its_route() {
     let fault = "host evil: its address 192.0.2.2 is that of host h2 as well";
     let dead = format!("{fault}, whose agent does not run");
     check(&keys, &peers, &[&dead]);
-    check(&[&keys[..], &[("/z/alive/h2", alive)]].concat(), &peers, &[fault]);
+    check(&[&keys[..], &[("/z/alive/h2", ALIVE)]].concat(), &peers, &[fault]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ const LIMIT: usize = 192 * 1024;
 /// Room for what is not a pod.
 const FRAME: usize = 128;
 
-/// The value of `$HUMANZ_PREFIX-pods/<hostname>`, with an etcd lease of its own that nobody keeps alive.
+/// The value of `$HUMANZ_PREFIX-pods/<hostname>`, with an etcd lease of its own without keep-alive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPods {
     schema: u32,

@@ -21,7 +21,7 @@ pub use config::{Ancestor, ClusterConfig};
 pub use error::RecordError;
 pub use host_pods::{HostPod, HostPods};
 pub use key_claim::{KeyClaim, wireguard_value};
-pub use node::{Backend, NodeRecord, Tunnel, Vxlan, WireguardEnd};
+pub use node::{Backend, NO_GROUP, NodeRecord, Tunnel, Vxlan, WireguardEnd, comparable_group};
 pub use policy_enforcement::PolicyEnforcement;
 pub use reachability::{PathFault, PathState, ReachabilityReport};
 pub use roots::{Key, Roots};

@@ -10,7 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::lease::records::value::{SCHEMA, label};
+use crate::lease::records::value::{LABEL_LIMIT, SCHEMA, label};
 use crate::net::{Family, Mac, PerFamily, PublicKey, subnet};
 
 /// The value of `nodes/<hostname>`. Its machine id is the owner of the host's keys.
@@ -38,6 +38,9 @@ pub struct NodeRecord {
     pub wireguard: Option<WireguardEnd>,
     /// Longest packet between hosts in bytes, as measured by this host.
     pub mtu: u32,
+    /// Its `POLICY_GROUP` ([`comparable_group`]).
+    #[serde(default, deserialize_with = "label", skip_serializing_if = "str::is_empty")]
+    pub policy_group: Box<str>,
     /// Fields of later versions, preserved when the record is written again.
     #[serde(flatten)]
     pub other: BTreeMap<Box<str>, Value>,
@@ -138,9 +141,20 @@ impl NodeRecord {
             tunnel: None,
             wireguard: None,
             mtu: 0,
+            policy_group: Box::default(),
             other: BTreeMap::new(),
         }
     }
+}
+
+/// Of a host where policies are on, and no group is set.
+pub const NO_GROUP: &str = "-";
+
+/// A group as hosts compare it, of a host where policies are on. Empty, as where nothing is to be compared, if it is
+/// too long for a record.
+pub fn comparable_group(group: Option<impl ToString>) -> Box<str> {
+    let text = group.map_or_else(|| NO_GROUP.to_owned(), |group| group.to_string());
+    Some(text).filter(|text| text.len() <= LABEL_LIMIT).unwrap_or_default().into()
 }
 
 impl TryFrom<String> for Backend {
@@ -213,11 +227,18 @@ mod tests {
     use super::*;
     use crate::lease::records::RecordError;
 
-    const FULL: &str = r#"{"schema":1,"machineId":"m","bootId":"b","version":"0.1.0","subnets":["10.244.3.0/24","fd00:0:0:3::/64"],"addresses":["192.0.2.7","2001:db8::7"],"backend":"direct","tunnel":{"mac":"0a:58:00:00:00:01","vni":4096,"port":8472},"wireguard":{"publicKey":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=","port":10401},"mtu":1500,"later":{"x":1}}"#;
+    const FULL: &str = r#"{"schema":1,"machineId":"m","bootId":"b","version":"0.1.0","subnets":["10.244.3.0/24","fd00:0:0:3::/64"],"addresses":["192.0.2.7","2001:db8::7"],"backend":"direct","tunnel":{"mac":"0a:58:00:00:00:01","vni":4096,"port":8472},"wireguard":{"publicKey":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=","port":10401},"mtu":1500,"policyGroup":"default/base","later":{"x":1}}"#;
 
     #[test]
     fn a_record_is_read_back_as_written_with_the_fields_of_later_versions() {
         assert_eq!(NodeRecord::parse(FULL.as_bytes()).unwrap().to_json(), FULL);
+    }
+
+    #[test]
+    fn a_group_too_long_for_a_record_is_not_compared() {
+        let long = |bytes| comparable_group(Some("g".repeat(bytes)));
+        assert_eq!((long(LABEL_LIMIT).len(), &*long(LABEL_LIMIT + 1)), (LABEL_LIMIT, ""));
+        assert_eq!(&*comparable_group(None::<String>), NO_GROUP);
     }
 
     #[test]
@@ -244,6 +265,7 @@ mod tests {
             &format!("\"machineId\":\"{}\"", "m".repeat(129)),
             "printable",
         );
+        check("default/base", "\\u001b[2J", "printable");
         check("direct", &"x".repeat(33), "one short word");
         check("1500", &format!("\"{}\"", "y".repeat(9000)), "…");
         check("1500", "\"big\"", "u32");

@@ -24,8 +24,8 @@ pub struct TestRequest {
     pub revision: i64,
 }
 
-/// The value of `$HUMANZ_PREFIX-connectivity/<hostname>/<host that asks>`, with an etcd lease of its own that nobody
-/// keeps alive.
+/// The value of `$HUMANZ_PREFIX-connectivity/<hostname>/<host that asks>`, with an etcd lease of its own without
+/// keep-alive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestAnswer {
     schema: u32,

@@ -15,7 +15,7 @@ pub const SCHEMA: u32 = 1;
 const TEXT_LIMIT: usize = 256;
 
 /// Longest text inside a JSON value that people see.
-const LABEL_LIMIT: usize = 128;
+pub const LABEL_LIMIT: usize = 128;
 
 /// Characters of an error that may quote a value.
 const WHY: usize = 200;

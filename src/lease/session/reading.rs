@@ -56,7 +56,7 @@ impl SessionMachine {
         }
     }
 
-    /// Nobody has written the network settings: after a pause, in which another host may.
+    /// The network settings were not written yet: after a pause, in which another host may.
     fn configure(&mut self, found: Snapshot) -> Command {
         if !std::mem::replace(&mut self.progress.waited, true) {
             return self.pause(Pause::Grace);

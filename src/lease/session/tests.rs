@@ -127,7 +127,7 @@ impl Scene {
                 }
                 let revision = self.store.revision + 1;
                 self.store.written(&self.configured.roots, &transaction, revision);
-                // Nobody else writes, so that the conditions of nested ones hold.
+                // No other client writes, so that the conditions of nested ones hold.
                 for write in &transaction.writes {
                     if let Write::Try(inner) = write {
                         self.store.written(&self.configured.roots, inner, revision);

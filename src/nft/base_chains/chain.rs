@@ -11,7 +11,6 @@ use crate::nft::{ChainPolicy, NftChain, TableFamily};
 /// A base chain at the hook `forward` or `input`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseChain {
-    /// Where it is.
     pub place: ChainRef,
     /// What happens to a packet at its end.
     pub policy: ChainPolicy,

@@ -32,16 +32,16 @@ impl WatchedFolders {
     }
 
     /// Others write below `/tmp` as well.
-    fn hears(&self, what: &str) {
+    fn notices(&self, what: &str) {
         let begun = Instant::now();
         while self.watch.wait(SOON).unwrap().files.is_empty() {
             assert!(begun.elapsed() < SOON, "{what}");
         }
         self.follow();
-        self.hear_out();
+        self.drain();
     }
 
-    fn hear_out(&self) {
+    fn drain(&self) {
         while is_readable(&self.watch.inotify, Duration::ZERO).unwrap() {
             self.watch.wait(Duration::ZERO).unwrap();
         }
@@ -49,61 +49,61 @@ impl WatchedFolders {
 }
 
 #[test]
-fn whatever_is_done_to_a_file_is_heard() {
+fn whatever_is_done_to_a_file_is_received() {
     let ground = WatchedFolders::new();
     let file = ground.path("a/b/f");
     fs::write(&file, "other").unwrap();
-    ground.hears("written");
+    ground.notices("written");
     nix::unistd::truncate(&file, 0).unwrap();
-    ground.hears("truncated by its path");
+    ground.notices("truncated by its path");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    ground.hears("mode");
+    ground.notices("mode");
     fs::write(ground.path("new"), "new").unwrap();
     fs::rename(ground.path("new"), &file).unwrap();
-    ground.hears("replaced");
+    ground.notices("replaced");
     fs::remove_file(&file).unwrap();
-    ground.hears("removed");
+    ground.notices("removed");
     symlink("elsewhere", &file).unwrap();
-    ground.hears("a link in its place");
+    ground.notices("a link in its place");
 }
 
 #[test]
-fn a_folder_that_goes_and_comes_is_heard_at_once() {
+fn a_folder_that_goes_and_comes_is_received_at_once() {
     let ground = WatchedFolders::new();
     fs::remove_dir_all(ground.path("a")).unwrap();
-    ground.hears("removed");
+    ground.notices("removed");
     fs::create_dir(ground.path("a")).unwrap();
-    ground.hears("made again above");
+    ground.notices("made again above");
     fs::create_dir(ground.path("a/b")).unwrap();
-    ground.hears("made again");
+    ground.notices("made again");
     fs::write(ground.path("a/b/f"), "text").unwrap();
-    ground.hears("written in the new folder");
+    ground.notices("written in the new folder");
     fs::rename(ground.path("a"), ground.path("old")).unwrap();
-    ground.hears("moved away, though the folder itself is as it was");
+    ground.notices("moved away, though the folder itself is as it was");
     fs::create_dir_all(ground.path("a/b")).unwrap();
-    ground.hears("made in the place of the one that was moved");
+    ground.notices("made in the place of the one that was moved");
 }
 
 #[test]
-fn what_is_beside_the_file_is_not_heard() {
+fn what_is_beside_the_file_is_not_received() {
     let ground = WatchedFolders::new();
     fs::write(ground.path("a/b/other"), "text").unwrap();
     fs::read(ground.path("a/b/f")).unwrap();
     fs::create_dir(ground.path("c")).unwrap();
     assert!(ground.watch.wait(Duration::from_millis(50)).unwrap().files.is_empty());
     fs::write(ground.path("a/b/f"), "text").unwrap();
-    ground.hears("written");
+    ground.notices("written");
 }
 
 #[test]
-fn a_file_that_is_no_longer_followed_is_not_heard() {
+fn a_file_that_is_no_longer_followed_is_not_received() {
     let ground = WatchedFolders::new();
     ground.watch.follow([ground.path("x/y").as_path()]).unwrap();
     fs::write(ground.path("a/b/f"), "other").unwrap();
     assert!(ground.watch.wait(Duration::from_millis(50)).unwrap().files.is_empty());
-    ground.hear_out();
+    ground.drain();
     fs::create_dir(ground.path("x")).unwrap();
-    ground.hears("a folder that was not there yet");
+    ground.notices("a folder that was not there yet");
 }
 
 #[test]
@@ -112,11 +112,11 @@ fn those_that_were_touched_are_named_and_no_others() {
     let [f, g, h] = ["a/b/f", "a/b/g", "a/f"].map(|below| ground.path(below));
     let named = |expected: &[&PathBuf]| {
         ground.watch.follow([&f, &g, &h].map(PathBuf::as_path)).unwrap();
-        let mut heard = BTreeSet::new();
+        let mut received = BTreeSet::new();
         while is_readable(&ground.watch.inotify, Duration::ZERO).unwrap() {
-            heard.extend(ground.watch.wait(Duration::ZERO).unwrap().files);
+            received.extend(ground.watch.wait(Duration::ZERO).unwrap().files);
         }
-        assert_eq!(heard, expected.iter().map(|path| path.to_path_buf()).collect());
+        assert_eq!(received, expected.iter().map(|path| path.to_path_buf()).collect());
     };
     named(&[]);
     fs::write(&g, "text").unwrap();

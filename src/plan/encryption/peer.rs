@@ -88,7 +88,7 @@ impl Preshared<'_> {
 
 /// Hosts that the device does not know, or knows otherwise.
 ///
-/// Where a host is heard is right if it is any of its node addresses with its port: which of them it sends
+/// Where a host is received is right if it is any of its node addresses with its port: which of them it sends
 /// from is its own to choose.
 pub fn missing_peers(
     wanted: &[EncryptedPeer],
@@ -100,16 +100,17 @@ pub fn missing_peers(
     let change = |peer: &EncryptedPeer| {
         let present = found.get(&peer.key);
         let allowed: BTreeSet<IpNetwork> = peer.subnets.iter().copied().gather();
-        let is_heard = present.and_then(|found| found.endpoint).is_some_and(|at| is_at(peer, at));
+        let is_received =
+            present.and_then(|found| found.endpoint).is_some_and(|at| is_at(peer, at));
         let preshared = keys.with(peer.key);
         let is_right = |found: &&WireguardPeer| {
             (&found.preshared, found.keepalive_secs) == (&preshared, KEEPALIVE_SECS)
                 && found.allowed == allowed
         };
-        if is_heard && present.is_some_and(is_right) {
+        if is_received && present.is_some_and(is_right) {
             return None;
         }
-        let endpoint = (!is_heard).then(|| SocketAddr::new(peer.address, peer.port));
+        let endpoint = (!is_received).then(|| SocketAddr::new(peer.address, peer.port));
         let new = NewWireguardPeer { key: peer.key, preshared, endpoint, allowed };
         Some(PeerChange::Set(peer.address, new))
     };
@@ -130,7 +131,7 @@ fn is_at(peer: &EncryptedPeer, at: SocketAddr) -> bool {
 /// The next hop to one of the host's pod subnets over the device, given by index and MTU. `source` is this
 /// host's own address among its pods, which alone it may send from.
 ///
-/// The device asks nobody for the gateway: it looks at the packet's destination. Two families need one that the
+/// The device does not resolve the gateway: it looks at the packet's destination. Two families need one that the
 /// kernel takes: for IPv6 a link-local one.
 pub fn next_hop<T>(
     peer: &EncryptedPeer,
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_are_right_stay_wherever_they_are_heard() {
+    fn peers_that_are_right_stay_wherever_they_are_received() {
         let roamed = WireguardPeer {
             endpoint: "[2001:db8::2]:10401".parse().ok(),
             received_bytes: 5,

@@ -69,7 +69,6 @@ pub fn is_old(made_secs: u64, age: Duration, limit: Duration) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyState {
     pub stage: Stage,
-    /// When the key was made.
     pub made: SystemTime,
 }
 

@@ -89,7 +89,7 @@ pub fn ruleset(guard: &EncryptionGuard) -> Ruleset {
     }
 }
 
-/// What differs between the table wanted and the one found, while nobody has said yet where tenants' pods have
+/// What differs between the table wanted and the one found, while it is not known yet where tenants' pods have
 /// their addresses: what keeps clear text in stays, if it is of humanz, and what is missing of it comes behind.
 pub fn keeping_pools(wanted: &Ruleset, found: &FoundTable) -> Vec<TableChange> {
     let mut all = changes(Some(wanted), Some(found));

@@ -6,7 +6,7 @@ use crate::nft::frame::notice::FrameNotice;
 use crate::plan::guard::layout::{Guard, TABLE};
 use crate::plan::guard::sets::{sets, shaped};
 
-/// The transactions of tables of the family `netdev`, as they are heard of.
+/// The transactions of tables of the family `netdev`, as they are learned of.
 #[derive(Debug, Default)]
 pub struct Transactions {
     /// The messages of the one that goes on, while it may be of an ADD.
@@ -18,7 +18,7 @@ pub struct Transactions {
 const MOST: usize = 32;
 
 impl Transactions {
-    pub fn hear(&mut self, notice: FrameNotice) {
+    pub fn receive(&mut self, notice: FrameNotice) {
         self.is_foreign |= notice == FrameNotice::Other || self.pending.len() >= MOST;
         if !self.is_foreign {
             self.pending.push(notice);
@@ -78,7 +78,7 @@ mod tests {
 
     fn check(notices: Vec<FrameNotice>) -> bool {
         let mut transactions = Transactions::default();
-        notices.into_iter().for_each(|notice| transactions.hear(notice));
+        notices.into_iter().for_each(|notice| transactions.receive(notice));
         let is_of_add = transactions.end();
         assert!(!transactions.end(), "nothing is left of it");
         is_of_add

@@ -71,7 +71,7 @@ pub fn changes<'a>(
 }
 
 /// What is left of devices that are gone, `alive` are the others: their chains, where the kernel keeps
-/// them, and elements; and shared chains that nobody leads to any more.
+/// them, and elements; and shared chains without a jump to them.
 pub fn leftovers(found: &FoundFrames, alive: &BTreeMap<u32, IfName>) -> Vec<FrameEdit> {
     let chains = dead_chains(found, alive).cloned().map(FrameEdit::RemoveChain);
     let elements = all_sets().into_iter().filter_map(|set| {

@@ -54,7 +54,7 @@ impl PodPort<'_> {
     }
 }
 
-/// The ports of `network` on the bridge `bridge` that are up (others belong to an ADD), and those links of which nobody knows an address.
+/// The ports of `network` on the bridge `bridge` that are up (others belong to an ADD), and those links whose addresses are not known.
 ///
 /// A pod's MAC is the pinned one. Of a port that an older release attached there is none: then it is
 /// the one that the host has used so far, unless that is somebody else's; else the one that follows

@@ -129,7 +129,7 @@ impl FrameRules<'_> {
         self.drop(DropReason::Dhcp, vec![of(IPV6), protocol(UDP), answer]);
     }
 
-    /// Unicast but ICMPv6. In a first fragment that ends before the transport header nobody sees which
+    /// Unicast but ICMPv6. In a first fragment that ends before the transport header it cannot be seen which
     /// port it goes to, so that UDP and ICMPv6 must show theirs, unless in later fragments.
     fn ipv6(&mut self, from: &FrameMatch) {
         let port = transport(2, Compare::NotEqual, &CLIENT6);
@@ -177,8 +177,8 @@ impl FrameRules<'_> {
         let operation =
             || [network(6, Compare::AtLeast, &[0, REQUEST]), network(6, Compare::Less, &[0, 3])];
         let probe = || {
-            let nobody = Ipv4Addr::UNSPECIFIED.octets();
-            [network(6, Compare::Equal, &[0, REQUEST]), network(14, Compare::Equal, &nobody)]
+            let unspecified = Ipv4Addr::UNSPECIFIED.octets();
+            [network(6, Compare::Equal, &[0, REQUEST]), network(14, Compare::Equal, &unspecified)]
         };
         let own = |offset| listed(OWN4, vec![SENDER, (Header::Network, offset, 4)], true);
         self.drop(DropReason::Arp, vec![of(ARP), reaches(46)]);

@@ -166,7 +166,7 @@ fn what_pods_left_is_what_is_of_no_device() {
 
 /// Those that every network may need stay.
 #[test]
-fn shared_chains_that_nobody_leads_to_are_left_over() {
+fn shared_chains_without_a_jump_to_them_are_left_over() {
     let allowed = vec!["10.9.0.0/16".parse().unwrap()];
     let former = Guard { device: "hz2".parse().unwrap(), allowed, ..guard() };
     let name = former.shared().chains.pop().unwrap().name;

@@ -50,7 +50,7 @@ fn the_element_of_another_owner_is_replaced() {
 }
 
 #[test]
-fn what_nobody_has_any_more_is_removed() {
+fn what_no_pod_has_any_more_is_removed() {
     let former = element(&claim("c1", "0.0.0.0", 80), STORE);
     check(&[], &[former], &["hz0"], &[&ADDED.replace("+ ", "- ")]);
 }

@@ -103,6 +103,13 @@ impl<'a> LinkIdentity<'a> {
     }
 }
 
+/// What the link of a pod belongs to: `namespace/name` where its alias has that, else the container.
+pub fn pod_or_container(alias: &str) -> &str {
+    let mut words = alias.split(' ').skip(2);
+    let container = words.next().unwrap_or_default();
+    words.skip(1).find(|word| word.contains('/') && !word.contains('=')).unwrap_or(container)
+}
+
 /// `alias` says that the link belongs to a pod of `network`.
 pub fn is_of_network(alias: Option<&str>, network: &str) -> bool {
     let mut words = alias.unwrap_or_default().split(' ');
@@ -130,6 +137,20 @@ mod tests {
 
     const POD: LinkIdentity<'_> =
         LinkIdentity { network: "humanz", container_id: "c1", ifname: "eth0" };
+
+    #[test]
+    fn a_link_belongs_to_its_pod_or_container() {
+        let port = BridgePort { isolated: true, ..BridgePort::default() };
+        for (alias, owner) in [
+            (POD.alias_of_port(&port, Some("shop/web")), "shop/web"),
+            (POD.alias(Some("shop/web")), "shop/web"),
+            (POD.alias_of_port(&port, None), "c1"),
+            (POD.alias(None), "c1"),
+            (String::new(), ""),
+        ] {
+            assert_eq!(pod_or_container(&alias), owner, "{alias}");
+        }
+    }
 
     #[test]
     fn the_name_of_the_host_end_is_stable() {

@@ -19,13 +19,11 @@ pub struct Assigned {
 /// One interface of one pod, as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodInterface {
-    /// Name of the host's end.
     pub host_ifname: IfName,
     /// `None`: any.
     pub host_mac: Option<Mac>,
     /// Of the host's end, in bytes; `None`: any.
     pub host_mtu: Option<u32>,
-    /// The flags of the bridge port.
     pub port: PortFlags,
     /// Name of the pod's end.
     pub ifname: IfName,

@@ -18,7 +18,6 @@ pub struct FoundPolicy {
     pub(super) flowtables: Vec<Flowtable>,
     pub(super) sets: BTreeMap<String, TablePart<Set, FoundSet>>,
     pub(super) chains: BTreeMap<String, TablePart<Chain, FoundChain>>,
-    /// Its named counters.
     pub(super) counters: Arc<BTreeSet<String>>,
 }
 

@@ -118,7 +118,7 @@ fn is_in_conflict(wanted: &TunnelDevice, link: &Link) -> bool {
     link.name != wanted.name && is_ours && link.vxlan.as_ref().is_some_and(same_family)
 }
 
-/// Nobody else makes a device with our identifier, port and MAC.
+/// No other program makes a device with our identifier, port and MAC.
 fn is_as_made(wanted: &TunnelDevice, link: &Link) -> bool {
     link.mac == Some(wanted.mac) && link.vxlan.is_some_and(|vxlan| same_kind(wanted, &vxlan))
 }

@@ -12,7 +12,7 @@ use crate::net::subnet::{contains, overlap};
 use crate::net::{Family, Object, Problem, ProblemKind};
 use crate::policy::name::Scoped;
 
-/// Prefix lengths of blocks that nobody has chosen.
+/// Prefix lengths of blocks by default.
 const USUAL_BLOCKS: [(Family, u8); 2] = [(Family::V4, 26), (Family::V6, 122)];
 
 impl Networks {

@@ -10,11 +10,13 @@ use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::endpoint::{Endpoint, Endpoints, Namespace, Node};
 use crate::policy::labels::Labels;
-use crate::policy::name::ObjectName;
+use crate::policy::name::{ObjectName, Scoped};
 use crate::policy::read::fields::{Fault, ObjectField};
 use crate::policy::read::interfaces::{AskedInterface, interfaces};
 use crate::policy::read::kubernetes::labels;
-use crate::policy::read::membership::{Claims, Membership, NamespaceRule, Refusal, assign};
+use crate::policy::read::membership::{
+    Claims, Membership, NamespaceRule, Refusal, assign, configured,
+};
 use crate::policy::read::pod::{Pod, address};
 
 /// What is known of a cluster beside its policies.
@@ -148,6 +150,17 @@ impl Cluster {
         refusal.map(|refusal| refused(pod, &refusal))
     }
 
+    /// Puts a pod that is in no group by now into that of the settings, as far as the rule of its namespace allows;
+    /// gives the reason where it does not.
+    pub fn configure(&self, pod: &mut Endpoint, group: Option<&Scoped>) -> Option<Problem> {
+        let group = group.filter(|_| pod.group.is_none())?;
+        match configured(self.rules.get(pod.namespace.name()), group) {
+            Ok(group) => pod.group = Some(group),
+            Err(refusal) => return Some(refused(pod, &refusal)),
+        }
+        None
+    }
+
     /// A pod that only its runtime describes, without addresses, and what is wrong with what it asks for.
     pub fn standalone(
         &self,
@@ -185,13 +198,11 @@ impl Cluster {
         annotations: &Labels,
         labels: &Labels,
     ) -> Result<Vec<AskedInterface>, Refusal> {
-        let configured = Membership::default();
         interfaces(&Claims {
             name,
             annotations,
             labels,
             namespace: self.rules.get(namespace),
-            configured: &configured,
             free: self.lets_pods_choose(),
         })
     }
@@ -213,7 +224,6 @@ impl Cluster {
             annotations,
             labels,
             namespace: self.rules.get(namespace),
-            configured: &Membership::default(),
             free: self.lets_pods_choose(),
         })
     }

@@ -48,7 +48,7 @@ impl ClusterPolicyKind {
     }
 }
 
-/// What follows from a subject that is not understood: nobody knows which pods to close.
+/// What follows from a subject that is not understood: the pods to close are not known.
 pub const NOT_ENFORCED: &str =
     "its rules of before hold; if there are none, none of its rules is enforced";
 

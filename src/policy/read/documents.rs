@@ -31,6 +31,7 @@ use crate::policy::read::pod::Pod;
 use crate::policy::read::profile;
 use crate::policy::read::{Parsed, policy};
 use crate::policy::rule::{Origin, Rules};
+use crate::policy::snapshot::PolicySnapshot;
 
 /// The `apiVersion` of humanz's own objects.
 pub const OWN: &str = "humanz.io/v1";
@@ -53,6 +54,21 @@ pub struct Documents {
 }
 
 impl Documents {
+    /// With the `group` that the hosts' settings give pods which nothing else puts into one.
+    pub fn configured(mut self, group: Option<&Scoped>) -> Documents {
+        for pod in &mut self.endpoints.pods {
+            self.problems.extend(self.cluster.configure(pod, group));
+        }
+        let known = PolicySnapshot {
+            rules: self.rules.clone(),
+            profiles: self.profiles.clone(),
+            group: group.cloned(),
+            ..PolicySnapshot::default()
+        };
+        self.problems.extend(known.missing_configured_group());
+        self
+    }
+
     /// With what keeps the tenants apart, as if there were no pods but these.
     pub fn isolated(mut self) -> Documents {
         let unplaced = of_no_network(&self.endpoints.pods, &self.networks);
@@ -72,6 +88,16 @@ pub fn objects(text: &str) -> Result<Vec<Value>, String> {
     let mut objects = Vec::new();
     each(text, &mut |object| objects.push(object))?;
     Ok(objects)
+}
+
+/// There is nothing but comments and marks of documents: what is left of a file that was being written, or whose disk was
+/// full.
+pub fn is_blank(text: &str) -> bool {
+    let has_nothing = |line: &str| {
+        let before_comment = line.split('#').next().unwrap_or_default();
+        matches!(before_comment.trim(), "" | "---" | "...")
+    };
+    text.lines().all(has_nothing)
 }
 
 /// What `objects` say, in any order. What is no object of these kinds is a problem.
@@ -184,6 +210,7 @@ impl DocumentsReader {
             "Group" => {
                 let name = Scoped { tenant, name };
                 self.assign_profile(object, ProfileUser::Group(name.clone()), &name.tenant);
+                self.profiles.note_group(name.clone());
                 self.groups.insert(name, spec.clone())
             }
             "GroupPolicy" => self.policies.insert(Scoped { tenant, name }, spec.clone()),

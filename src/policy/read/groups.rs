@@ -359,12 +359,7 @@ fn verdict(field: &ObjectField<'_>) -> Result<PolicyVerdict, Fault> {
 
 /// `name` of `tenant`, or `tenant/name`.
 pub fn scoped(field: &ObjectField<'_>, tenant: &ObjectName) -> Result<Scoped, Fault> {
-    let text = field.text()?;
-    let name = |text: &str| text.parse().map_err(|error| field.fault(format!("{error}")));
-    match text.split_once('/') {
-        Some((tenant, of)) => Ok(Scoped { tenant: name(tenant)?, name: name(of)? }),
-        None => Ok(Scoped { tenant: tenant.clone(), name: name(text)? }),
-    }
+    Scoped::parse(field.text()?, tenant).map_err(|error| field.fault(format!("{error}")))
 }
 
 /// What a rule says of protocol and ports.

@@ -10,7 +10,7 @@ use crate::policy::name::Scoped;
 use crate::policy::network::Networks;
 use crate::policy::read::fields::quoted;
 use crate::policy::read::membership::{
-    Claims, Membership, Refusal, allowed_network, asks_for_network, network,
+    Claims, Refusal, allowed_network, asks_for_network, network,
 };
 
 /// Interfaces of a pod.
@@ -76,7 +76,6 @@ pub fn asked_network(annotations: &Labels, labels: &Labels) -> Result<Option<Sco
         annotations,
         labels,
         namespace: None,
-        configured: &Membership::default(),
         free: true,
     })?;
     let own = Networks::default_name();
@@ -99,7 +98,6 @@ mod tests {
             annotations: &annotations,
             labels: &labels,
             namespace: Some(&rule),
-            configured: &Membership::default(),
             free: false,
         })
     }

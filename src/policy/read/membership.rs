@@ -1,8 +1,8 @@
 //! Pure. Which group and network a pod is in, and what may say so.
 //!
-//! In this order: annotation, label, the rule of its namespace, the configuration. A pod's own
-//! words count only as far as the rule of its namespace allows: who may create pods in a namespace
-//! could else take another group's rights.
+//! In this order: annotation, label, the rule of its namespace, and of groups the settings (`POLICY_GROUP`). A pod's
+//! own words and the settings count only as far as the rule of its namespace allows: who may create pods in a
+//! namespace could else take another group's rights.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,8 +21,6 @@ pub struct Claims<'a> {
     pub annotations: &'a Labels,
     pub labels: &'a Labels,
     pub namespace: Option<&'a NamespaceRule>,
-    /// The configuration's group and network.
-    pub configured: &'a Membership,
     /// Whether a pod may choose where its namespace has no rule: on hosts where only the administrator starts
     /// pods, while there is no rule for any namespace.
     pub free: bool,
@@ -41,9 +39,9 @@ pub enum Refusal {
     /// No name.
     #[error("{0} {1} is not a name")]
     Name(&'static str, String),
-    /// The rule of its namespace does not allow it.
+    /// The rule of its namespace does not allow it; at last what that allows, as options of `ns set`.
     #[error("{0} {1} is not allowed for pods of this namespace")]
-    NotAllowed(&'static str, Scoped),
+    NotAllowed(&'static str, Scoped, String),
     /// There is none.
     #[error("{0} {1} is not allowed for pods of this namespace, which has no NamespaceRule")]
     NoRule(&'static str, Scoped),
@@ -59,7 +57,10 @@ impl Refusal {
             format!("humanz-agent ns {verb} --allow {asked} # by an administrator, who allows it")
         };
         match self {
-            Refusal::NotAllowed(_, asked) => Some(typed(format!("set {namespace}"), asked)),
+            // `set` has all that is allowed from then on.
+            Refusal::NotAllowed(_, asked, before) => {
+                Some(typed(format!("set {namespace}{before}"), asked))
+            }
             Refusal::NoRule(_, asked) => {
                 Some(typed(format!("create {namespace} --tenant {}", asked.tenant), asked))
             }
@@ -133,14 +134,21 @@ impl NamespaceRule {
         all.filter_map(|one| one.network.as_ref()).filter(move |network| **network != own)
     }
 
+    /// What it allows, as `ns set` has it typed.
+    fn allowed(&self) -> String {
+        let tenant = self.allow_tenant.then(|| " --allow '*'".to_owned());
+        let each = self.allow.iter().map(|one| format!(" --allow {one}"));
+        tenant.into_iter().chain(each).collect()
+    }
+
     fn allows(&self, asked: &Scoped, given: Option<&Scoped>) -> bool {
         let tenant = self.allow_tenant && asked.tenant == self.tenant;
         tenant || given == Some(asked) || self.allow.contains(asked)
     }
 }
 
-/// The group and network of a pod, and why it is not in what it asks for. Who asks for what he may not have is where
-/// the pod would be if he said nothing: nobody leaves a group, its policies and its rate by asking for another one.
+/// The group and network of a pod, and why it is not in what it asks for. A pod that asks for what it may not have is
+/// where it would be without asking: none leaves a group, its policies and its rate by asking for another one.
 pub fn assign(claims: &Claims<'_>) -> (Membership, Option<Refusal>) {
     let given = claims.namespace.map(|rule| rule.given(claims.name)).unwrap_or_default();
     let or_given = |asked: Result<Option<Scoped>, Refusal>, given| match asked {
@@ -150,10 +158,20 @@ pub fn assign(claims: &Claims<'_>) -> (Membership, Option<Refusal>) {
     let (group, no_group) = or_given(one(claims, "group", GROUP, given.group.clone()), given.group);
     let (network, no_network) =
         or_given(one(claims, "network", NETWORK, given.network.clone()), given.network);
-    let configured = claims.configured.clone();
-    let membership =
-        Membership { group: group.or(configured.group), network: network.or(configured.network) };
-    (membership, no_group.or(no_network))
+    (Membership { group, network }, no_group.or(no_network))
+}
+
+/// A pod that nothing else puts into a group is in the `group` of the settings.
+///
+/// # Errors
+/// Its namespace has a `rule`, which does not allow that.
+pub fn configured(rule: Option<&NamespaceRule>, group: &Scoped) -> Result<Scoped, Refusal> {
+    match rule {
+        Some(rule) if !rule.allows(group, None) => {
+            Err(Refusal::NotAllowed("POLICY_GROUP: group", group.clone(), rule.allowed()))
+        }
+        _ => Ok(group.clone()),
+    }
 }
 
 /// The network alone, whatever group the pod asks for.
@@ -162,8 +180,7 @@ pub fn assign(claims: &Claims<'_>) -> (Membership, Option<Refusal>) {
 /// It asks for one that it may not have.
 pub fn network(claims: &Claims<'_>) -> Result<Option<Scoped>, Refusal> {
     let given = claims.namespace.map(|rule| rule.given(claims.name)).unwrap_or_default();
-    let network = one(claims, "network", NETWORK, given.network)?;
-    Ok(network.or_else(|| claims.configured.network.clone()))
+    one(claims, "network", NETWORK, given.network)
 }
 
 /// What the pod asks for, if it may have that, or else what it is `given`.
@@ -188,7 +205,7 @@ fn may(
 ) -> Result<Scoped, Refusal> {
     match claims.namespace {
         Some(rule) if rule.allows(&asked, given) => Ok(asked),
-        Some(_) => Err(Refusal::NotAllowed(what, asked)),
+        Some(rule) => Err(Refusal::NotAllowed(what, asked, rule.allowed())),
         None if claims.free || what == "network" && asked == Networks::default_name() => Ok(asked),
         None => Err(Refusal::NoRule(what, asked)),
     }

@@ -85,8 +85,14 @@ fn pools(spec: &ObjectField<'_>) -> Result<PerFamily<NetworkPool>, Fault> {
             return Err(field.fault(why));
         }
         let family = subnet::family(network);
-        let pool = NetworkPool::new(network, prefix(family)?);
-        let pool = pool.map_err(|error| field.fault(error.to_string()))?;
+        let block = prefix(family)?;
+        let pool = NetworkPool::new(network, block).map_err(|error| match network.prefix() < block {
+            true => field.fault(error.to_string()),
+            false => field.fault(format!(
+                "{network} is not wider than a block of it (/{block}): give a wider one, or smaller blocks (blocks; \
+                 --block-v4, --block-v6 of net create)"
+            )),
+        })?;
         if pools.get(family).is_some() {
             return Err(
                 field.fault(format!("is a second {family} subnet: give another network to it"))
@@ -148,9 +154,13 @@ mod tests {
             (json!({"subnets": ["10.1.0.0"]}), "subnets[0]: \"10.1.0.0\" is not a subnet"),
             (json!({"subnets": ["10.1.2.0/16"]}), "the subnet is 10.1.0.0/16"),
             (json!({"subnets": ["127.0.0.0/16"]}), "is every host's own"),
-            (json!({"subnets": ["10.1.0.0/28"]}), "margin 1 to 24"),
             (json!({"subnets": ["10.1.0.0/16", "10.2.0.0/16"]}), "is a second IPv4 subnet"),
             (json!({"subnets": ["10.1.0.0/16"], "blocks": {"v4": 31}}), "/30 or wider"),
+            (
+                json!({"subnets": ["10.1.0.0/28"]}),
+                "10.1.0.0/28 is not wider than a block of it (/26)",
+            ),
+            (json!({"subnets": ["10.1.0.0/26"]}), "give a wider one, or smaller blocks"),
             (json!({"subnets": ["10.1.0.0/16"], "blocks": {"v5": 31}}), "\"v5\" is not known"),
             (
                 json!({"subnets": ["10.1.0.0/16"], "pins": ["10.1.0.0/16"]}),

@@ -1,5 +1,6 @@
 use super::*;
 use crate::policy::members::Member;
+use crate::policy::name::Scoped;
 use crate::policy::read::documents;
 
 fn update(policy: Option<&str>) -> SourceUpdate {
@@ -41,8 +42,8 @@ fn members(groups: &BTreeSet<Selector>) -> Members {
     groups.iter().map(|group| (group.clone(), Arc::new(found.clone()))).collect()
 }
 
-fn none() -> PerFamily<IpNetwork> {
-    PerFamily::default()
+fn none() -> PodDefaults {
+    PodDefaults::default()
 }
 
 const SHARED: [Provider; 2] = [Provider::File, Provider::Members];
@@ -72,7 +73,10 @@ fn a_source_that_loses_its_groups_takes_none_away_before_the_other_one_has_said_
     policies.take(said(Provider::Etcd, None, true), at);
     assert_eq!(names(&policies), ["of-etcd"]);
     let of_sources = policies.of_sources().unwrap();
-    assert!(Arc::ptr_eq(of_sources, policies.snapshot().unwrap()), "nor do other hosts hear of it");
+    assert!(
+        Arc::ptr_eq(of_sources, policies.snapshot().unwrap()),
+        "nor do other hosts learn of it"
+    );
     assert!(policies.in_force().unwrap()[&Provider::Etcd].rules.iter().count() > 0);
     policies.take(said(Provider::Kubernetes, Some("of-api"), false), at);
     assert_eq!(names(&policies), ["of-api"]);
@@ -297,4 +301,35 @@ fn a_source_that_is_away_is_no_longer_healthy_and_keeps_the_time_of_what_holds()
     assert_eq!((after.healthy, after.holds, after.problems), (false, true, 1));
     assert_eq!(after.read, before.read);
     assert_ne!(after.policies, before.policies);
+}
+
+#[test]
+fn a_group_of_the_settings_that_does_not_exist_is_one_problem_once_all_sources_are_known() {
+    let group = |name: &str| {
+        let group = Some(Scoped::parse(name, &"default".parse().unwrap()).unwrap());
+        PodDefaults { group, ..PodDefaults::default() }
+    };
+    let said = |provider, name: &str| {
+        let object = serde_json::json!({"apiVersion": "humanz.io/v1", "kind": "Group",
+            "metadata": {"tenant": "default", "name": name}, "spec": {}});
+        let profiles = documents::read(&[object], true).profiles;
+        let snapshot = Some(PolicySnapshot { profiles, ..PolicySnapshot::default() });
+        SourceUpdate { provider, snapshot, problems: Vec::new() }
+    };
+    let mut policies = Policies::default();
+    let sources = [Provider::File, Provider::Etcd];
+    policies.want(&sources, group("base"));
+    let problems = |policies: &Policies| -> Vec<String> {
+        policies.problems().map(|problem| problem.what).collect()
+    };
+    policies.take(said(Provider::File, "web"), SystemTime::now());
+    assert_eq!(problems(&policies), [""; 0], "etcd may have it");
+    policies.take(said(Provider::Etcd, "base"), SystemTime::now());
+    assert_eq!(problems(&policies), [""; 0]);
+    policies.want(&sources, group("blue/base"));
+    let wanted = "POLICY_GROUP=blue/base: there is no such group: pods that nothing else puts into one are judged as \
+                  without a group";
+    assert_eq!(problems(&policies), [wanted]);
+    policies.want(&sources, none());
+    assert_eq!(problems(&policies), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! What systemd reads, and what nobody can have meant.
+//! What systemd reads, and what cannot be meant.
 
 use proptest::prelude::*;
 

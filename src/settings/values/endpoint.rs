@@ -57,7 +57,7 @@ fn split_port(authority: &str) -> Option<(&str, u16)> {
     }
 }
 
-/// Without a user and a password in a URL: nobody shall write them there, but somebody may have. As a
+/// Without a user and a password in a URL: they do not belong there, but may be there. As a
 /// password may hold anything, all from the scheme to the last `@` goes; a path stays as it is.
 pub fn without_secrets(text: &str) -> String {
     match text.rfind('@') {

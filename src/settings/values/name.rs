@@ -3,6 +3,7 @@
 use std::path::{Component, PathBuf};
 
 use crate::lease::records::{NodeName, NodeNameError};
+use crate::policy::{Networks, Scoped};
 
 /// A path from the root, without `..`.
 pub fn absolute(text: &str) -> Result<PathBuf, String> {
@@ -40,6 +41,12 @@ pub fn key(text: &str) -> Result<String, String> {
 /// A host's name as a part of an etcd key.
 pub fn node_name(text: &str) -> Result<NodeName, String> {
     text.parse().map_err(|error: NodeNameError| error.to_string())
+}
+
+/// A group of the tenant `default`, or `TENANT/NAME`.
+pub fn group(text: &str) -> Result<Scoped, String> {
+    let default = Networks::default_name().tenant;
+    Scoped::parse(text, &default).map_err(|error| error.to_string())
 }
 
 /// The name of a network: a letter or digit, then letters, digits, `_`, `.`, `-`.

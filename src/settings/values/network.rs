@@ -104,7 +104,7 @@ pub fn loopback(text: &str) -> Result<SocketAddr, String> {
     let address: Option<SocketAddr> = text.parse().ok();
     let address = address.filter(|address| address.ip().is_loopback() && address.port() != 0);
     let right = "must be a loopback address and a port, as in 127.0.0.1:9104 or [::1]:9104: \
-                 metrics name hosts and subnets, and nobody is asked for a password";
+                 metrics name hosts and subnets, and no password is asked for";
     address.ok_or_else(|| right.to_owned())
 }
 

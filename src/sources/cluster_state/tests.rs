@@ -7,7 +7,7 @@ use crate::policy::{PolicyVerdict, members};
 
 fn put(state: &mut ClusterState, resource: Resource, name: &str, object: &Value) {
     let key = ObjectKey { namespace: None, name: name.into() };
-    state.take(resource, Heard::Put(key, Item::read(resource, object)));
+    state.take(resource, ResourceUpdate::Put(key, Item::read(resource, object)));
 }
 
 /// The host n1 of a cluster without objects.
@@ -20,7 +20,7 @@ fn listed() -> ClusterState {
         understood,
     );
     for resource in Resource::ALL {
-        assert!(state.take(resource, Heard::All(BTreeMap::new())));
+        assert!(state.take(resource, ResourceUpdate::All(BTreeMap::new())));
     }
     state
 }
@@ -98,7 +98,7 @@ fn a_host_that_publishes_its_own_pods_asks_the_api_for_nothing_else() {
         UnderstoodRules::default(),
     );
     for resource in Resource::ALL {
-        assert!(state.take(resource, Heard::All(BTreeMap::new())));
+        assert!(state.take(resource, ResourceUpdate::All(BTreeMap::new())));
     }
     let pod = |name: &str, namespace: &str, node: &str| {
         json!({"metadata": {"name": name, "namespace": namespace, "labels": {"app": "web"},
@@ -130,7 +130,7 @@ fn a_host_that_publishes_its_own_pods_asks_the_api_for_nothing_else() {
     assert_eq!((&said.pods[0].addresses, said.pods[0].annotations.len()), (&vec![], 1));
     assert!(update.problems.iter().any(|it| it.what.contains("no node of this name")));
 
-    // Its podCIDR is nobody's here.
+    // Its podCIDR belongs to no host here.
     let node = json!({"metadata": {"name": "n1", "labels": {"zone": "a"}},
         "spec": {"podCIDRs": ["172.30.1.0/24"]},
         "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}});
@@ -165,7 +165,7 @@ fn a_policy_that_is_not_understood_any_longer_denies_pods_that_come_later() {
         let mut state =
             ClusterState::new("n1".parse().unwrap(), PodScope::All, ObjectSource::Kubernetes, last);
         for resource in Resource::ALL {
-            state.take(resource, Heard::All(BTreeMap::new()));
+            state.take(resource, ResourceUpdate::All(BTreeMap::new()));
         }
         put(&mut state, Resource::Namespaces, "shop", &json!({"metadata": {"name": "shop"}}));
         let own = json!({"metadata": {"name": "db", "namespace": "shop"},
@@ -200,7 +200,7 @@ fn a_policy_that_is_not_understood_any_longer_denies_pods_that_come_later() {
         assert_eq!(found.count(), 1, "a pod that came since");
     }
     let gone = ObjectKey { namespace: None, name: "p".into() };
-    state.take(Resource::ClusterNetworkPolicies, Heard::Gone(gone));
+    state.take(Resource::ClusterNetworkPolicies, ResourceUpdate::Gone(gone));
     assert_eq!(state.update().snapshot.unwrap().rules, Rules::default());
 }
 
@@ -230,12 +230,12 @@ fn pods_that_come_while_rules_are_not_followed_are_in_quarantine() {
         json!({"metadata": {"name": name, "namespace": "shop", "uid": uid},
             "spec": {"nodeName": "n1"}, "status": {"podIPs": [{"ip": "10.1.2.3"}]}})
     };
-    let why = || Heard::Disconnected { why: "status 503".to_owned().into() };
+    let why = || ResourceUpdate::Disconnected { why: "status 503".to_owned().into() };
     put(&mut state, Resource::Namespaces, "shop", &json!({"metadata": {"name": "shop"}}));
     put(&mut state, Resource::Pods, "a", &pod("a", "1"));
     state.take(Resource::NetworkPolicies, why());
     assert_eq!(state.update().snapshot, None, "nothing is known of which pods had rules");
-    state.take(Resource::NetworkPolicies, Heard::Connected);
+    state.take(Resource::NetworkPolicies, ResourceUpdate::Connected);
     let own = |state: &mut ClusterState| {
         let update = state.update();
         let own = update.snapshot.unwrap().pods.into_iter();
@@ -250,10 +250,10 @@ fn pods_that_come_while_rules_are_not_followed_are_in_quarantine() {
         assert_eq!(own(&mut state), [""; 0], "{away:?}: another pod of the name");
         put(&mut state, Resource::Pods, "a", &pod("a", "1"));
         assert_eq!(own(&mut state), ["a 1"], "{away:?}");
-        state.take(away, Heard::Connected);
+        state.take(away, ResourceUpdate::Connected);
         assert_eq!(own(&mut state), ["a 1", "b 2"], "{away:?}");
         let gone = ObjectKey { namespace: None, name: "b".into() };
-        state.take(Resource::Pods, Heard::Gone(gone));
+        state.take(Resource::Pods, ResourceUpdate::Gone(gone));
         assert_eq!(own(&mut state), ["a 1"]);
     }
     for away in [Resource::Nodes, Resource::Pods] {
@@ -261,4 +261,50 @@ fn pods_that_come_while_rules_are_not_followed_are_in_quarantine() {
     }
     put(&mut state, Resource::Pods, "b", &pod("b", "2"));
     assert_eq!(own(&mut state), ["a 1", "b 2"], "they are no rules");
+}
+
+#[test]
+fn pods_of_all_hosts_are_in_the_group_of_the_settings_that_nothing_else_puts_into_one() {
+    let mut state = listed();
+    state.group = Some(Scoped::parse("base", &"default".parse().unwrap()).unwrap());
+    put(&mut state, Resource::Namespaces, "shop", &json!({"metadata": {"name": "shop"}}));
+    put(&mut state, Resource::Namespaces, "ruled", &json!({"metadata": {"name": "ruled"}}));
+    let own = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "humanz.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    let from_base =
+        json!({"rules": [{"direction": "in", "action": "allow", "peer": {"group": "base"}}]});
+    let of_policies = own("GroupPolicy", "from-base", from_base);
+    put(&mut state, Resource::GroupPolicies, "from-base", &of_policies);
+    let base = json!({"policies": ["from-base"], "default": {"in": "deny"}});
+    put(&mut state, Resource::Groups, "base", &own("Group", "base", base));
+    let rule = own("NamespaceRule", "ruled", json!({"tenant": "blue"}));
+    put(&mut state, Resource::NamespaceRules, "ruled", &rule);
+    for (name, namespace, node, address) in [
+        ("own", "shop", "n1", "10.1.2.3"),
+        ("barred", "ruled", "n1", "10.1.2.4"),
+        ("far", "shop", "n2", "10.1.9.8"),
+        ("far-barred", "ruled", "n2", "10.1.9.9"),
+    ] {
+        let pod = json!({"metadata": {"name": name, "namespace": namespace},
+            "spec": {"nodeName": node}, "status": {"podIPs": [{"ip": address}]}});
+        put(&mut state, Resource::Pods, name, &pod);
+    }
+    for (node, subnet) in [("n1", "10.1.2.0/24"), ("n2", "10.1.9.0/24")] {
+        let node = json!({"metadata": {"name": node}, "spec": {"podCIDRs": [subnet]}});
+        put(&mut state, Resource::Nodes, node["metadata"]["name"].as_str().unwrap(), &node);
+    }
+    let update = state.update();
+    let snapshot = update.snapshot.unwrap();
+    let own: Vec<String> = snapshot
+        .pods
+        .iter()
+        .map(|pod| format!("{pod} {}", pod.group.as_ref().map_or("-".into(), ToString::to_string)))
+        .collect();
+    assert_eq!(own, ["ruled/barred -", "shop/own default/base"]);
+    let members: BTreeSet<&IpAddr> =
+        snapshot.members.values().flat_map(|it| &**it).flat_map(|it| &it.addresses).collect();
+    let wanted: [IpAddr; 2] = ["10.1.2.3", "10.1.9.8"].map(|text| text.parse().unwrap());
+    assert_eq!(members, wanted.iter().collect());
+    let wrong: Vec<&str> = update.problems.iter().map(|it| it.what.as_str()).collect();
+    let wanted = "pod ruled/barred: POLICY_GROUP: group default/base is not allowed for pods of this namespace";
+    assert_eq!(wrong, [wanted]);
 }

@@ -73,10 +73,10 @@ fn host(number: impl std::fmt::Display) -> (NodeName, HostAddresses) {
 }
 
 impl<'a> Scene<'a> {
-    /// `noted`: the generations that were heard before the start.
+    /// `noted`: the generations that were received before the start.
     fn new(start: &'a ExchangeStart, hosts: u8, noted: &[(&str, u64)]) -> Self {
         let noted = noted.iter().map(|(host, generation)| (name(host), *generation)).collect();
-        let mut known = KnownMembers::new(start, HeardGenerations::new(noted));
+        let mut known = KnownMembers::new(start, KnownGenerations::new(noted));
         known.hosts = Arc::new((1..=hosts).map(host).collect());
         let needed = [Selector::every_pod()].into();
         Scene { start, known, etcd: BTreeMap::new(), needed, now: Instant::now() }
@@ -150,13 +150,13 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn heard(&self) -> HeardMembers {
-        self.known.heard(&self.needed, None)
+    fn received(&self) -> ExchangedMembers {
+        self.known.received(&self.needed, None)
     }
 
     /// Members, whether those of all hosts, and problems, as text.
     fn outcome(&self) -> String {
-        let HeardMembers { members, unread, problems } = self.heard();
+        let ExchangedMembers { members, unread, problems } = self.received();
         let text = |member: &Member| format!(" {}", member.addresses[0]).replace("10.244.", "");
         let mut outcome = match members.get(&Selector::every_pod()) {
             None => "unknown".to_owned(),
@@ -197,9 +197,9 @@ fn members_come_and_go_as_their_hosts_say() {
     let anew = Says("h2", 8, &["2.3"]);
     check("what a host says anew replaces that", &[], &[said, Read, anew, Shown("h2")], "all: 2.3");
     let of_others = [Says("h9", 1, &["9.9"]), Says("h1", 1, &["1.1"]), Read];
-    check("no host that does not exist is heard, nor this one", &[], &of_others, "all:");
+    check("no host that does not exist is received, nor this one", &[], &of_others, "all:");
     let hidden = [said, Unannounced("h2"), Read];
-    check("nobody looks where nothing is announced", &[], &hidden, "all:");
+    check("no host looks where nothing is announced", &[], &hidden, "all:");
     check("but where there was a member in force", &["2.2"], &hidden, "all: 2.2");
     let gone = [said, Read, Unannounced("h2"), Shown("h2")];
     check("who deletes an announcement takes no member away", &[], &gone, "all: 2.2");
@@ -239,7 +239,7 @@ fn a_host_that_is_behind_changes_nothing_and_holds_up_new_groups_for_a_while() {
     check_first("it is while that host says nothing else", &[Look, Shown("h2"), Read], partly);
     check_first("for 14 seconds", &[Seconds(14)], partly);
     let ended = "all: 3.3; host h2 older state";
-    check_first("nobody waits for longer than 15", &[Seconds(15)], ended);
+    check_first("no wait is longer than 15", &[Seconds(15)], ended);
     check_first("and never again for the same", &[Seconds(15), Read, Look], ended);
     let back = Says("h2", 8, &["2.2"]);
     check_first("a look finds that the host is back", &[back, Look], "all: 2.2 3.3");
@@ -255,15 +255,15 @@ fn a_host_that_is_behind_changes_nothing_and_holds_up_new_groups_for_a_while() {
 fn a_removed_host_is_forgotten() {
     let said = Says("h2", 1, &["2.2"]);
     check("with its members", &[], &[], &[said, Read, Removed("h2")], "all:");
-    let heard = [("h2", 7), ("h3", 7)];
+    let received = [("h2", 7), ("h3", 7)];
     let another = [said, Removed("h2"), Added("h2"), Read];
-    check("another one has its name", &[], &heard[..1], &another, "all: 2.2");
+    check("another one has its name", &[], &received[..1], &another, "all: 2.2");
     let one = [said, Says("h3", 1, &["3.3"]), Read, Removed("h2")];
     let outcome = "some:; host h3 older state";
-    check("a further host that is behind is waited for", &[], &heard, &one, outcome);
+    check("a further host that is behind is waited for", &[], &received, &one, outcome);
     let none = [said, NoHosts, Read, Added("h2"), Read];
     let outcome = "some:; host h2 older state";
-    check("but none while no host is known", &[], &heard[..1], &none, outcome);
+    check("but none while no host is known", &[], &received[..1], &none, outcome);
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn more_members_than_the_limit_leave_a_group_unread() {
         scene.put(&format!("h{number}"), 1, value);
     }
     scene.step(Read);
-    let HeardMembers { members, unread, problems } = scene.heard();
+    let ExchangedMembers { members, unread, problems } = scene.received();
     assert!(members.is_empty() && problems.len() == 1);
     assert!(problems[0].what.contains("more than 200000 members"), "{}", problems[0].what);
     assert_eq!(unread, [Selector::every_pod()].into());
@@ -311,7 +311,7 @@ fn problems_are_bounded() {
     let start = start(&[]);
     let mut scene = Scene::new(&start, 3, &[]);
     let away = EtcdError::Unreachable("etcd is away".into());
-    let problems = |scene: &Scene| scene.known.heard(&scene.needed, Some(&away)).problems.len();
+    let problems = |scene: &Scene| scene.known.received(&scene.needed, Some(&away)).problems.len();
     assert_eq!(problems(&scene), 1);
     scene.step(Unneeded);
     assert_eq!(problems(&scene), 0, "a host that needs no group misses nothing");
@@ -325,7 +325,7 @@ fn problems_are_bounded() {
 fn further_groups_make_the_first_wait_no_longer() {
     let start = start(&[]);
     let noted = BTreeMap::from([(name("h2"), 7)]);
-    let mut known = KnownMembers::new(&start, HeardGenerations::new(noted));
+    let mut known = KnownMembers::new(&start, KnownGenerations::new(noted));
     known.hosts = Arc::new((1..=2).map(host).collect());
     let [every, network] = [Selector::every_pod(), network("front")];
     let (first, both) =
@@ -345,7 +345,7 @@ fn further_groups_make_the_first_wait_no_longer() {
         (25, BTreeSet::new(), None),
     ] {
         known.end_wait(after(now));
-        assert_eq!(known.heard(&both, None).unread, unread, "after {now} s");
+        assert_eq!(known.received(&both, None).unread, unread, "after {now} s");
         assert_eq!(known.wait_until(), next.map(after), "after {now} s");
     }
 }

@@ -10,7 +10,7 @@ use crate::policy::compile::{POLICY_TABLE, PolicyTable};
 #[derive(Debug, Default)]
 pub struct KnownTable {
     known: Option<(u32, Option<FoundPolicy>)>,
-    /// It was read, and nobody has looked yet which parts of it are wanted.
+    /// It was read, and not yet compared with what is wanted.
     is_read: bool,
     /// It was claimed, or cannot be.
     is_claimed: bool,
@@ -76,7 +76,7 @@ impl KnownTable {
         Ok(())
     }
 
-    /// Nobody else has changed it since it was compared with what is wanted.
+    /// No other process has changed it since it was compared with what is wanted.
     ///
     /// # Errors
     /// [`NetlinkError`].

@@ -52,7 +52,7 @@ fn after(watch: &mut RotationWatch, seen: Rotation<'_>, seconds: u64) -> Option<
 }
 
 #[test]
-fn a_host_begins_when_it_is_due_and_nobody_else_changes_or_cannot_follow() {
+fn a_host_begins_when_it_is_due_and_no_other_host_changes_or_cannot_follow() {
     let none = Sessions::default();
     let step = |peers: &[EncryptedPeer], change: &dyn Fn(&mut Rotation<'_>)| {
         let (mut watch, mut seen) = (RotationWatch::default(), seen(Stage::Steady, peers, &none));

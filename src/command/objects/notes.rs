@@ -1,0 +1,110 @@
+//! Pure. What of a change is as it was typed, and perhaps not as it was meant.
+
+use std::collections::BTreeMap;
+
+use ipnetwork::IpNetwork;
+use serde_json::Value;
+
+use crate::net::subnet;
+use crate::policy::read::fields::{ObjectField, quoted};
+use crate::policy::read::groups::scoped;
+use crate::policy::{Networks, Scoped};
+use crate::sources::{Change, StoredName};
+
+/// Of the objects that `change` puts, with those that are `there`.
+pub fn notes(change: &Change, there: &BTreeMap<StoredName, Value>) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (name, object) in &change.put {
+        let spec = &object["spec"];
+        if name.kind.name == "NamespaceRule" {
+            let is_there = |wanted: &Scoped| {
+                let is_it = |known: &StoredName| {
+                    ["Group", "Network"].contains(&known.kind.name)
+                        && known.scope.as_ref() == Some(&wanted.tenant)
+                        && known.name == wanted.name
+                };
+                change.put.keys().chain(there.keys()).any(is_it)
+            };
+            let missing = allowed(spec).into_iter().filter(|one| !is_there(one));
+            notes.extend(
+                missing.map(|one| format!("{name}: allow: there is no group or network {one}")),
+            );
+        }
+        masked(spec, &mut |text, read| {
+            notes.push(format!("{name}: {} is read as {read}", quoted(text)));
+        });
+    }
+    notes
+}
+
+/// What the rule of a namespace allows by name. What is not understood of it is refused elsewhere.
+fn allowed(spec: &Value) -> Vec<Scoped> {
+    let own = Networks::default_name();
+    let spec = ObjectField::root(spec);
+    let tenant = spec.get("tenant").and_then(|tenant| tenant.name().ok());
+    let tenant = tenant.unwrap_or_else(|| own.tenant.clone());
+    let typed = spec.list("allow").unwrap_or_default();
+    let named = typed.iter().filter_map(|field| scoped(field, &tenant).ok());
+    named.filter(|one| *one != own).collect()
+}
+
+/// Subnets with host bits, and how they are read: Kubernetes accepts and ignores these, too.
+fn masked(value: &Value, note: &mut dyn FnMut(&str, IpNetwork)) {
+    match value {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                match (field.as_str(), value) {
+                    ("cidr", Value::String(text)) => has_host_bits(text, note),
+                    ("except", Value::Array(all)) => {
+                        let texts = all.iter().filter_map(Value::as_str);
+                        texts.for_each(|text| has_host_bits(text, note));
+                    }
+                    (_, value) => masked(value, note),
+                }
+            }
+        }
+        Value::Array(all) => all.iter().for_each(|value| masked(value, note)),
+        _ => {}
+    }
+}
+
+fn has_host_bits(text: &str, note: &mut dyn FnMut(&str, IpNetwork)) {
+    let typed = text.contains('/').then(|| text.parse::<IpNetwork>().ok()).flatten();
+    let read = typed.map(subnet::masked);
+    if let Some(read) = read.filter(|read| Some(*read) != typed) {
+        note(text, read);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_may_be_meant_otherwise_is_noted() {
+        let own = |kind: &str, name: &str, spec: Value| {
+            json!({"apiVersion": "humanz.io/v1", "kind": kind,
+                "metadata": {"name": name, "tenant": "blue"}, "spec": spec})
+        };
+        let object = |kind: &str, name: &str| own(kind, name, json!({}));
+        let there = Change::put(vec![object("Group", "web")]).unwrap().put;
+        let allow = json!(["web", "front", "*", "default/default", "web2", "green/web", "a b"]);
+        let rule = json!({"apiVersion": "humanz.io/v1", "kind": "NamespaceRule",
+            "metadata": {"name": "shop"}, "spec": {"tenant": "blue", "allow": allow}});
+        let peer = json!({"cidr": "10.1.2.3/8", "except": ["10.2.0.0/16", "10.3.0.1/16"]});
+        let rules = json!([{"direction": "in", "action": "allow", "peer": peer},
+            {"direction": "in", "action": "deny", "peer": {"cidr": "fd00::/8"}},
+            {"direction": "in", "action": "deny", "peer": {"cidr": "10.1.2.3"}}]);
+        let policy = own("GroupPolicy", "p", json!({"rules": rules}));
+        let change = Change::put(vec![object("Network", "front"), rule, policy]).unwrap();
+        let wanted = [
+            "GroupPolicy blue/p: \"10.1.2.3/8\" is read as 10.0.0.0/8",
+            "GroupPolicy blue/p: \"10.3.0.1/16\" is read as 10.3.0.0/16",
+            "NamespaceRule shop: allow: there is no group or network blue/web2",
+            "NamespaceRule shop: allow: there is no group or network green/web",
+        ];
+        assert_eq!(notes(&change, &there), wanted);
+    }
+}

@@ -1,0 +1,56 @@
+//! What a host says and does about blocks of others, at its agent's start and right after one was taken.
+
+use crate::etcd::{FROM_ETCD, apply};
+use crate::support::node::command;
+use crate::support::{Agent, Cluster, Place, facts, soon};
+use crate::tenants::{add, reaches, two_tenants};
+
+/// The agent of before had no pools for some milliseconds: of five starts one or two took the others' blocks out of the
+/// kernel and put them back.
+#[test]
+fn a_restart_changes_nothing_of_the_blocks_of_other_hosts() {
+    let cluster = Cluster::routed(1, 1);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &two_tenants());
+    let agents = cluster.start_agents(FROM_ETCD);
+    let pods = [(h1, "blue/a"), (h2, "blue/b"), (h1, "red/a"), (h2, "red/b")];
+    let [blue1, blue2, red1, red2] = pods.map(|(host, pod)| add(host, pod));
+    soon("both tenants", || reaches(&blue2, &blue1) && reaches(&red2, &red1));
+    let monitor = h2.spawn(&mut command("ip monitor neigh route"));
+    agents[1].stop();
+    for start in 0..8 {
+        let agent = Agent::start(h2, FROM_ETCD);
+        agent.wait_ready();
+        let both = || reaches(&blue2, &blue1) && reaches(&red2, &red1);
+        soon(&format!("both tenants after start {start}"), both);
+        agent.stop();
+        let log = agent.log();
+        assert!(!log.contains("ERROR"), "start {start}:\n{log}");
+    }
+    let log = monitor.log();
+    let lost = log.lines().find(|line| line.starts_with("Deleted") && line.contains("humanz-vx"));
+    assert_eq!(lost, None, "{log}");
+    agents[0].stop();
+}
+
+#[test]
+fn a_new_block_of_another_host_is_known_at_once() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &two_tenants());
+    let agents = cluster.start_agents(FROM_ETCD);
+    // Without an agent's answer the networks are known by what it wrote.
+    let kept =
+        || h2.read("/var/lib/humanz/policy.json").is_some_and(|text| text.contains("10.32."));
+    soon("the networks on disk", kept);
+    let blue1 = add(h1, "blue/a");
+    let (to, is_way) = (blue1.v4(), |to: &str| to.starts_with("10.32."));
+    soon("the route to it", || facts::routes(h2).keys().any(|to| is_way(to)));
+    let routes = Agent::run(h2, "routes", FROM_ETCD).ok();
+    assert!(!routes.contains("stale") && routes.contains("10.32."), "{routes}");
+    let blue2 = add(h2, "blue/b");
+    let explained = Agent::run(h2, &format!("explain blue/b {to}"), FROM_ETCD);
+    assert!(explained.stdout.contains("h1"), "{}{}", explained.stdout, explained.stderr);
+    soon("the pod", || reaches(&blue2, &blue1));
+    agents.iter().for_each(Agent::stop);
+}
