@@ -30,7 +30,7 @@ use crate::settings::exit::{self, Exit};
     note = "Either end is a pod of this host (namespace/name, or the start of its container id), a pod of any host \
         that has a pin (namespace/name), an address, or for TO a URL or ADDRESS:PORT. Sends two echo requests; \
         changes nothing.",
-    error_code(0, "nothing is wrong as far as this host can see"),
+    error_code(0, "nothing is lost as far as this host can see"),
     error_code(1, "packets are lost at the last hop shown"),
     error_code(2, "an end is not known"),
     error_code(69, "a name does not resolve, or this user may not read the pods")

@@ -208,7 +208,7 @@ fn explains_taken_over(host: &Node, ends: &str) -> String {
     println!("{text}");
     assert!(!text.contains("gone or incomplete") && !text.contains("was deleted"), "{text}");
     assert!(text.contains("its network namespace is not known"), "{text}");
-    assert!(text.contains("nothing is wrong as far as this host can see"), "{text}");
+    assert!(text.contains("nothing is lost as far as this host can see; odd: "), "{text}");
     text
 }
 

@@ -55,7 +55,6 @@ mod tests {
             addresses: Default::default(),
             subnet: "10.244.2.0/24".parse().ok(),
             mtu: None,
-            alive: Some(true),
             has_route: true,
         };
         let end = PathEnd {

@@ -13,18 +13,8 @@ pub fn all(path: &Path) -> Vec<Hop> {
 /// What the other host says about itself.
 fn other_host(path: &Path) -> Option<Hop> {
     let remote = [&path.to, &path.from].into_iter().find_map(|end| end.remote())?;
-    let host = &remote.host;
-    match remote.alive {
-        Some(false) => {
-            let seen = "its agent shows no sign of life".to_owned();
-            let fix = format!("pods keep their network without it; look at {host}");
-            Some(Hop::odd("other-host", host, seen, fix))
-        }
-        _ => {
-            let addresses: Vec<String> = remote.addresses.iter().map(ToString::to_string).collect();
-            Some(Hop::fine("other-host", host, format!("has {}", addresses.join(", "))))
-        }
-    }
+    let addresses: Vec<String> = remote.addresses.iter().map(ToString::to_string).collect();
+    Some(Hop::fine("other-host", &remote.host, format!("has {}", addresses.join(", "))))
 }
 
 /// Whether a packet as large as the sender may send gets through. Where a router is between, it
@@ -44,7 +34,7 @@ fn sizes(path: &Path) -> Option<Hop> {
     let device = path.there.device().and_then(|index| path.host.links.get(&index));
     if let (Some(link), EndPlace::RemoteHost(remote), None) =
         (device, &path.to.place, &path.there.tunnel)
-        && let Some(mtu) = remote.mtu.filter(|mtu| *mtu > 0 && *mtu < link.mtu)
+        && let Some(mtu) = remote.mtu.filter(|mtu| *mtu < link.mtu)
     {
         let seen =
             format!("host {} takes {mtu} bytes, {} sends {}", remote.host, link.name, link.mtu);

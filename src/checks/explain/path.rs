@@ -120,8 +120,6 @@ pub struct RemoteEnd {
     pub addresses: PerFamily<IpAddr>,
     /// Bytes that a packet to it may have, as it said.
     pub mtu: Option<u32>,
-    /// Its agent runs; `None` if that is not known.
-    pub alive: Option<bool>,
     /// A route of ours to the subnet is there.
     pub has_route: bool,
 }

@@ -322,7 +322,6 @@ fn locate(
             subnet,
             addresses: peer.addresses,
             mtu: peer.mtu,
-            alive: None,
             has_route: false,
         };
         let name = format!("{address} of host {name}");

@@ -29,9 +29,24 @@ pub fn text(path: &Path, hops: &[Hop], style: Style) -> String {
             let line = format!("lost at {} ({}): {}", hop.name, hop.place, hop.seen);
             style.sentence(Tone::Bad, &line)
         }
-        None => style.paint(Tone::Good, "nothing is wrong as far as this host can see"),
+        None => without_loss(hops, style),
     };
     format!("{text}{end}")
+}
+
+/// The last line, where this host loses nothing.
+fn without_loss(hops: &[Hop], style: Style) -> String {
+    let mut odd: Vec<&str> =
+        hops.iter().filter(|hop| hop.verdict != HopVerdict::Fine).map(|hop| hop.name).collect();
+    odd.dedup();
+    match odd[..] {
+        [] => style.paint(Tone::Good, "nothing is wrong as far as this host can see"),
+        _ => {
+            let line =
+                format!("nothing is lost as far as this host can see; odd: {}", odd.join(", "));
+            style.sentence(Tone::Odd, &line)
+        }
+    }
 }
 
 /// The same as one object; `cure` is `fix` as earlier releases have it.

@@ -25,7 +25,10 @@ async function explain(event) {
     fill("explain-hops", found.hops.map(hop));
     $("explain-box").hidden = false;
     const ends = found.from.name + " → " + found.to.name + ": ";
-    note(ends + (found.lost ? "lost at " + found.lost : "nothing is wrong as far as this host can see"), found.lost ? "bad" : "good");
+    const odd = [...new Set(found.hops.filter((one) => one.verdict === "odd").map((one) => one.hop))];
+    if (found.lost) note(ends + "lost at " + found.lost, "bad");
+    else if (odd.length) note(ends + "nothing is lost as far as this host can see; odd: " + odd.join(", "), "faint");
+    else note(ends + "nothing is wrong as far as this host can see", "good");
   } catch (error) {
     note(error.message.trim(), "bad");
   }

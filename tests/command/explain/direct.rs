@@ -76,6 +76,18 @@ fn an_intact_path_has_no_problem() {
 }
 
 #[test]
+fn who_does_not_answer_is_odd_and_the_path_not_said_to_be_right() {
+    let (cluster, pods) = scene();
+    let host = &cluster.hosts[0];
+    let explain = || text(run(host, &format!("explain a {}", pods[2].v4()), VARIABLES));
+    let said = explain();
+    assert!(said.ends_with("nothing is wrong as far as this host can see\n"), "{said}");
+    cluster.set_cable(&cluster.hosts[1], false);
+    let said = explain();
+    assert!(said.ends_with("nothing is lost as far as this host can see; odd: echo\n"), "{said}");
+}
+
+#[test]
 fn a_port_where_nothing_listens_is_found() {
     let (cluster, pods) = scene();
     let mut case = broken(&cluster, &pods);
