@@ -239,7 +239,7 @@ impl Peer {
             backend: node.map_or_else(Backend::default, |node| node.backend.clone()),
             tunnel: node.and_then(|node| node.tunnel),
             wireguard: node.and_then(|node| node.wireguard),
-            mtu: node.map(|node| node.mtu),
+            mtu: node.and_then(|node| node.known_mtu()),
             python: node.is_none(),
             alive: candidate.alive,
         }

@@ -95,6 +95,11 @@ fn a_host_that_boots_without_the_api_has_the_network_it_had() {
     }
     let output = Agent::run(scene.host(1), "nodes ls", &with(&[]));
     assert!(output.stdout.contains("the Kubernetes API does not answer: "), "{output}");
+    // A node has no field for it.
+    let output = Agent::run(scene.host(1), "status --all --json", &with(&[]));
+    let shown: serde_json::Value = serde_json::from_str(&output.stdout).expect("JSON");
+    let mtus: Vec<_> = shown["hosts"].as_array().unwrap().iter().map(|host| &host["mtu"]).collect();
+    assert!(mtus.len() == 2 && mtus.iter().all(|mtu| mtu.is_null()), "{output}");
     assert_eq!(facts::addresses(scene.host(1), "humanz0"), ["10.244.1.1/24"]);
     routes_become(scene.host(1), &[("10.244.2.0/24", "192.0.2.12")]);
     let pod = Pod::add(scene.host(1), "a");

@@ -84,7 +84,7 @@ pub fn object(cluster: &ClusterView, host: &NodeName) -> Value {
         "backend": node.map(|node| node.backend.to_string()),
         "tunnel": node.and_then(|node| node.tunnel).map(|it| json!({ "vni": it.vni, "port": it.port })),
         "encrypts": node.map(|node| node.wireguard.is_some()),
-        "mtu": node.map(|node| node.mtu),
+        "mtu": node.and_then(|node| node.known_mtu()),
         "version": node.map(|node| &*node.version),
         "machine_id": node.map(|node| &*node.machine_id),
     })

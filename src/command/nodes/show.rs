@@ -116,7 +116,10 @@ fn text(cluster: &ClusterView, host: &NodeName, keys: &[(String, i64)], style: S
                     node.wireguard.map(text).unwrap_or_default()
                 }),
             ),
-            ("mtu", of_node(&|node| node.mtu.to_string())),
+            (
+                "mtu",
+                of_node(&|node| node.known_mtu().map(|mtu| mtu.to_string()).unwrap_or_default()),
+            ),
             ("version", of_node(&|node| node.version.to_string())),
             ("machine id", of_node(&|node| node.machine_id.to_string())),
             ("boot id", of_node(&|node| node.boot_id.to_string())),

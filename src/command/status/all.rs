@@ -89,6 +89,7 @@ fn host(cluster: &ClusterView, line: &HostLine<'_>) -> Cell {
 
 fn cells(cluster: &ClusterView, line: &HostLine<'_>) -> [Cell; 8] {
     let node = cluster.snapshot.nodes.get(line.host).map(|node| &node.value);
+    let mtu = node.and_then(|node| node.known_mtu());
     let reaches = line.report.map(|report| format!("{} of {}", report.answer, report.asked));
     let tone = match line.health() {
         Health::Well => Tone::Good,
@@ -99,7 +100,7 @@ fn cells(cluster: &ClusterView, line: &HostLine<'_>) -> [Cell; 8] {
         host(cluster, line),
         Cell::new(line.state.word()).tone(tone),
         Cell::new(node.map_or("", |node| &node.version)),
-        Cell::new(node.map(|node| node.mtu.to_string()).unwrap_or_default()),
+        Cell::new(mtu.map(|mtu| mtu.to_string()).unwrap_or_default()),
         Cell::new(node.map(|node| via(node)).unwrap_or_default()),
         Cell::new(node.map_or("", |node| encrypts(node))),
         enforced(line.policies().unwrap_or(PolicyEnforcement::Unknown)),

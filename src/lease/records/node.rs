@@ -145,6 +145,11 @@ impl NodeRecord {
             other: BTreeMap::new(),
         }
     }
+
+    /// `None`: the host does not say it, as with `SOURCE=kubernetes`.
+    pub fn known_mtu(&self) -> Option<u32> {
+        Some(self.mtu).filter(|mtu| *mtu > 0)
+    }
 }
 
 /// Of a host where policies are on, and no group is set.

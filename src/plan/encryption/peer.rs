@@ -145,8 +145,7 @@ pub fn next_hop<T>(
         Family::V4 => subnet::gateway(to),
         Family::V6 => Mac::of_subnet(to).link_local().into(),
     };
-    let theirs = peer.mtu_bytes.filter(|bytes| *bytes > 0);
-    let theirs = theirs.map(|outer| inner_mtu(outer, Family::of(peer.address), pods));
+    let theirs = peer.mtu_bytes.map(|outer| inner_mtu(outer, Family::of(peer.address), pods));
     NextHop {
         via,
         device,

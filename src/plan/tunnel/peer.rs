@@ -63,8 +63,7 @@ pub fn next_hop<T>(
 ) -> NextHop {
     let underlay = Family::of(remote.address);
     let family = subnet::family(remote.subnet);
-    let theirs = remote.mtu_bytes.filter(|bytes| *bytes > 0);
-    let theirs = theirs.map(|outer| inner_mtu(outer, underlay, pods));
+    let theirs = remote.mtu_bytes.map(|outer| inner_mtu(outer, underlay, pods));
     NextHop {
         via: via(remote),
         device,
