@@ -43,6 +43,8 @@ pub enum ProblemSource {
     Shares,
     /// Blocks of tenants' networks.
     Blocks,
+    /// Networks of tenants without a free address.
+    FullNetworks,
     /// What plugins go by to place pods in networks.
     NetworkPlans,
     /// Networks of tenants with addresses of hosts.

@@ -11,12 +11,14 @@ use ipnetwork::IpNetwork;
 
 use crate::agent::networks::waiting::WaitingPlugins;
 use crate::agent::new_pods::BlockRequest;
+use crate::inspect::pods::room;
 use crate::lease::Snapshot;
 use crate::lease::blocks::BlockNetwork;
 use crate::lease::blocks::empty::{BlockUse, EmptyBlocks};
 use crate::lease::blocks::session::WantedBlocks;
 use crate::net::Family;
 use crate::net::gather::Gather;
+use crate::net::subnet::contains;
 use crate::policy::network_plan::NetworkPlans;
 use crate::policy::served::ServedNetworks;
 use crate::policy::{Networks, PolicySnapshot, Scoped};
@@ -88,6 +90,8 @@ pub struct HostNetworks {
     /// Networks with addresses of hosts, and why no pod starts there.
     pub closed: Arc<BTreeMap<Scoped, String>>,
     pub closed_from: Option<ClosedFrom>,
+    /// Pools of which plugins got no block since hosts have all of them, and how many they had then.
+    full: BTreeMap<IpNetwork, usize>,
     /// When to look for empty blocks.
     look_at: Option<Instant>,
 }
@@ -103,6 +107,28 @@ impl HostNetworks {
         self.empty.retain(&update.own);
         let is_read = self.received.is_read || update.is_read;
         self.received = BlocksUpdate { is_read, ..update };
+        let received = &self.received;
+        let blocks = |pool: &IpNetwork| {
+            let all = received.own.iter().chain(received.others.values().flatten());
+            all.filter(|block| contains(*pool, **block)).count()
+        };
+        self.full.retain(|pool, had| received.pools.contains(pool) && blocks(pool) >= *had);
+        self.full.extend(received.exhausted.iter().map(|pool| (*pool, blocks(pool))));
+    }
+
+    /// Plugins got no block of some pool, and nobody gave one back since.
+    pub fn lacks_blocks(&self) -> bool {
+        !self.full.is_empty()
+    }
+
+    /// The pools without an address for the next pod, where pods have the addresses `taken`: plugins got no block,
+    /// and those that this host has are full.
+    pub fn full_pools(&self, taken: &[IpAddr]) -> impl Iterator<Item = IpNetwork> {
+        let has_room = |block: &&IpNetwork| room(**block, taken).is_some_and(|(_, free)| free > 0);
+        let own = self.received.own.iter().filter(|block| !self.served.is_pin(block));
+        let open: Vec<IpNetwork> = own.filter(has_room).copied().collect();
+        let pools = self.full.keys().copied();
+        pools.filter(move |pool| !open.iter().any(|block| contains(*pool, *block)))
     }
 
     /// etcd has said since the agent started which blocks this host has, or does not answer: what is on disk

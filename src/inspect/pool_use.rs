@@ -6,6 +6,7 @@ use crate::inspect::pods::room;
 use crate::ipam::Store;
 use crate::ipam::import::Sources;
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
+use crate::policy::Scoped;
 use crate::settings::Settings;
 
 /// The addresses of one family.
@@ -51,6 +52,16 @@ pub fn scarce(uses: &[Use]) -> Vec<Problem> {
         )
     };
     few.map(problem).collect()
+}
+
+/// `pool` of a tenant's network has neither a free block nor an address in those of this host.
+pub fn full_network(network: &Scoped, pool: IpNetwork) -> Problem {
+    let what = format!(
+        "no address is free for this host: hosts have all blocks of {pool} (network {network}), and its next pod here \
+         does not start"
+    );
+    let fix = format!("humanz-agent net show {network} # widen it, by --cidr of net set");
+    Problem::new(ProblemKind::PoolFull, Object::Subnet(pool), what).with_fix(fix)
 }
 
 #[cfg(test)]

@@ -94,6 +94,9 @@ fn a_network_in_use_is_widened_and_its_pods_stay() {
     let full = try_add(host, "shop/c", json!({})).err().unwrap();
     assert_eq!(full.code, 11, "{full}");
     host.run("ip netns del shop-c").ok();
+    let problem = local::wait_problem(host, "pool-full", "subnet 10.35.0.0/29");
+    let fix = "humanz-agent net show blue/small # widen it, by --cidr of net set";
+    assert_eq!(problem["fix"], fix);
     let set = |cidr: &str, more: &str| {
         Agent::run(host, &format!("net set blue/small --cidr {cidr}{more}"), FROM_ETCD)
     };
@@ -106,6 +109,7 @@ fn a_network_in_use_is_widened_and_its_pods_stay() {
         assert_eq!(refused.status.code(), Some(1), "{cidr}: {refused}");
     }
     assert_eq!(set("10.35.0.0/28", "").ok(), "~ Network blue/small\n");
+    local::status_when(host, "room in the network", |status| !local::has_problem(status, "pool-full"));
     let more = ["shop/c", "shop/d"].map(|pod| {
         eventually(&format!("{pod} to start"), SOON, || {
             host.run(&format!("ip netns del {}", pod.replace('/', "-")));
@@ -117,6 +121,43 @@ fn a_network_in_use_is_widened_and_its_pods_stay() {
         soon("the pods of before", || round_trip(&more[0], pod.v4()).is_ok());
         pod.check().unwrap_or_else(|error| panic!("{}: CHECK: {error}", pod.label()));
     }
+    agents.iter().for_each(Agent::stop);
+}
+
+#[test]
+fn a_network_is_full_until_a_pod_or_a_block_of_another_host_goes() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let small = json!({"subnets": ["10.35.0.0/29"], "blocks": {"v4": 30}});
+    let shop = namespace("shop", json!({"tenant": "blue", "network": "small"}));
+    apply(h1, &[network("blue/small", small), shop]);
+    let settings = [&SOON_GIVEN_BACK[..], &[("RESYNC_INTERVAL", "1s")]].concat();
+    let agents = cluster.start_agents(&settings);
+    let [a, b] = [add(h1, "shop/a"), add(h2, "shop/b")];
+    let is_full = |host: &Node, wanted: bool| {
+        local::status_when(host, &format!("full: {wanted}"), |status| {
+            local::problem(status, "pool-full", "subnet 10.35.0.0/29").is_some() == wanted
+        })
+    };
+    // Nobody was refused yet.
+    is_full(h1, false);
+    let refused = || {
+        let refused = try_add(h1, "shop/c", json!({})).err().unwrap();
+        assert_eq!(refused.code, 11, "{refused}");
+        h1.run("ip netns del shop-c").ok();
+    };
+    refused();
+    is_full(h1, true);
+    is_full(h2, false);
+    a.delete();
+    is_full(h1, false);
+    let a = add(h1, "shop/a");
+    refused();
+    is_full(h1, true);
+    b.delete();
+    is_full(h1, false);
+    let c = add(h1, "shop/c");
+    [a, c].into_iter().for_each(Pod::delete);
     agents.iter().for_each(Agent::stop);
 }
 

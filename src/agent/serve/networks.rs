@@ -14,6 +14,7 @@ use crate::agent::trigger::{Scope, TriggerReason};
 use crate::checks::network_addresses;
 use crate::inspect::networks::kept_blocks;
 use crate::inspect::pods;
+use crate::inspect::pool_use::full_network;
 use crate::lease::blocks::BlockNetwork;
 use crate::lease::blocks::known_store::KnownStore;
 use crate::lease::blocks::session::BlockInputs;
@@ -77,6 +78,7 @@ impl Agent {
         let networks = &mut self.state.networks;
         let is_new = networks.received.others != update.others;
         networks.receive(update);
+        self.note_full_networks();
         let changed = self.state.policies.hold(self.state.networks.held());
         let scope = if changed { self.note_policies(true) } else { Scope::default() };
         if is_new && let Some(peers) = &self.state.peers {
@@ -86,6 +88,21 @@ impl Agent {
             return scope.and(Scope::ROUTES).and(Scope::FIREWALL);
         }
         scope
+    }
+
+    /// Reports the networks whose next pod does not start on this host.
+    pub(super) fn note_full_networks(&self) {
+        let networks = &self.state.networks;
+        let problems = &self.shared.problems;
+        let known = self.state.policies.snapshot().filter(|_| self.policies.exchanges());
+        let Some(known) = known.filter(|_| networks.lacks_blocks()) else {
+            return problems.set(ProblemSource::FullNetworks, None);
+        };
+        let Ok(store) = pods::store(&self.settings, &self.settings.cni.name) else { return };
+        let Ok(taken) = store.taken() else { return };
+        let named = |pool: IpNetwork| Some((known.networks.of(pool.ip())?, pool));
+        let full = networks.full_pools(&taken).filter_map(named);
+        problems.set(ProblemSource::FullNetworks, full.map(|(name, pool)| full_network(&name, pool)));
     }
 
     /// Compares what this host serves with the networks that there are and its blocks of them.

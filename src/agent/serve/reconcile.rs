@@ -146,6 +146,9 @@ impl Agent {
     }
 
     fn conclude(&mut self, scope: Scope, seen: Option<ReconcileOutcome>, applier: &Applier) {
+        if scope == Scope::ALL {
+            self.note_full_networks();
+        }
         let (state, problems) = (&mut self.state, &self.shared.problems);
         let now = Instant::now();
         state.reconcile_at = now + state.rate_limit.pause(now);
