@@ -2,11 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
+use crate::beside_etcd::{self, apply, own};
 use crate::enforced::{ON, add, connect, label, shop};
+use crate::objects::{OF_API, custom, serve_all};
 use crate::policies::{admin, pod, policy};
 use crate::rbac::role;
 use crate::support::local::{has_problem, problems, status, status_when, wait_problem};
-use crate::support::soon;
+use crate::support::{Agent, soon};
 use crate::traffic::{Flood, Server};
 
 /// Before it asked again, an agent that had just started took one answer for the end of all such policies.
@@ -90,5 +94,34 @@ fn a_pod_that_starts_while_policies_alone_are_not_followed_is_in_quarantine() {
     Server::open(&late).wait(near.v4());
     println!("a pod was reached {:?} after watches broke", begun.elapsed());
     status_when(h1, "everything is followed again", |it| !has_problem(it, "kubernetes-api"));
+    agent.stop();
+}
+
+/// A rule that denies a group waits for etcd, which has the members on other hosts; what places new pods does not.
+#[test]
+fn a_pod_starts_in_no_former_network_while_another_rule_waits_for_etcd() {
+    let scene = beside_etcd::shop(1);
+    let (api, host) = (&scene.api, scene.host(1));
+    serve_all(&scene);
+    let network = json!({"apiVersion": "humanz.io/v1", "kind": "Network",
+        "metadata": {"tenant": "blue", "name": "front"}, "spec": {"subnets": ["10.32.0.0/16"]}});
+    apply(host, &[network, own("Group", "unused", json!({}))]);
+    let agent = Agent::start(host, OF_API);
+    agent.wait_ready();
+    let plans = || host.read("/run/humanz/ipam/.networks.json").unwrap_or_default();
+    soon("the network", || plans().contains("10.32.0.0/16"));
+    api.put(pod("before", "before", "h1", &[]));
+    let before = connect(host, "before").unwrap();
+    assert!(before.v4().to_string().starts_with("10.244."), "{}", before.v4());
+    scene.cluster.etcd.kill();
+    let deny = json!({"direction": "in", "action": "deny", "peer": {"group": "ops"}});
+    api.put(custom("GroupPolicy", "not-ops", json!({"rules": [deny]})));
+    api.put(custom("Group", "ops", json!({})));
+    api.put(custom("Group", "store", json!({"policies": ["not-ops"]})));
+    api.put(custom("NamespaceRule", "shop", json!({"tenant": "blue", "network": "front"})));
+    wait_problem(host, "policy", "a change of policies");
+    soon("the rule of the namespace", || plans().contains("shop"));
+    api.put(pod("late", "late", "h1", &[]));
+    assert_eq!(connect(host, "late").err(), Some(11));
     agent.stop();
 }

@@ -243,7 +243,10 @@ impl Agent {
     }
 
     fn plans_from(&self) -> PlansFrom {
-        let known = self.state.policies.snapshot();
+        // A pod starts where the newest rules of namespaces place it, also while members are missing that another rule
+        // denies.
+        let policies = &self.state.policies;
+        let known = policies.of_sources().or(policies.snapshot());
         let families = self.state.subnets.unwrap_or_default();
         PlansFrom {
             exchanges: self.policies.exchanges(),
