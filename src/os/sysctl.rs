@@ -1,8 +1,25 @@
 //! Sysctls: files below /proc/sys.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::cell::OnceCell;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::sys::stat::Mode;
+
+const FOLDER: &str = "/proc/sys";
+
+/// Folders below [`FOLDER`] that each network namespace has of its own.
+const NETWORK: [&str; 2] = ["net/ipv4/", "net/ipv6/"];
+
+thread_local! {
+    /// Those of this thread, which does not leave its network namespace. By its whole path a file in them is looked up
+    /// among those of all namespaces, one after the other: with 250 pods in 34 µs instead of 4.
+    static OPENED: [OnceCell<OwnedFd>; NETWORK.len()] = const { [OnceCell::new(), OnceCell::new()] };
+}
 
 #[derive(Debug, thiserror::Error)]
 #[error("{what} sysctl {key}: {source}")]
@@ -24,10 +41,13 @@ impl SysctlError {
 /// # Errors
 /// [`SysctlError`].
 pub fn read(key: &str) -> Result<String, SysctlError> {
-    match fs::read_to_string(path(key)) {
-        Ok(value) => Ok(value.trim_end().to_owned()),
-        Err(source) => Err(SysctlError { what: "read", key: key.to_owned(), source }),
-    }
+    let failed = |source| SysctlError { what: "read", key: key.to_owned(), source };
+    let mut value = String::new();
+    file(key, OFlag::O_RDONLY)
+        .and_then(|mut file| file.read_to_string(&mut value))
+        .map_err(failed)?;
+    value.truncate(value.trim_end().len());
+    Ok(value)
 }
 
 /// Writes `value`. (Read first: a read-only /proc/sys may have it already.)
@@ -36,9 +56,26 @@ pub fn read(key: &str) -> Result<String, SysctlError> {
 /// [`SysctlError`].
 pub fn write(key: &str, value: &str) -> Result<(), SysctlError> {
     let failed = |source| SysctlError { what: "write", key: key.to_owned(), source };
-    fs::write(path(key), value).map_err(failed)
+    let file = file(key, OFlag::O_WRONLY);
+    file.and_then(|mut file| file.write_all(value.as_bytes())).map_err(failed)
 }
 
-fn path(key: &str) -> PathBuf {
-    Path::new("/proc/sys").join(key)
+fn file(key: &str, access: OFlag) -> io::Result<File> {
+    let flags = access | OFlag::O_CLOEXEC;
+    let named = |(at, folder)| Some((at, key.strip_prefix(folder)?));
+    let file = match NETWORK.into_iter().enumerate().find_map(named) {
+        Some((at, rest)) => OPENED.with(|opened| {
+            openat(opened_folder(&opened[at], NETWORK[at])?, rest, flags, Mode::empty())
+        }),
+        None => open(&Path::new(FOLDER).join(key), flags, Mode::empty()),
+    };
+    Ok(file?.into())
+}
+
+fn opened_folder<'a>(opened: &'a OnceCell<OwnedFd>, name: &str) -> nix::Result<BorrowedFd<'a>> {
+    if opened.get().is_none() {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        drop(opened.set(open(&Path::new(FOLDER).join(name), flags, Mode::empty())?));
+    }
+    opened.get().map(AsFd::as_fd).ok_or(Errno::EBADF)
 }
