@@ -26,6 +26,6 @@ fn own_pods(shared: &SharedState) -> Option<HostPods> {
     let (counters, at) = counters().map_or_else(|_| Default::default(), |it| (it, uptime()));
     let own = attachments.iter().filter_map(|it| it.reported(&ranges, &counters));
     let mut own: Vec<HostPod> = own.collect();
-    own.sort_by(|a, b| a.pod.cmp(&b.pod));
+    own.sort_unstable_by(|a, b| a.pod.cmp(&b.pod));
     Some(HostPods::new(own).counted(at))
 }

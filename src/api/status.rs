@@ -410,7 +410,7 @@ mod tests {
         for list in ["quarantine", "sources"] {
             found.push(format!("policies.{list}[]{}", keys(&value["policies"][list][0])));
         }
-        found.sort();
+        found.sort_unstable();
         assert_eq!(found, FIELDS);
     }
 

@@ -228,7 +228,7 @@ pub fn names(settings: &Settings) -> Result<Vec<String>, Problem> {
     let stores = entries.into_iter().flatten().filter_map(Result::ok).filter(is_store);
     let names = stores.filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
-    names.sort();
+    names.sort_unstable();
     Ok(names)
 }
 

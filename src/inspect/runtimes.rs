@@ -93,6 +93,6 @@ fn matching(pattern: &str) -> Vec<PathBuf> {
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<String> =
         names.filter(|name| name.starts_with(begin) && name.ends_with(after)).collect();
-    names.sort();
+    names.sort_unstable();
     names.into_iter().map(|name| Path::new(folder).join(name)).collect()
 }

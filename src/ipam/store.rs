@@ -117,7 +117,7 @@ impl LockedStore<'_> {
     pub fn entries(&self) -> Result<Vec<StoreEntry>, StoreError> {
         let layout = &self.store.layout;
         let mut names = names(&layout.owners())?;
-        names.sort();
+        names.sort_unstable();
         let mut entries = Vec::with_capacity(names.len());
         for name in names {
             entries.extend(self.entry_at(&layout.owners().join(name))?);

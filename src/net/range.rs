@@ -79,7 +79,7 @@ pub fn covering(networks: impl IntoIterator<Item = IpNetwork>) -> Vec<AddressRan
 
 /// The fewest ranges that hold exactly the addresses of `ranges`, in order, IPv4 first.
 pub fn merged(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
-    ranges.sort();
+    ranges.sort_unstable();
     let mut merged: Vec<AddressRange> = Vec::new();
     for range in ranges {
         match merged.last_mut() {

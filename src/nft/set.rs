@@ -142,7 +142,7 @@ impl Shape {
             return entries.iter().filter_map(|entry| self.element(entry, &entry.key)).collect();
         }
         // An end comes before a start at the same key.
-        entries.sort_by(|a, b| (&a.key, !a.is_end).cmp(&(&b.key, !b.is_end)));
+        entries.sort_unstable_by(|a, b| (&a.key, !a.is_end).cmp(&(&b.key, !b.is_end)));
         let starts = entries.iter().enumerate().filter(|(_, entry)| !entry.is_end);
         let element = |(at, entry): (usize, &Entry)| {
             let last = match entries.get(at + 1) {

@@ -67,7 +67,7 @@ impl LoopbackPod {
             .into_iter()
             .map(|found| IpConfig { address: found.address, gateway: None, interface: Some(0) })
             .collect();
-        ips.sort_by_key(|ip| (subnet::family(ip.address) == Family::V6, ip.address));
+        ips.sort_unstable_by_key(|ip| (subnet::family(ip.address) == Family::V6, ip.address));
         let interface = Interface {
             name: lo.name.to_string(),
             mac: lo.mac.map(|mac| mac.to_string()),

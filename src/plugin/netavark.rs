@@ -130,7 +130,7 @@ fn configurations(folder: &Path) -> Vec<PathBuf> {
     };
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> = files.filter(is_conf).collect();
-    files.sort();
+    files.sort_unstable();
     files
 }
 

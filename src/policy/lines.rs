@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::net::gather::Gather;
 use crate::policy::rule::{Direction, PolicyPeer, Rule};
 use crate::policy::service::Service;
 
@@ -19,13 +20,13 @@ pub fn lines_of(rule: &Rule) -> usize {
         })
         .sum();
     let ranges = blocks + rule.services.as_ref().map_or(0, Vec::len);
-    let selectors: BTreeSet<_> = peers().filter_map(PolicyPeer::selector).collect();
+    let selectors: BTreeSet<_> = peers().filter_map(PolicyPeer::selector).gather();
     let ends = match &rule.peers {
         None => 1,
         Some(_) => selectors.len() + usize::from(blocks > 0),
     };
     let kinds: BTreeSet<_> =
-        rule.services.iter().flatten().map(|service| kind(service, rule.direction)).collect();
+        rule.services.iter().flatten().map(|service| kind(service, rule.direction)).gather();
     1 + ends * kinds.len().max(1) + ranges / RANGES
 }
 

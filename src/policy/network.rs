@@ -263,7 +263,9 @@ impl Networks {
     /// Every two that share addresses.
     pub fn overlaps(&self) -> Vec<NetworkOverlap> {
         let mut pools: Vec<(IpNetwork, Scoped)> = self.pools().collect();
-        pools.sort_by_key(|(pool, _)| (subnet::family(*pool), pool.network(), pool.prefix()));
+        pools.sort_unstable_by_key(|(pool, _)| {
+            (subnet::family(*pool), pool.network(), pool.prefix())
+        });
         let (mut overlaps, mut open) = (Vec::new(), Vec::<(IpNetwork, Scoped)>::new());
         for (pool, network) in pools {
             // Sorted so, what does not contain this one contains none of the later ones.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::net::gather::Gather;
 use crate::policy::rule::{Origin, Rule, Rules};
 
 /// Rules, and the objects among theirs that are not understood as a whole: of those they are what is left, and
@@ -28,7 +29,7 @@ impl UnderstoodRules {
         if kept.is_empty() {
             return UnderstoodRules { rules, unread };
         }
-        let objects: BTreeSet<Origin> = kept.iter().map(|rule| rule.origin.object()).collect();
+        let objects: BTreeSet<Origin> = kept.iter().map(|rule| rule.origin.object()).gather();
         unread.retain(|object| !objects.contains(object));
         let others = rules.iter().filter(|rule| !objects.contains(&rule.origin.object())).cloned();
         UnderstoodRules { rules: Rules::new(others.chain(kept).collect()), unread }

@@ -108,7 +108,7 @@ impl<'a> KnownMembers<'a> {
 
     /// What to read of the needed groups; `announced`: the keys of each, `None` instead of too many.
     pub fn reading_all(&mut self, announced: Vec<Option<Vec<Vec<u8>>>>) -> MembersReading {
-        let mut places: BTreeSet<MembersKey> = self.values.keys().cloned().collect();
+        let mut places: BTreeSet<MembersKey> = self.values.keys().cloned().gather();
         self.crowded.clear();
         for ((group, selector), keys) in self.groups.iter().zip(announced) {
             match keys {

@@ -66,7 +66,7 @@ mod tests {
             let configured: Vec<IpNetwork> = configured.iter().map(net).collect();
             let mut found: Vec<String> =
                 hosts.pools_beside(&configured).iter().map(ToString::to_string).collect();
-            found.sort();
+            found.sort_unstable();
             found
         };
         assert_eq!(beside(&["10.244.0.0/15"], &["10.244.0.0/16"]), ["10.244.0.0/15"]);

@@ -64,6 +64,6 @@ fn former(current: &Path) -> Vec<PathBuf> {
     let entries = folders.into_iter().flatten().filter_map(|folder| fs::read_dir(folder).ok());
     let paths = entries.flatten().filter_map(|entry| Some(entry.ok()?.path()));
     let mut former: Vec<PathBuf> = paths.filter(is_former).collect();
-    former.sort();
+    former.sort_unstable();
     former
 }

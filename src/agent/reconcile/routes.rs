@@ -9,6 +9,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::trigger::Scope;
 use crate::checks::routing::{routes_in_the_way, rules_in_the_way};
+use crate::net::gather::Gather;
 use crate::net::subnet::{Pool, contains};
 use crate::net::{Object, PerFamily, Problem};
 use crate::netlink::route::{self, ForeignRoute, Route};
@@ -92,7 +93,7 @@ fn to_blocks(run: &Reconcile<'_>, found: &[Route]) -> Result<Vec<RouteChange>, N
 /// The destinations of others' routes in the main table.
 fn lying(rtnl: &Rtnl) -> BTreeSet<IpNetwork> {
     let found = rtnl.foreign_routes().unwrap_or_default().into_iter();
-    found.filter(|route| route.table == route::MAIN).map(|route| route.destination).collect()
+    found.filter(|route| route.table == route::MAIN).map(|route| route.destination).gather()
 }
 
 /// What else takes packets to pods of other hosts.

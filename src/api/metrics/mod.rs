@@ -191,7 +191,7 @@ fn probes(page: &mut Page, shared: &SharedState) {
     );
     let mut times: Vec<f64> =
         all.values().filter_map(|seen| Some(seen.time?.as_secs_f64())).collect();
-    times.sort_by(f64::total_cmp);
+    times.sort_unstable_by(f64::total_cmp);
     if let (Some(median), Some(slowest)) = (times.get(times.len() / 2), times.last()) {
         let mut samples = page.gauges(
             "humanz_probe_round_trip_seconds",

@@ -54,7 +54,7 @@ pub struct DroppedHosts {
 
 impl DroppedHosts {
     pub(super) fn of(mut subnets: Vec<(&str, IpNetwork)>) -> DroppedHosts {
-        subnets.sort();
+        subnets.sort_unstable();
         subnets.dedup();
         let of_host = |host: &[(&str, IpNetwork)]| {
             (host[0].0.to_owned(), host.iter().map(|(_, subnet)| *subnet).collect())

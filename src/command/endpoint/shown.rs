@@ -78,7 +78,7 @@ pub fn endpoints(
         }
     });
     let mut all: Vec<ShownEndpoint> = own.collect();
-    all.sort_by(|a, b| (&a.pod, &a.addresses).cmp(&(&b.pod, &b.addresses)));
+    all.sort_unstable_by(|a, b| (&a.pod, &a.addresses).cmp(&(&b.pod, &b.addresses)));
     all.extend(others(view, known).into_iter().map(|(addresses, found)| {
         let host = addresses.iter().find_map(|address| host_of(*address));
         let network = found.network;

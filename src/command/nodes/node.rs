@@ -64,7 +64,7 @@ pub fn subnets(found: &Snapshot, host: &NodeName) -> Vec<String> {
         let claims = found.claims.iter().filter(|(_, claim)| claim.value == *host);
         subnets.extend(claims.map(|(subnet, _)| *subnet));
     }
-    subnets.sort();
+    subnets.sort_unstable();
     subnets.dedup();
     subnets.iter().map(ToString::to_string).collect()
 }

@@ -83,7 +83,7 @@ fn unreachable(why: String) -> Exit {
 fn known(found: &Snapshot) -> Vec<NodeName> {
     let claims = found.claims.values().map(|claim| claim.value.clone());
     let mut names: Vec<NodeName> = found.nodes.keys().cloned().chain(claims).collect();
-    names.sort();
+    names.sort_unstable();
     names.dedup();
     names
 }

@@ -79,7 +79,7 @@ pub fn read(settings: &mut Settings) -> Result<AllPods, Exit> {
     hosts.push(own(settings, &cluster, &mut remarks));
     let (plans, fault) = known_plans(settings);
     remarks.extend(fault.map(|fault| fault.to_string()));
-    hosts.sort_by(|a, b| a.host.cmp(&b.host));
+    hosts.sort_unstable_by(|a, b| a.host.cmp(&b.host));
     Ok(AllPods { hosts, own: cluster.own, remarks, plans })
 }
 

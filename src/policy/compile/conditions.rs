@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::net::gather::Gather;
 use crate::net::{AddressRange, Family};
 use crate::nft::{Field, Match, Value};
 use crate::policy::compile::services::RuleServices;
@@ -60,8 +61,7 @@ impl<'a> Reader<'a> {
     fn ends(&mut self) -> Vec<PeerMatch<'a>> {
         let rule = self.rule;
         let Some(peers) = &rule.peers else { return self.anywhere() };
-        let selectors: BTreeSet<&Selector> =
-            peers.iter().filter_map(PolicyPeer::selector).collect();
+        let selectors: BTreeSet<&Selector> = peers.iter().filter_map(PolicyPeer::selector).gather();
         let mut ends = Vec::new();
         for family in self.families {
             ends.extend(self.network(peers, *family));
