@@ -91,7 +91,7 @@ pub struct HostNetworks {
     pub closed: Arc<BTreeMap<Scoped, String>>,
     pub closed_from: Option<ClosedFrom>,
     /// Pools of which plugins got no block since hosts have all of them, and how many they had then.
-    full: BTreeMap<IpNetwork, usize>,
+    full: Vec<(IpNetwork, usize)>,
     /// When to look for empty blocks.
     look_at: Option<Instant>,
 }
@@ -112,7 +112,10 @@ impl HostNetworks {
             let all = received.own.iter().chain(received.others.values().flatten());
             all.filter(|block| contains(*pool, **block)).count()
         };
-        self.full.retain(|pool, had| received.pools.contains(pool) && blocks(pool) >= *had);
+        self.full.retain(|(pool, had)| {
+            let is_asked_again = received.exhausted.contains(pool);
+            !is_asked_again && received.pools.contains(pool) && blocks(pool) >= *had
+        });
         self.full.extend(received.exhausted.iter().map(|pool| (*pool, blocks(pool))));
     }
 
@@ -127,7 +130,7 @@ impl HostNetworks {
         let has_room = |block: &&IpNetwork| room(**block, taken).is_some_and(|(_, free)| free > 0);
         let own = self.received.own.iter().filter(|block| !self.served.is_pin(block));
         let open: Vec<IpNetwork> = own.filter(has_room).copied().collect();
-        let pools = self.full.keys().copied();
+        let pools = self.full.iter().map(|(pool, _)| *pool);
         pools.filter(move |pool| !open.iter().any(|block| contains(*pool, *block)))
     }
 

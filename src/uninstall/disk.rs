@@ -166,7 +166,7 @@ fn files_in(directory: &Path, applier: &mut Applier) -> Vec<PathBuf> {
     };
     match list() {
         Ok(mut files) => {
-            files.sort();
+            files.sort_unstable();
             files
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),

@@ -109,7 +109,9 @@ fn a_network_in_use_is_widened_and_its_pods_stay() {
         assert_eq!(refused.status.code(), Some(1), "{cidr}: {refused}");
     }
     assert_eq!(set("10.35.0.0/28", "").ok(), "~ Network blue/small\n");
-    local::status_when(host, "room in the network", |status| !local::has_problem(status, "pool-full"));
+    local::status_when(host, "room in the network", |status| {
+        !local::has_problem(status, "pool-full")
+    });
     let more = ["shop/c", "shop/d"].map(|pod| {
         eventually(&format!("{pod} to start"), SOON, || {
             host.run(&format!("ip netns del {}", pod.replace('/', "-")));
@@ -131,7 +133,7 @@ fn a_network_is_full_until_a_pod_or_a_block_of_another_host_goes() {
     let small = json!({"subnets": ["10.35.0.0/29"], "blocks": {"v4": 30}});
     let shop = namespace("shop", json!({"tenant": "blue", "network": "small"}));
     apply(h1, &[network("blue/small", small), shop]);
-    let settings = [&SOON_GIVEN_BACK[..], &[("RESYNC_INTERVAL", "1s")]].concat();
+    let settings = [SOON_GIVEN_BACK, &[("RESYNC_INTERVAL", "1s")]].concat();
     let agents = cluster.start_agents(&settings);
     let [a, b] = [add(h1, "shop/a"), add(h2, "shop/b")];
     let is_full = |host: &Node, wanted: bool| {

@@ -102,7 +102,8 @@ impl Agent {
         let Ok(taken) = store.taken() else { return };
         let named = |pool: IpNetwork| Some((known.networks.of(pool.ip())?, pool));
         let full = networks.full_pools(&taken).filter_map(named);
-        problems.set(ProblemSource::FullNetworks, full.map(|(name, pool)| full_network(&name, pool)));
+        problems
+            .set(ProblemSource::FullNetworks, full.map(|(name, pool)| full_network(&name, pool)));
     }
 
     /// Compares what this host serves with the networks that there are and its blocks of them.
