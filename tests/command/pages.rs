@@ -51,7 +51,7 @@ const TYPED: [(&str, i32, &str); 31] = [
     ("humanz-agent config --running --changed", 0, "FLOWS"),
     ("humanz-agent top --seconds 10 --count 5", 0, "shop/db"),
     ("humanz-agent explain shop/web shop/db 5432", 0, "nothing is wrong"),
-    ("humanz-agent explain default/web https://example.org/", 0, "nothing is wrong"),
+    ("humanz-agent explain default/web https://example.org/", 0, "nothing is lost"),
     ("humanz-agent probe --from-pod", 0, "h3"),
     ("humanz-agent probe --matrix", 0, "h3"),
     (
