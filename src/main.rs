@@ -8,9 +8,6 @@ use std::process;
 use humanz::plugin::Streams;
 use humanz::{command, os, plugin};
 
-#[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
-
 fn main() {
     process::exit(run());
 }
