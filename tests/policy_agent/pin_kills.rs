@@ -58,6 +58,7 @@ fn an_agent_killed_at_any_of_its_calls_gives_no_pinned_address_twice_and_loses_n
     for calls in
         ["sendto,sendmsg", "write,writev,?rename,renameat", "?unlink,unlinkat,fsync,openat"]
     {
+        let (before, mut has_lost) = (kills, false);
         for at in 1..12 {
             let when = format!("agent killed at call {at} of {calls}");
             let [one, other] = [h1, h2].map(|host| Call::new(host, "c1", 0));
@@ -82,13 +83,15 @@ fn an_agent_killed_at_any_of_its_calls_gives_no_pinned_address_twice_and_loses_n
                 starts_pinned(if at % 2 == 0 { h1 } else { h2 }, &when);
             }
             assert_eq!(leftovers(h1), BTreeSet::new(), "{when}");
-            if !is_killed {
+            // An agent whose host gets the address makes all of its calls; one whose host does not may make few.
+            if !is_killed && (first.is_ok() || has_lost) {
                 break;
             }
+            has_lost = !is_killed;
         }
+        assert!(kills > before, "no agent was killed at {calls}");
     }
     println!("agent killed {kills} times");
-    assert!(kills > 4, "{kills}");
     starts_pinned(h1, "after all");
     starts_pinned(h2, "after all");
     wait_for_no_blocks(&cluster);
