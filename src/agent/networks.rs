@@ -108,9 +108,10 @@ impl HostNetworks {
         let is_read = self.received.is_read || update.is_read;
         self.received = BlocksUpdate { is_read, ..update };
         let received = &self.received;
+        let served = &self.served;
         let blocks = |pool: &IpNetwork| {
             let all = received.own.iter().chain(received.others.values().flatten());
-            all.filter(|block| contains(*pool, **block)).count()
+            all.filter(|block| contains(*pool, **block) && !served.is_pin(block)).count()
         };
         self.full.retain(|(pool, had)| {
             let is_asked_again = received.exhausted.contains(pool);
@@ -128,8 +129,7 @@ impl HostNetworks {
     /// and those that this host has are full.
     pub fn full_pools(&self, taken: &[IpAddr]) -> impl Iterator<Item = IpNetwork> {
         let has_room = |block: &&IpNetwork| room(**block, taken).is_some_and(|(_, free)| free > 0);
-        let own = self.received.own.iter().filter(|block| !self.served.is_pin(block));
-        let open: Vec<IpNetwork> = own.filter(has_room).copied().collect();
+        let open: Vec<IpNetwork> = self.for_any_pod().filter(has_room).copied().collect();
         let pools = self.full.iter().map(|(pool, _)| *pool);
         pools.filter(move |pool| !open.iter().any(|block| contains(*pool, *block)))
     }
@@ -161,20 +161,22 @@ impl HostNetworks {
 
     /// Blocks that plugins wait for: one more where all that this host has are full.
     pub fn wanted(&self, networks: &Networks) -> Vec<WantedBlocks> {
-        let own = self.received.own.iter().filter(|block| {
-            !self.received.lost.contains(*block)
-                && !self.empty.released.contains(*block)
-                && !self.served.is_pin(block)
-        });
-        let own: Vec<IpNetwork> = own.copied().collect();
+        let own: Vec<IpNetwork> = self.for_any_pod().copied().collect();
         self.waiting.wanted(networks, self.written.as_ref(), &own)
     }
 
+    /// This host's blocks that are not kept for a pod with a fixed address, and stay.
+    fn for_any_pod(&self) -> impl Iterator<Item = &IpNetwork> {
+        self.received.own.iter().filter(|block| {
+            !self.received.lost.contains(*block)
+                && !self.empty.released.contains(*block)
+                && !self.served.is_pin(block)
+        })
+    }
+
     /// Blocks for pods with fixed addresses whose plugins wait, each with its network.
-    pub fn pins(&self) -> BTreeMap<IpNetwork, BlockNetwork> {
-        let known = self.written_from.as_ref().and_then(|from| from.known.as_ref());
-        let Some(known) = known else { return BTreeMap::new() };
-        self.waiting.pins(&known.networks, self.written.as_ref(), &self.received.own)
+    pub fn pins(&self, networks: &Networks) -> BTreeMap<IpNetwork, BlockNetwork> {
+        self.waiting.pins(networks, self.written.as_ref(), &self.received.own)
     }
 
     /// Answers plugins according to what is written.

@@ -58,8 +58,8 @@ impl WaitingPlugins {
         wanted
     }
 
-    /// Blocks for pods with fixed addresses, each with its network. A pod's first address comes first, on every
-    /// host: of two hosts none has one while the other has another one.
+    /// Blocks for pods with fixed addresses, each with its network, if `networks` have it. A pod's first address comes
+    /// first, on every host: of two hosts none has one while the other has another one.
     pub fn pins(
         &self,
         networks: &Networks,
@@ -70,6 +70,7 @@ impl WaitingPlugins {
         let first = |request: &BlockRequest| {
             let all = pinned(plans, &request.question);
             let first = all.into_iter().find(|it| !has(it))?;
+            networks.get(&first.network)?;
             Some((first.block(), of(networks, &first.network)))
         };
         self.0.iter().filter_map(first).gather()

@@ -53,7 +53,7 @@ pub(super) fn block_inputs(state: &AgentState, host: &NodeName) -> Option<BlockI
     let is_current = |network: &BlockNetwork| network.revision.is_some() || are_read;
     let mut wanted = state.networks.wanted(&known.networks);
     wanted.retain(|it| is_current(&it.network));
-    let mut pins = state.networks.pins();
+    let mut pins = state.networks.pins(&known.networks);
     pins.retain(|_, network| is_current(network));
     Some(BlockInputs {
         store: found.and_then(|found| KnownStore::of(found, host)),

@@ -146,7 +146,7 @@ impl NodeRecord {
         }
     }
 
-    /// `None`: the host does not say it, as with `SOURCE=kubernetes`.
+    /// `None`: the host does not say it, as with `SUBNET_SOURCE=kubernetes`.
     pub fn known_mtu(&self) -> Option<u32> {
         Some(self.mtu).filter(|mtu| *mtu > 0)
     }
