@@ -1,5 +1,7 @@
 //! humanz: the name that the program was called by decides its role.
 
+mod allocator;
+
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
@@ -7,6 +9,9 @@ use std::process;
 
 use humanz::plugin::Streams;
 use humanz::{command, os, plugin};
+
+#[global_allocator]
+static ALLOCATOR: allocator::ArenaFirst = allocator::ArenaFirst::new();
 
 fn main() {
     process::exit(run());
