@@ -102,14 +102,14 @@ pub fn set_difference(
     if shape != Some(&wanted.shape) {
         return Some(TableDifference::SetDiffers(name()));
     }
+    if wanted.elements == *elements {
+        return None;
+    }
     let lacking = |all: &BTreeSet<Element>, from: &BTreeSet<Element>| {
         all.difference(from).cloned().gather::<BTreeSet<_>>()
     };
     let added = lacking(&wanted.elements, elements);
     let removed = lacking(elements, &wanted.elements);
-    if added.is_empty() && removed.is_empty() {
-        return None;
-    }
     let shape = wanted.shape.clone();
     Some(TableDifference::Elements(ElementChange { set: name(), shape, added, removed }))
 }
