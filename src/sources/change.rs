@@ -132,7 +132,12 @@ impl Change {
         let mut faults = Vec::new();
         for name in &self.remove {
             if after.remove(name).is_none() {
-                faults.push(format!("{name} is not there"));
+                let near = StoredName::meant(
+                    &[name.kind.name],
+                    (name.scope.as_ref(), &name.name),
+                    before.keys(),
+                );
+                faults.push(format!("{name} is not there{}", near.unwrap_or_default()));
             }
         }
         faults.extend(new_faults(&before, &after, pools));
@@ -249,7 +254,10 @@ fn new_faults(
     let missing = dangling(before);
     let new = dangling(after).into_iter().filter(|one| !missing.contains(one));
     let new = new.filter(|(name, _)| !["Group", "Network"].contains(&name.kind.name));
-    faults.extend(new.map(|(name, why)| format!("{name}: {why}")));
+    faults.extend(new.map(|(name, (kind, wanted))| {
+        let near = StoredName::meant(&[kind], (Some(&wanted.tenant), &wanted.name), after.keys());
+        format!("{name}: {kind} {wanted} does not exist{}", near.unwrap_or_default())
+    }));
     faults
 }
 

@@ -5,25 +5,46 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::net::gather::Gather;
+use crate::net::nearest::nearest;
 use crate::policy::read::fields::ObjectField;
 use crate::policy::read::groups::scoped;
 use crate::policy::{Networks, ObjectName, Scoped};
 use crate::sources::stored::StoredName;
 
-/// What `objects` refer to and do not hold: the object, and what it misses. Fields that are not understood
-/// refer to nothing; their readers report them.
-pub fn dangling(objects: &BTreeMap<StoredName, Value>) -> BTreeSet<(StoredName, String)> {
+/// What `objects` refer to and do not hold: the object, and kind and name of what it misses. Fields that are not
+/// understood refer to nothing; their readers report them.
+pub fn dangling(
+    objects: &BTreeMap<StoredName, Value>,
+) -> BTreeSet<(StoredName, (&'static str, Scoped))> {
     let known: BTreeSet<(&str, Option<&ObjectName>, &ObjectName)> =
         objects.keys().map(|name| (name.kind.name, name.scope.as_ref(), &name.name)).gather();
     let mut dangling = BTreeSet::new();
     for (name, object) in objects {
         for (kind, wanted) in references(name, &object["spec"]) {
             if !known.contains(&(kind, Some(&wanted.tenant), &wanted.name)) {
-                dangling.insert((name.clone(), format!("{kind} {wanted} does not exist")));
+                dangling.insert((name.clone(), (kind, wanted)));
             }
         }
     }
     dangling
+}
+
+impl StoredName {
+    /// `; did you mean blue/front?`, if one of `known` is of one of these kinds and was probably meant by this name of the
+    /// `scope`: it is like one there, or that of another one.
+    pub fn meant<'a>(
+        kinds: &[&str],
+        (scope, name): (Option<&ObjectName>, &ObjectName),
+        known: impl Iterator<Item = &'a StoredName>,
+    ) -> Option<String> {
+        let known = known.filter(|it| kinds.contains(&it.kind.name));
+        let (own, others): (Vec<_>, Vec<_>) = known.partition(|it| it.scope.as_ref() == scope);
+        let names: Vec<&str> = own.iter().map(|it| it.name.as_str()).collect();
+        let near = nearest(name.as_str(), &names);
+        let mut all = own.iter().filter(|it| Some(it.name.as_str()) == near);
+        let same = || others.iter().find(|it| it.name == *name);
+        Some(format!("; did you mean {}?", all.next().or_else(same)?.short()))
+    }
 }
 
 /// The `objects` that refer to this one.

@@ -138,8 +138,18 @@ fn what_cannot_be_is_refused_with_its_reason_and_nothing_is_changed() {
         ("net set blue/front --block-v4 two", 1, &[nothing, "blocks.v4: must be a number"]),
         ("net set blue/front", 1, &[nothing, "no field of"]),
         ("net rm blue/front", 1, &[nothing, "NamespaceRule shop"]),
-        ("net rm blue/frnt", 1, &[nothing, "blue/frnt is not there"]),
-        ("net show blue/frnt", 1, &["blue/frnt is not there"]),
+        ("net rm blue/frnt", 1, &[nothing, "blue/frnt is not there; did you mean blue/front?"]),
+        ("net show blue/frnt", 1, &["blue/frnt is not there; did you mean blue/front?"]),
+        (
+            "ns set shop --network frnt",
+            1,
+            &[nothing, "Network blue/frnt does not exist; did you mean blue/front?"],
+        ),
+        (
+            "ns set shop --group green/web",
+            1,
+            &["Group green/web does not exist; did you mean blue/web?"],
+        ),
         ("net show a/b/c", 2, &["b/c"]),
         ("group create blue/db --policies gone", 1, &[nothing, "blue/gone does not exist"]),
         ("group set blue/web --default perhaps", 1, &[nothing, "perhaps"]),
@@ -201,7 +211,7 @@ fn what_cannot_be_is_refused_with_its_reason_and_nothing_is_changed() {
     let noted = done(host, "ns set shop --allow wbe --allow front");
     assert_eq!(
         noted,
-        "~ NamespaceRule shop\nnote: NamespaceRule shop: allow: there is no group or network blue/wbe\n"
+        "~ NamespaceRule shop\nnote: NamespaceRule shop: allow: there is no group or network blue/wbe; did you mean blue/web?\n"
     );
     assert_eq!(done(host, "ns set shop --allow web"), "~ NamespaceRule shop\n");
     let noted =

@@ -120,7 +120,11 @@ pub fn changed(
 /// # Errors
 /// There is none.
 pub fn found<'a>(there: &'a StoredObjects, name: &StoredName) -> Result<&'a Value, String> {
-    there.get(name).ok_or_else(|| format!("{name} is not there: create makes it"))
+    there.get(name).ok_or_else(|| {
+        let near =
+            StoredName::meant(&[name.kind.name], (name.scope.as_ref(), &name.name), there.keys());
+        format!("{name} is not there{}", near.unwrap_or_else(|| ": create makes it".to_owned()))
+    })
 }
 
 /// That object in place of the one of its name.

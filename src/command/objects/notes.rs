@@ -11,24 +11,33 @@ use crate::policy::read::groups::scoped;
 use crate::policy::{Networks, Scoped};
 use crate::sources::{Change, StoredName};
 
+/// Kinds of what the rule of a namespace allows.
+const ALLOWED: [&str; 2] = ["Group", "Network"];
+
+/// What makes one.
+const MAKE: &str =
+    ": group create or net create makes it (group ls and net ls have those that are there)";
+
 /// Of the objects that `change` puts, with those that are `there`.
 pub fn notes(change: &Change, there: &BTreeMap<StoredName, Value>) -> Vec<String> {
     let mut notes = Vec::new();
     for (name, object) in &change.put {
         let spec = &object["spec"];
         if name.kind.name == "NamespaceRule" {
+            let known = || change.put.keys().chain(there.keys());
             let is_there = |wanted: &Scoped| {
-                let is_it = |known: &StoredName| {
-                    ["Group", "Network"].contains(&known.kind.name)
+                known().any(|known| {
+                    ALLOWED.contains(&known.kind.name)
                         && known.scope.as_ref() == Some(&wanted.tenant)
                         && known.name == wanted.name
-                };
-                change.put.keys().chain(there.keys()).any(is_it)
+                })
             };
             let missing = allowed(spec).into_iter().filter(|one| !is_there(one));
-            notes.extend(
-                missing.map(|one| format!("{name}: allow: there is no group or network {one}")),
-            );
+            notes.extend(missing.map(|one| {
+                let near = StoredName::meant(&ALLOWED, (Some(&one.tenant), &one.name), known());
+                let near = near.as_deref().unwrap_or(MAKE);
+                format!("{name}: allow: there is no group or network {one}{near}")
+            }));
         }
         masked(spec, &mut |text, read| {
             notes.push(format!("{name}: {} is read as {read}", quoted(text)));
@@ -90,7 +99,8 @@ mod tests {
         };
         let object = |kind: &str, name: &str| own(kind, name, json!({}));
         let there = Change::put(vec![object("Group", "web")]).unwrap().put;
-        let allow = json!(["web", "front", "*", "default/default", "web2", "green/web", "a b"]);
+        let allow =
+            json!(["web", "front", "*", "default/default", "web2", "green/web", "db", "a b"]);
         let rule = json!({"apiVersion": "humanz.io/v1", "kind": "NamespaceRule",
             "metadata": {"name": "shop"}, "spec": {"tenant": "blue", "allow": allow}});
         let peer = json!({"cidr": "10.1.2.3/8", "except": ["10.2.0.0/16", "10.3.0.1/16"]});
@@ -102,8 +112,10 @@ mod tests {
         let wanted = [
             "GroupPolicy blue/p: \"10.1.2.3/8\" is read as 10.0.0.0/8",
             "GroupPolicy blue/p: \"10.3.0.1/16\" is read as 10.3.0.0/16",
-            "NamespaceRule shop: allow: there is no group or network blue/web2",
-            "NamespaceRule shop: allow: there is no group or network green/web",
+            "NamespaceRule shop: allow: there is no group or network blue/web2; did you mean blue/web?",
+            "NamespaceRule shop: allow: there is no group or network green/web; did you mean blue/web?",
+            "NamespaceRule shop: allow: there is no group or network blue/db: group create or net create makes it \
+             (group ls and net ls have those that are there)",
         ];
         assert_eq!(notes(&change, &there), wanted);
     }
