@@ -22,6 +22,9 @@ const HOST_BITS: u8 = 2;
 /// Its place among the four.
 const PLACE: u128 = 2;
 
+/// Pods of a full range that are listed.
+const NAMED: usize = 4;
+
 /// An address that a pod has wherever it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -125,8 +128,18 @@ impl Networks {
             let all = (0..=taken.len() as u128)
                 .map(|place| offset(range.network(), (place << HOST_BITS) + PLACE));
             let mut free = all.filter(|it| range.contains(*it) && !taken.contains(it));
-            free.next()
-                .ok_or_else(|| format!("all addresses of {range} (network {network}) are pinned"))
+            free.next().ok_or_else(|| {
+                let has = |(_, all): &(_, &Vec<IpAddr>)| all.iter().any(|it| range.contains(*it));
+                let pods: Vec<String> =
+                    self.pins().filter(has).map(|(pod, _)| pod.to_string()).collect();
+                let more = pods.len().checked_sub(NAMED).filter(|more| *more > 0);
+                let more = more.map(|more| format!(" and {more} more")).unwrap_or_default();
+                format!(
+                    "all addresses of {range} (network {network}) are pinned, to {}{more}: remove one by pin rm, or \
+                     keep a wider part for pins by --pins of net set",
+                    pods[..pods.len().min(NAMED)].join(", ")
+                )
+            })
         };
         let ranges = self.pin_ranges().filter(|(name, _)| *name == network);
         let found = ranges.map(|(_, range)| free(range)).collect::<Result<Vec<_>, String>>()?;
@@ -229,7 +242,9 @@ mod tests {
         let all: Vec<(&str, [&str; 1])> = all.iter().map(|(pod, it)| (&**pod, [&**it])).collect();
         let all: Vec<(&str, &[&str])> = all.iter().map(|(pod, it)| (*pod, &it[..])).collect();
         let full = text(networks(&all).free_pins(&front)).unwrap_err();
-        assert!(full.contains("all addresses of 10.32.255.0/28"), "{full}");
+        let why = "all addresses of 10.32.255.0/28 (network blue/front) are pinned, to shop/p0, shop/p1, shop/p2, shop/p3: \
+                   remove one";
+        assert!(full.starts_with(why), "{full}");
         assert!(
             text(networks(&[]).free_pins(&network)).unwrap_err().contains("keeps no addresses")
         );

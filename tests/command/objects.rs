@@ -223,6 +223,25 @@ fn what_cannot_be_is_refused_with_its_reason_and_nothing_is_changed() {
 }
 
 #[test]
+fn a_pin_that_cannot_be_says_which_pod_has_the_address_and_what_to_do() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    done(host, "net create blue/front --cidr 10.32.0.0/16 --pins 10.32.255.0/29");
+    done(host, "pin create shop/db-0 --network blue/front");
+    let again = typed(host, "pin create shop/db-1 --address 10.32.255.2");
+    let taken = "10.32.255.2 is pinned to pod shop/db-0 already: take another one";
+    refused(&again, 1, &["nothing was changed", taken, "or remove that pin: humanz-agent pin rm"]);
+    assert_eq!(again.stderr.lines().count(), 2, "{again}");
+    done(host, "pin create shop/db-1 --address 10.32.255.6");
+    refused(&typed(host, "pin set shop/db-1 --address 10.32.255.2"), 1, &[taken]);
+    assert_eq!(done(host, "pin set shop/db-1 --address 10.32.255.6"), "nothing differs\n");
+    let full = "(network blue/front) are pinned, to shop/db-0, shop/db-1: remove one by pin rm, or";
+    refused(&typed(host, "pin create shop/db-2 --network blue/front"), 1, &[full]);
+    let gone = "Network blue/frnt is not there; did you mean blue/front?";
+    refused(&typed(host, "pin create shop/db-2 --network blue/frnt"), 1, &[gone]);
+}
+
+#[test]
 fn pruning_takes_out_what_no_file_has() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];

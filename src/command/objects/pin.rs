@@ -103,10 +103,7 @@ pub struct PinSet {
 pub fn run(call: &mut Call<'_>, options: &PinCommand) -> Result<Outcome, Exit> {
     match &options.verb {
         PinVerb::Create(options) => create(call, options),
-        PinVerb::Set(options) => {
-            let fields = options.address.spec("addresses");
-            KIND.set(call, &options.name, &fields, (options.dry_run, options.json))
-        }
+        PinVerb::Set(options) => set(call, options),
         PinVerb::Remove(options) => KIND.remove(call, options),
         PinVerb::Release(options) => pin_release::run(call, options),
         PinVerb::List(options) => list(call, options),
@@ -121,27 +118,64 @@ fn create(call: &mut Call<'_>, options: &PinCreate) -> Result<Outcome, Exit> {
         (Some(_), [_, ..]) | (None, []) => {
             return Err(wrong("either --network or --address says which addresses".to_owned()));
         }
-        (Some(network), []) => Some(scoped(network).map_err(wrong)?),
+        (Some(network), []) => Some(network_name(network).map_err(wrong)?),
         (None, _) => None,
     };
     let created = |there: &StoredObjects| -> Result<Change, String> {
         let addresses = match &network {
-            Some(network) => {
-                networks(there).free_pins(network)?.iter().map(IpAddr::to_string).collect()
-            }
+            Some(network) => free(there, network)?,
             None => options.address.clone(),
         };
-        edit::created(there, &name, &addresses.spec("addresses"))
+        let change = edit::created(there, &name, &addresses.spec("addresses"))?;
+        refuse_taken(there, &name, &addresses)?;
+        Ok(change)
     };
     stored::make(call, created, (options.dry_run, options.json))
 }
 
-/// The network of that name.
-fn scoped(text: &str) -> Result<Scoped, String> {
-    let kind = Kind::find("Network").ok_or("Network")?;
-    let StoredName { scope, name, .. } = StoredName::parse(kind, text)?;
-    let tenant = scope.unwrap_or_else(|| Networks::default_name().tenant);
-    Ok(Scoped { tenant, name })
+fn set(call: &mut Call<'_>, options: &PinSet) -> Result<Outcome, Exit> {
+    let name = KIND.name(&options.name)?;
+    let changed = |there: &StoredObjects| {
+        let change = edit::changed(there, &name, &options.address.spec("addresses"))?;
+        refuse_taken(there, &name, &options.address)?;
+        Ok(change)
+    };
+    stored::make(call, changed, (options.dry_run, options.json))
+}
+
+/// An address that another pod has is that one's: nothing is wrong with its pin.
+fn refuse_taken(
+    there: &StoredObjects,
+    name: &StoredName,
+    addresses: &[String],
+) -> Result<(), String> {
+    let networks = networks(there);
+    let is_own =
+        |pod: &PodName| name.scope.as_ref() == Some(&pod.namespace) && name.name == pod.name;
+    for address in addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok()) {
+        let mut others = networks.pins().filter(|(pod, _)| !is_own(pod));
+        if let Some((pod, _)) = others.find(|(_, all)| all.contains(&address)) {
+            return Err(format!(
+                "{address} is pinned to pod {pod} already: take another one (--network of pin create takes the first \
+                 free one), or remove that pin: humanz-agent pin rm {pod}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The first free addresses of that network.
+fn free(there: &StoredObjects, network: &StoredName) -> Result<Vec<String>, String> {
+    let tenant = network.scope.clone().unwrap_or_else(|| Networks::default_name().tenant);
+    let scoped = Scoped { tenant, name: network.name.clone() };
+    if scoped != Networks::default_name() {
+        edit::found(there, network)?;
+    }
+    Ok(networks(there).free_pins(&scoped)?.iter().map(IpAddr::to_string).collect())
+}
+
+fn network_name(text: &str) -> Result<StoredName, String> {
+    StoredName::parse(Kind::find("Network").ok_or("Network")?, text)
 }
 
 fn list(call: &mut Call<'_>, options: &ListObjects) -> Result<Outcome, Exit> {
