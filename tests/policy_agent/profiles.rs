@@ -148,7 +148,7 @@ fn endpoints_are_shown_with_group_and_profile_those_of_other_hosts_by_address() 
     let agents = cluster.start_agents(FROM_ETCD);
     let run = |line: &str| Agent::run(h1, line, FROM_ETCD);
     for line in [
-        "profile create gold --dscp 46",
+        "profile create gold --dscp 46 --egress-rate 100M",
         "group create web --profile gold",
         "policy create from-web",
         "policy rule-add from-web --direction in --action allow --peer-group web",
@@ -179,7 +179,9 @@ fn endpoints_are_shown_with_group_and_profile_those_of_other_hosts_by_address() 
         (json!("h2"), json!("default/web"), json!(null))
     );
     let by_address = Agent::run(h2, &format!("endpoint inspect {}", web.v6()), FROM_ETCD).ok();
-    assert!(by_address.contains("shop/web") && by_address.contains("default/gold"), "{by_address}");
+    for wanted in ["shop/web", "default/gold", "100 Mbit/s"] {
+        assert!(by_address.contains(wanted), "{by_address}");
+    }
     let none = Agent::run(h1, "endpoint show nobody", FROM_ETCD);
     assert!(none.status.code() == Some(1) && none.stderr.contains("\"nobody\""), "{}", none.stderr);
 

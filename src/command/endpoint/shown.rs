@@ -171,16 +171,25 @@ impl ShownEndpoint {
     }
 
     pub fn egress_rate(&self) -> String {
-        text(self.egress_rate.as_ref())
+        self.egress_rate.map(rate).unwrap_or_default()
     }
 
     pub fn ingress_rate(&self) -> String {
-        text(self.ingress_rate.as_ref())
+        self.ingress_rate.map(rate).unwrap_or_default()
     }
 
     pub fn dscp(&self) -> String {
         text(self.dscp.as_ref())
     }
+}
+
+/// `100 Mbit/s`, never rounded.
+fn rate(bits: u64) -> String {
+    let thousands = |by: u32| 1000_u64.pow(by);
+    let is_whole = |by: &u32| bits >= thousands(*by) && bits.is_multiple_of(thousands(*by));
+    let by = (1..=4).rev().find(is_whole).unwrap_or(0);
+    let unit = ["", "k", "M", "G", "T"][by as usize];
+    format!("{} {unit}bit/s", bits / thousands(by))
 }
 
 fn text(value: Option<&impl ToString>) -> String {
@@ -190,4 +199,23 @@ fn text(value: Option<&impl ToString>) -> String {
 /// `tenant/name`
 fn as_text<S: serde::Serializer>(name: &Option<Scoped>, to: S) -> Result<S::Ok, S::Error> {
     name.as_ref().map(ToString::to_string).serialize(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_has_its_unit_and_is_not_rounded() {
+        for (bits, text) in [
+            (8, "8 bit/s"),
+            (1_000, "1 kbit/s"),
+            (100_000_000, "100 Mbit/s"),
+            (1_500_000_000, "1500 Mbit/s"),
+            (1_000_000_001, "1000000001 bit/s"),
+            (5_000_000_000_000, "5 Tbit/s"),
+        ] {
+            assert_eq!(rate(bits), text);
+        }
+    }
 }
