@@ -189,6 +189,15 @@ pub fn misplaced(typed: &[String], words: &[&str], info: &CommandInfoWithArgs) -
     ))
 }
 
+/// Seconds of an option: `5`, or `5s` as settings have times.
+///
+/// # Errors
+/// Something else.
+pub fn seconds(text: &str) -> Result<u32, String> {
+    let number = text.strip_suffix('s').unwrap_or(text);
+    number.parse().map_err(|_| "must be a whole number of seconds, as in 5 or 5s".to_owned())
+}
+
 /// The option of a variable.
 pub fn flag(variable: &str) -> String {
     format!("--{}", variable.to_ascii_lowercase().replace('_', "-"))

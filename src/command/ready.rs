@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
+use crate::command::arguments::seconds;
 use crate::command::call::{Call, Outcome};
 use crate::inspect::agent_socket;
 use crate::settings::exit::Exit;
@@ -30,7 +31,7 @@ pub struct ReadyOptions {
     #[argh(switch)]
     alive: bool,
     /// seconds to wait for that (default 0)
-    #[argh(option, default = "0")]
+    #[argh(option, default = "0", from_str_fn(seconds))]
     wait: u32,
     /// print one JSON object
     #[argh(switch)]

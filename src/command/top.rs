@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
+use crate::command::arguments::seconds;
 use crate::command::call::{Call, Outcome};
 use crate::command::json::whats;
 use crate::command::table::{Cell, Table, Tone};
@@ -34,7 +35,7 @@ const LONGEST: u32 = 3600;
 )]
 pub struct TopPods {
     /// seconds between the two readings (default 1)
-    #[argh(option, default = "1")]
+    #[argh(option, default = "1", from_str_fn(seconds))]
     seconds: u32,
     /// pods to list (default 20)
     #[argh(option, default = "20")]

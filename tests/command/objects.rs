@@ -57,7 +57,7 @@ fn objects_are_made_changed_shown_and_removed_one_at_a_time() {
     let spec = json!({"subnets": ["10.32.0.0/16", "fd00:32::/64"], "shared": true});
     assert_eq!((&net["object"]["spec"], &net["usedBy"]), (&spec, &json!(["NamespaceRule shop"])));
     let blocks =
-        "net set blue/front --block-v4 27 --block-v6 120 --pod-mtu 1400 --nat no --host-ports no";
+        "net set blue/front --block-v4 /27 --block-v6 120 --pod-mtu 1400 --nat no --host-ports no";
     done(host, blocks);
     done(host, "net set blue/front --block-v6= --nat yes");
     let net = object(&typed(host, "net show blue/front --json"));

@@ -33,6 +33,20 @@ fn every_typing_error_is_answered_with_a_suggestion() {
 }
 
 #[test]
+fn seconds_are_taken_with_their_unit_or_without() {
+    let alone = Alone::new();
+    for line in ["top --seconds 1s", "top --seconds 1"] {
+        assert!(run(&alone.host, line, &[]).ok().contains("no pod"), "{line}");
+    }
+    for (line, code) in [("status --wait 0s", 1), ("ready --wait 0s", 1), ("ready --wait 5x", 2)] {
+        let ended = run(&alone.host, line, &[("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")]);
+        assert_eq!(ended.status.code(), Some(code), "{ended}");
+        let why = "must be a whole number of seconds, as in 5 or 5s";
+        assert_eq!(ended.stderr.contains(why), code == 2, "{ended}");
+    }
+}
+
+#[test]
 fn each_subcommand_has_help_with_examples() {
     let alone = Alone::new();
     let help = run(&alone.host, "--help", &[]).ok();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
+use crate::command::arguments::seconds;
 use crate::command::call::{Call, Outcome};
 use crate::command::connectivity::pod::{TestPod, remove_stale};
 use crate::command::connectivity::runtime::RuntimeNetwork;
@@ -25,7 +26,7 @@ use crate::settings::exit::Exit;
 )]
 pub struct ServePods {
     /// until they are detached (default 600); SIGINT and SIGTERM end it earlier
-    #[argh(option, default = "600")]
+    #[argh(option, default = "600", from_str_fn(seconds))]
     seconds: u32,
     /// detach them when standard input ends, too: so the agent runs it for a test of another host
     #[argh(switch)]

@@ -42,6 +42,18 @@ impl FromStr for Number {
     }
 }
 
+/// A prefix length, `27` or `/27`.
+#[derive(Debug)]
+pub struct PrefixLength(Number);
+
+impl FromStr for PrefixLength {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<PrefixLength, Infallible> {
+        text.strip_prefix('/').unwrap_or(text).parse().map(PrefixLength)
+    }
+}
+
 /// What was typed for an option, or not.
 pub trait TypedOption {
     /// The field of `spec` as it was typed; nothing if it was not.
@@ -70,8 +82,19 @@ impl TypedOption for Vec<String> {
 /// An empty text takes the field out.
 impl TypedOption for Option<Number> {
     fn spec(&self, field: &'static str) -> SpecFields {
-        let value = |value: &Value| (*value != json!("")).then(|| value.clone());
-        self.iter().map(|Number(number)| (field, value(number))).collect()
+        self.iter().flat_map(|number| number.spec(field)).collect()
+    }
+}
+
+impl TypedOption for Number {
+    fn spec(&self, field: &'static str) -> SpecFields {
+        vec![(field, (self.0 != json!("")).then(|| self.0.clone()))]
+    }
+}
+
+impl TypedOption for Option<PrefixLength> {
+    fn spec(&self, field: &'static str) -> SpecFields {
+        self.iter().flat_map(|PrefixLength(number)| number.spec(field)).collect()
     }
 }
 

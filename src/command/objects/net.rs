@@ -4,7 +4,7 @@ use argh::{ArgsInfo, FromArgs};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::objects::declare::create_and_set;
-use crate::command::objects::edit::{Number, TypedOption, YesNo};
+use crate::command::objects::edit::{Number, PrefixLength, TypedOption, YesNo};
 use crate::command::objects::verbs::{ListObjects, ObjectKind, RemoveObject, ShowObject};
 use crate::settings::exit::Exit;
 
@@ -57,9 +57,9 @@ create_and_set! {
     /// the part of a subnet that pods have addresses of by name alone (pin), again for the other family; all of them. --pins= for none
     pins: Vec<String> => "pins",
     /// prefix length of the IPv4 blocks that hosts take of it; empty: 26
-    block_v4: Option<Number> => "blocks.v4",
+    block_v4: Option<PrefixLength> => "blocks.v4",
     /// prefix length of the IPv6 blocks that hosts take of it; empty: 122
-    block_v6: Option<Number> => "blocks.v6",
+    block_v6: Option<PrefixLength> => "blocks.v6",
     /// bytes of a packet of its pods, from 1280; empty: as the bridge
     pod_mtu: Option<Number> => "mtu",
     /// whether its pods reach what is outside the cluster by the address of the node: yes or no

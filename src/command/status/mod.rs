@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use argh::{ArgsInfo, FromArgs};
 
 use crate::api::status::{Problems, Status};
+use crate::command::arguments::seconds;
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
 use crate::command::silent_agent::silent_agent;
@@ -52,7 +53,7 @@ pub struct StatusOptions {
     #[argh(switch)]
     all: bool,
     /// seconds to wait until all is well (default 0)
-    #[argh(option, default = "0")]
+    #[argh(option, default = "0", from_str_fn(seconds))]
     wait: u32,
     /// print one JSON object
     #[argh(switch)]
