@@ -273,6 +273,27 @@ fn pruning_takes_out_what_no_file_has() {
     assert_eq!(done(host, "policy apply -f /root/none.json --prune").lines().count(), 2);
 }
 
+#[test]
+fn custom_resources_in_files_are_the_objects_that_they_stand_for() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let own = "apiVersion: humanz.io/v1alpha1\nkind: Network\nmetadata:\n  name: blue.front\n  uid: u\n\
+               spec:\n  subnets: [10.32.0.0/16]\nstatus: {}\n";
+    host.write("/root/own.yaml", own);
+    assert_eq!(done(host, "apply -f /root/own.yaml"), "+ Network blue/front\n");
+    let net = object(&typed(host, "net show blue/front --json"));
+    assert_eq!(net["object"]["apiVersion"], "humanz.io/v1");
+    host.write("/root/own.yaml", &own.replace("uid: u", "namespace: shop"));
+    let why = "/root/own.yaml: Network blue.front: metadata.namespace: is of a namespace";
+    refused(&typed(host, "apply -f /root/own.yaml"), 2, &[why]);
+    for kind in ["Group", "GroupPolicy", "Network", "NetProfile", "NamespaceRule"] {
+        let bare = json!({"apiVersion": "humanz.io/v1", "kind": kind, "metadata": {"name": "x"}});
+        host.write("/root/bare.json", &bare.to_string());
+        let ended = typed(host, "apply -f /root/bare.json");
+        refused(&ended, 1, &["nothing was changed", "x: spec is missing\n"]);
+    }
+}
+
 /// Policy `blue/p` with rules for these ports.
 fn with_rules(host: &Node, ports: &[u16]) {
     done(host, "policy create blue/p");

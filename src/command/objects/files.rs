@@ -6,9 +6,11 @@ use std::io::{self, Read};
 use serde_json::Value;
 
 use crate::command::table::{Style, Tone};
+use crate::kube::Resource;
 use crate::net::Problem;
 use crate::policy::read::documents;
 use crate::settings::exit::{self, Exit};
+use crate::sources::document;
 
 /// Longest input that is read, in bytes: a cluster of tens of thousands of pods.
 const LIMIT: u64 = 512 << 20;
@@ -50,9 +52,22 @@ fn read_if(
             check(&text).map_err(|why| failed(why.to_owned()))?;
         }
         let hint = "; of a cluster, take kubectl's -o json";
-        objects.append(&mut documents::objects(&text).map_err(|why| failed(why + hint))?);
+        for object in documents::objects(&text).map_err(|why| failed(why + hint))? {
+            objects.push(of_own(object).map_err(failed)?);
+        }
     }
     Ok(objects)
+}
+
+/// A custom resource of humanz as etcd has the object; others as they are.
+fn of_own(object: Value) -> Result<Value, String> {
+    let is_it = |own: &Resource| {
+        object["apiVersion"] == "humanz.io/v1alpha1" && object["kind"] == own.kind()
+    };
+    let Some(own) = Resource::OWN.into_iter().find(is_it) else { return Ok(object) };
+    document(own, &object).map_err(|fault| {
+        format!("{} {}: {fault}", own.kind(), object["metadata"]["name"].as_str().unwrap_or("?"))
+    })
 }
 
 /// What stands in the file; `-` is standard input.

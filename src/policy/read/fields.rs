@@ -64,9 +64,13 @@ impl<'a> ObjectField<'a> {
     }
 
     /// # Errors
-    /// It is no object, or has fields other than `known`.
+    /// It is no object, or has fields other than `known`. What stands alone is the `spec` of an object.
     pub fn only(&self, known: &[&str]) -> Result<(), Fault> {
-        let object = self.value.as_object().ok_or_else(|| self.fault("must be an object"))?;
+        let wrong = || match self.value.is_null() && self.path.is_empty() {
+            true => self.fault("spec is missing"),
+            false => self.fault("must be an object"),
+        };
+        let object = self.value.as_object().ok_or_else(wrong)?;
         // A field that is null is one that is not there.
         let unknown =
             object.iter().find(|(key, value)| !known.contains(&key.as_str()) && !value.is_null());
