@@ -61,6 +61,7 @@ fn own_words<'a>(option: &'a str, path: &[&str], first: bool, asked: bool) -> Ve
         "version" if first => vec!["--version"],
         "netprofile" if path.is_empty() => vec!["profile"],
         "network" if path.is_empty() => vec!["net"],
+        "rule-list" if path == ["policy"] => vec!["rule-ls"],
         "list" if matches!(path, [only] if LISTS.contains(only)) => vec!["ls"],
         "inspect" if matches!(path, [only] if LISTS.contains(only)) => vec!["show"],
         _ => vec![option],
@@ -136,6 +137,8 @@ fn usual(word: &str, of: Option<&str>, level: &CommandInfoWithArgs) -> Option<&'
     match (of, word) {
         (None, _) => USUAL.iter().find(|(usual, _)| *usual == word).map(|(_, here)| *here),
         (Some(_), "remove" | "delete") if has_rm() => Some("rm"),
+        // The field of the object, and the setting.
+        (Some("net create" | "net set"), "--subnets") => Some("--cidr"),
         // It lists by itself.
         (Some("pods"), "ls" | "list") => Some("pods"),
         _ => None,
@@ -256,6 +259,9 @@ mod tests {
             ("nodes show version", "nodes show version"),
             ("nodes show list", "nodes show list"),
             ("policy list", "policy ls"),
+            ("policy rule-list blue/p", "policy rule-ls blue/p"),
+            ("help policy rule-list", "help policy rule-ls"),
+            ("policy show rule-list", "policy show rule-list"),
             ("help nodes list", "help nodes ls"),
             ("nodes help list", "nodes help ls"),
             ("-h nodes list", "--help nodes ls"),
@@ -379,6 +385,7 @@ mod tests {
                 "unknown option --icmp-type of policy rule-add (see",
             ),
             ("net create x --sub", "--sub", "unknown option --sub of net create (see"),
+            ("net set x --subnets", "--subnets", "--subnets of net set; did you mean --cidr?"),
             ("group ls --conters", "--conters", "unknown option --conters of group ls (see"),
             ("group lst", "lst", "unknown subcommand \"lst\" of group; did you mean ls?"),
             ("pin sow", "sow", "unknown subcommand \"sow\" of pin; did you mean show?"),

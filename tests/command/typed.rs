@@ -19,6 +19,7 @@ fn every_typing_error_is_answered_with_a_suggestion() {
         ("--bridge-nam x", "unknown option --bridge-nam; did you mean --bridge-name?"),
         ("nodes remove h2", "unknown subcommand \"remove\" of nodes; did you mean rm?"),
         ("pods ls", "did you mean pods?"),
+        ("net create blue/front --subnets 10.1.0.0/16", "did you mean --cidr?"),
         ("stop", "did you mean systemctl stop humanz-agent?"),
         ("top --count 0", "--count must be at least 1"),
         ("top --seconds 100000", "--seconds must be 1 to 3600"),
@@ -74,6 +75,7 @@ fn help_takes_the_other_names_of_a_command() {
         ("help network list", "help net ls"),
         ("help netprofile inspect", "help profile show"),
         ("nodes list --help", "help nodes ls"),
+        ("policy rule-list --help", "help policy rule-ls"),
         ("help check-config", "help config"),
         ("help version", "--help"),
     ] {
