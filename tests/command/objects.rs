@@ -241,6 +241,41 @@ fn a_pin_that_cannot_be_says_which_pod_has_the_address_and_what_to_do() {
     refused(&typed(host, "pin create shop/db-2 --network blue/frnt"), 1, &[gone]);
 }
 
+/// As somebody else may write it.
+#[test]
+fn an_object_that_is_invalid_is_listed_and_shown_with_its_fault() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    done(host, "net create blue/front --cidr 10.32.0.0/16");
+    let put = |kind: &str, spec: serde_json::Value| {
+        let object = json!({"apiVersion": "humanz.io/v1", "kind": kind,
+            "metadata": {"tenant": "blue", "name": "bad"}, "spec": spec});
+        cluster.etcd.put(&format!("/humanz/v1-policies/{kind}/blue/bad"), object.to_string());
+    };
+    put("Network", json!({"subnets": ["10.34.0.0/33"]}));
+    put("Group", json!({"default": "perhaps"}));
+    put("NetProfile", json!({"dscp": 64}));
+    for (kind, why, row) in [
+        ("net", "! Network blue/bad: subnets[0]: \"10.34.0.0/33\"", "blue/bad    10.34.0.0/33  -"),
+        ("group", "! group blue/bad: default: ", "blue/bad  -         perhaps  -"),
+        ("profile", "! NetProfile blue/bad: dscp: ", "blue/bad  64    -       -"),
+    ] {
+        let listed = typed(host, &format!("{kind} ls"));
+        assert_eq!(listed.status.code(), Some(1), "{listed}");
+        assert!(listed.stdout.starts_with(why), "{listed}");
+        assert!(listed.stdout.lines().any(|line| line.starts_with(row)), "{listed}");
+        assert_eq!(listed.stdout.matches("! ").count(), 1, "{listed}");
+        let shown = typed(host, &format!("{kind} show blue/bad"));
+        assert!(shown.status.code() == Some(1) && shown.stdout.starts_with(why), "{shown}");
+    }
+    done(host, "net show blue/front");
+    assert_eq!(object(&typed(host, "net ls --json"))["problems"].as_array().unwrap().len(), 1);
+    // A change that repairs it does not repeat the fault.
+    let others = done(host, "net set blue/bad --cidr 10.34.0.0/16");
+    assert!(others.starts_with("~ Network blue/bad\n") && !others.contains("10.34"), "{others}");
+    done(host, "net ls");
+}
+
 #[test]
 fn pruning_takes_out_what_no_file_has() {
     let cluster = Cluster::new(1);

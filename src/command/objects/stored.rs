@@ -41,6 +41,31 @@ pub fn read_for(call: &mut Call<'_>, kind: &Kind) -> Result<(StoredObjects, Vec<
     read_all(call)
 }
 
+/// As [`read_for`], with what is wrong with the objects of this kind, too.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_judged(
+    call: &mut Call<'_>,
+    kind: &Kind,
+) -> Result<(StoredObjects, Vec<Problem>), Exit> {
+    in_force(call, kind)?;
+    let (start, ruling) = (start(call)?, ruling(call)?);
+    let (stored, _) = read_policies(&start).map_err(unreachable)?;
+    let range = start.roots.policies_range();
+    let (there, mut problems) = understood(&stored, &range);
+    let judged = stored.read(&range, ruling).problems.into_iter();
+    problems.extend(judged.filter(|it| object_of(it).is_some_and(|it| it.kind == kind)));
+    Ok((there, problems))
+}
+
+/// The object that the problem is one of.
+pub fn object_of(problem: &Problem) -> Option<StoredName> {
+    let subject = problem.subject.to_string();
+    let (kind, name) = subject.split_once(' ')?;
+    StoredName::parse(Kind::find(kind)?, name).ok()
+}
+
 /// What etcd has of this kind is in force.
 ///
 /// # Errors

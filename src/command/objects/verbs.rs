@@ -37,7 +37,7 @@ pub struct RemoveObject {
 #[argh(
     subcommand,
     name = "ls",
-    error_code(1, "a value in etcd is not understood: its object is left out"),
+    error_code(1, "a value in etcd is not understood, or one of them is invalid"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]
 pub struct ListObjects {
@@ -51,7 +51,7 @@ pub struct ListObjects {
 #[argh(
     subcommand,
     name = "show",
-    error_code(1, "it is not there"),
+    error_code(1, "it is not there, or invalid"),
     error_code(69, "etcd cannot be reached, or refuses")
 )]
 pub struct ShowObject {
@@ -98,7 +98,7 @@ impl ObjectKind {
     }
 
     pub fn list(&self, call: &mut Call<'_>, options: &ListObjects) -> Result<Outcome, Exit> {
-        let (there, problems) = stored::read_for(call, self.stored_kind()?)?;
+        let (there, problems) = stored::read_judged(call, self.stored_kind()?)?;
         let own: StoredObjects =
             there.into_iter().filter(|(name, _)| name.kind.name == self.kind).gather();
         let heads = ["NAME"].into_iter().chain(self.columns.iter().map(|(head, _)| *head));
@@ -118,7 +118,8 @@ impl ObjectKind {
 
     pub fn show(&self, call: &mut Call<'_>, options: &ShowObject) -> Result<Outcome, Exit> {
         let name = self.name(&options.name)?;
-        let (there, _) = stored::read_for(call, name.kind)?;
+        let (there, mut problems) = stored::read_judged(call, name.kind)?;
+        problems.retain(|it| stored::object_of(it).as_ref() == Some(&name));
         let missing = |why| Exit::new(exit::FAILURE, why);
         let object = edit::found(&there, &name).map_err(missing)?;
         let users: Vec<String> = users(&there, &name).iter().map(ToString::to_string).collect();
@@ -127,8 +128,9 @@ impl ObjectKind {
         let fields = spec.into_iter().flatten();
         rows.extend(fields.map(|(field, value)| (field.as_str(), shown(value))));
         rows.push(("used by", if users.is_empty() { "nothing".into() } else { users.join("\n") }));
-        let value = json!({"object": object, "usedBy": users});
-        call.answer(options.json, true, value, &facts(&rows, call.style))
+        let value = json!({"object": object, "usedBy": users, "problems": problems});
+        let text = files::faults(&problems, call.style) + &facts(&rows, call.style);
+        call.answer(options.json, problems.is_empty(), value, &text)
     }
 
     /// # Errors
