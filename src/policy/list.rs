@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::net::gather::Gather;
 use crate::policy::endpoint::Endpoint;
+use crate::policy::name::Scoped;
 use crate::policy::rule::{Direction, Origin, PolicyPeer, PolicyVerdict, Rule, Rules, Tier};
+use crate::policy::selector::Selector;
 
 /// An object, with what it says in one tier.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +43,17 @@ impl PolicyObject<'_> {
         let subjects: BTreeSet<_> = self.rules.iter().map(|rule| &rule.subject).gather();
         let applies = |pod: &&Endpoint| subjects.iter().any(|subject| subject.matches_pod(pod));
         pods.iter().filter(applies).collect()
+    }
+
+    /// What of it is for the pods of `group`, of which `pods` are known; `None`: nothing.
+    pub fn of_group(mut self, group: &Scoped, pods: &[Endpoint]) -> Option<Self> {
+        let is_in = |pod: &&Endpoint| pod.group.as_ref() == Some(group);
+        let members: Vec<&Endpoint> = pods.iter().filter(is_in).collect();
+        self.rules.retain(|rule| match &rule.subject {
+            Selector::Group(name) => name == group,
+            subject => members.iter().any(|pod| subject.matches_pod(pod)),
+        });
+        (!self.rules.is_empty()).then_some(self)
     }
 
     /// `shop/db`, or the name alone.

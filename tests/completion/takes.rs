@@ -88,6 +88,8 @@ const TABLE: &[(&str, &str, Takes)] = &[
     ),
     ("policy", "--file", Files),
     ("policy diff", "--new", Files),
+    ("policy ls", "--group", GROUPS),
+    ("policy show", "--group", GROUPS),
     ("policy diff", "--group", GROUPS),
     ("policy test", "--group", GROUPS),
     ("policy test", "--from", PODS),

@@ -222,6 +222,37 @@ fn diff_tries_both_families_and_names_the_one_that_changes() {
 }
 
 #[test]
+fn of_policies_those_for_the_pods_of_a_group_are_listed_and_shown() {
+    let folder = folder();
+    let own = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "humanz.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    let rule = json!({"direction": "in", "action": "allow", "protocol": "tcp", "ports": [80]});
+    let groups = json!([
+        own("GroupPolicy", "front", json!({"rules": [rule]})),
+        own("Group", "sql", json!({"policies": ["front"]})),
+        own("Group", "web", json!({"policies": ["front"], "default": "deny"})),
+        own("NamespaceRule", "shop", json!({"pods": [{"match": "db", "group": "sql"}]})),
+        own("NamespaceRule", "other", json!({"group": "web"})),
+    ]);
+    std::fs::write(folder.path().join("groups.json"), groups.to_string()).unwrap();
+    let files = "-f cluster.json -f policy.yaml -f groups.json";
+    let names = |group: &str| {
+        let (text, code) = policy(folder.path(), &format!("ls {files} --group {group}"));
+        assert_eq!(code, 0, "{text}");
+        let name = |line: &str| line.split_whitespace().nth(2).unwrap_or_default().to_owned();
+        text.lines().skip(1).map(name).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names("sql"), "default/front shop/db");
+    assert_eq!(names("default/web"), "default/front default/web");
+    assert_eq!(names("none"), "");
+    let (both, _) = policy(folder.path(), &format!("show front {files}"));
+    let (one, code) = policy(folder.path(), &format!("show front {files} --group sql"));
+    assert!(both.contains("other/web (") && both.contains("shop/db ("), "{both}");
+    assert!(code == 0 && one.contains("shop/db (") && !one.contains("other/web"), "{one}");
+    let (none, code) = policy(folder.path(), &format!("show db {files} --group web"));
+    assert!(code == 2 && none.contains("policy db has no rule for group default/web"), "{none}");
+}
+
+#[test]
 fn policies_of_files_are_listed_and_shown_in_words() {
     let folder = folder();
     let (text, code) = policy(folder.path(), "ls -f cluster.json -f policy.yaml");

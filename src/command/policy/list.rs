@@ -8,8 +8,9 @@ use crate::command::objects::files;
 use crate::command::policy::found::{self, KnownPolicies, PacketCounts, packets};
 use crate::command::table::{Cell, Table, Tone};
 use crate::policy::list::{PolicyObject, policies};
-use crate::policy::{Direction, PolicyVerdict, Tier};
+use crate::policy::{Direction, PolicyVerdict, Scoped, Tier};
 use crate::settings::exit::Exit;
+use crate::settings::values::group;
 
 /// list the policies that hold on this host, in the order in which they are judged, and how many of its
 /// pods each has rules for. Asks the agent; without one shows what held last
@@ -19,6 +20,7 @@ use crate::settings::exit::Exit;
     name = "ls",
     example = "{command_name}",
     example = "{command_name} --counters",
+    example = "{command_name} --group blue/web",
     example = "{command_name} -f policies.yaml",
     error_code(0, "these policies hold"),
     error_code(1, "no agent answers, a pod is in quarantine, or something is wrong with a file"),
@@ -29,6 +31,9 @@ pub struct List {
     /// a file of objects instead, again for more; -: standard input
     #[argh(option, short = 'f')]
     file: Vec<String>,
+    /// only those with rules for the pods of this group, tenant/name
+    #[argh(option, from_str_fn(group))]
+    group: Option<Scoped>,
     /// packets that each allowed and denied on this host
     #[argh(switch)]
     counters: bool,
@@ -44,7 +49,10 @@ pub struct List {
 pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
     let found = found::find(call, &options.file, true)?;
     let counters = found::counters(options.counters)?;
-    let all = policies(&found.rules);
+    let mut all = policies(&found.rules);
+    if let Some(group) = &options.group {
+        all = all.into_iter().filter_map(|it| it.of_group(group, &found.pods)).collect();
+    }
     let mut text = files::faults(&found.problems, call.style);
     text.extend(found.note.iter().map(|note| call.style.remark(Tone::Plain, note)));
     text += &match all.is_empty() {

@@ -14,8 +14,9 @@ use crate::command::table::Tone;
 use crate::net::gather::Gather;
 use crate::policy::compile::counter;
 use crate::policy::list::{PolicyObject, policies, words};
-use crate::policy::{PolicyPeer, Rule, Selector};
+use crate::policy::{PolicyPeer, Rule, Scoped, Selector};
 use crate::settings::exit::{self, Exit};
+use crate::settings::values::group;
 use crate::sources::{Kind, StoredName};
 
 /// show a policy: its rules in words, the pods of this host that it has rules for, and which addresses
@@ -39,6 +40,9 @@ pub struct Show {
     /// a file of objects instead, again for more; -: standard input
     #[argh(option, short = 'f')]
     file: Vec<String>,
+    /// only its rules for the pods of this group, tenant/name
+    #[argh(option, from_str_fn(group))]
+    group: Option<Scoped>,
     /// packets that each rule matched on this host
     #[argh(switch)]
     counters: bool,
@@ -61,6 +65,13 @@ pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     all.retain(|policy| policy.has_name(&options.name));
     if all.is_empty() {
         return Err(Exit::new(exit::SETTINGS, missing(call, options)));
+    }
+    if let Some(group) = &options.group {
+        all = all.into_iter().filter_map(|it| it.of_group(group, &found.pods)).collect();
+        if all.is_empty() {
+            let why = format!("policy {} has no rule for group {group} here", options.name);
+            return Err(Exit::new(exit::SETTINGS, why));
+        }
     }
     let mut text = files::faults(&found.problems, call.style);
     text.extend(found.note.iter().map(|note| call.style.remark(Tone::Plain, note)));
