@@ -2,6 +2,7 @@
 
 use crate::agent::lock;
 use crate::inspect::agent_socket;
+use crate::inspect::identity::as_root;
 use crate::inspect::service_manager::service_manager;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::Settings;
@@ -17,7 +18,7 @@ pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
     };
     if agent_socket::is_denied(settings) || lock::is_denied(state_dir) {
         let what = format!("unknown whether an agent serves this host: {why}");
-        return problem(ProblemKind::AgentSilent, what, "run this as root");
+        return problem(ProblemKind::AgentSilent, what, as_root());
     }
     if lock::is_held(state_dir) {
         let what = format!("an agent serves this host, but does not answer: {why}");

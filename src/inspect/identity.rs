@@ -11,6 +11,20 @@ use crate::os::identity;
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
 
+/// What helps where root alone may read.
+pub fn as_root() -> &'static str {
+    denied_fix(nix::unistd::geteuid().is_root())
+}
+
+fn denied_fix(is_root: bool) -> &'static str {
+    match is_root {
+        false => "run this as root",
+        true => {
+            "cat /proc/self/status # root lacks cap_dac_override here (CapEff): run this with it"
+        }
+    }
+}
+
 /// The name of this host in etcd, or of its node in Kubernetes: `NODE_NAME`, else the host name.
 ///
 /// # Errors
@@ -61,4 +75,17 @@ pub fn of_host(name: &NodeName, machine_id: &str) -> Result<Identity, Exit> {
         boot_id: identity::boot_id().context("identify this boot")?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_asked_for_the_right_that_is_missing_and_others_to_be_root() {
+        assert!(
+            denied_fix(true).contains("cap_dac_override") && !denied_fix(true).contains("as root")
+        );
+        assert_eq!(denied_fix(false), "run this as root");
+    }
 }

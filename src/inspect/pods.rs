@@ -10,6 +10,7 @@ use anyhow::Context;
 use ipnetwork::IpNetwork;
 
 use crate::cni::config::RangeConf;
+use crate::inspect::identity::as_root;
 use crate::inspect::interface_counters::InterfaceCounters;
 use crate::ipam::import::Sources;
 use crate::ipam::{RangeSet, Store, StoreContents, StoreEntry, StoreFault};
@@ -178,7 +179,7 @@ pub fn store_problem(ipam_dir: &Path, error: &anyhow::Error) -> Problem {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
     if causes.any(|cause| cause.kind() == ErrorKind::PermissionDenied) {
         let what = format!("only root may read the addresses of pods: {error:#}");
-        return Problem::new(ProblemKind::StoresUnread, subject, what).with_fix("run this as root");
+        return Problem::new(ProblemKind::StoresUnread, subject, what).with_fix(as_root());
     }
     let fix = format!(
         "ls -la {} # make IPAM_DIR a directory that root can read and write, on a disk without errors",

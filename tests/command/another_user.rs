@@ -26,7 +26,11 @@ fn what_another_user_may_not_read_is_not_reported_as_absent() {
     agent.wait_ready();
     let pod = Pod::add(host, "web");
     host.shell("chmod 0 /run/humanz/ipam/humanz").ok();
-    let store = ["only root may read", "/run/humanz/ipam/humanz", "; run this as root"];
+    let store = [
+        "only root may read",
+        "/run/humanz/ipam/humanz",
+        "; cat /proc/self/status # root lacks cap_dac_override",
+    ];
     for what in [
         "ipam ls",
         "ipam ls --json",
@@ -50,7 +54,8 @@ fn what_another_user_may_not_read_is_not_reported_as_absent() {
     let looked = object(&ask(host, "doctor --json", SETTINGS));
     let named =
         |name: &str| looked["findings"].as_array().unwrap().iter().find(|f| f["name"] == name);
-    for (name, fix) in [("stores-unread", "as root"), ("cni-configuration-unread", "as root")] {
+    for (name, fix) in [("stores-unread", "root lacks"), ("cni-configuration-unread", "root lacks")]
+    {
         let finding = named(name).unwrap_or_else(|| panic!("no {name} in {looked:#}"));
         assert_eq!(finding["severity"], "warning", "{finding:#}");
         assert!(finding["cure"].as_str().unwrap().contains(fix), "{finding:#}");

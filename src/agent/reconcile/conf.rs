@@ -8,6 +8,7 @@ use crate::agent::applier::Applier;
 use crate::agent::cni_conf;
 use crate::agent::reconcile::Reconcile;
 use crate::inspect::host_state::HostState;
+use crate::inspect::identity::as_root;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::files;
 use crate::plan::Line;
@@ -26,7 +27,7 @@ pub fn reconcile(run: &Reconcile<'_>, host_state: &HostState, applier: &mut Appl
         let subject = Object::Configuration(path.clone());
         let what = format!("only root may read {}", path.display());
         let denied = Problem::new(ProblemKind::ReadDenied, subject, what);
-        return applier.failed(denied.with_fix("run this as root"));
+        return applier.failed(denied.with_fix(as_root()));
     }
     let (mtu, own) = (host_state.own.pod_mtu_bytes, &host_state.all_addresses);
     let text = cni_conf::text(run.settings, run.subnets, mtu, own);

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::checks::shell::word;
 use crate::command::doctor::context::DoctorContext;
 use crate::command::single_machine;
+use crate::inspect::identity::as_root;
 use crate::inspect::service_manager::service_manager;
 use crate::net::{Object, Problem, ProblemKind};
 
@@ -47,7 +48,7 @@ fn configuration(path: &Path, folder: Option<&Path>, again: &str) -> Vec<Problem
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             let what = "only root may read the CNI configuration: it was not checked";
-            return vec![problem(ProblemKind::CniConfigurationUnread, what, "run this as root")];
+            return vec![problem(ProblemKind::CniConfigurationUnread, what, as_root())];
         }
         Err(error) => {
             let what = format!("the CNI configuration cannot be read: {error}");
