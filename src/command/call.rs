@@ -11,6 +11,7 @@ use crate::command::single_machine;
 use crate::command::table::Style;
 use crate::inspect::agent_socket;
 use crate::net::Problem;
+use crate::os::files;
 use crate::settings::exit::{self, Exit};
 use crate::settings::loader::{LoadedSettings, SettingsLoader};
 use crate::settings::{Texts, values, values_only};
@@ -26,6 +27,16 @@ pub enum Outcome {
     Fine,
     /// Something is wrong, and was said: 1.
     Wrong,
+}
+
+/// Where the settings are from that say where etcd is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FollowedSettings {
+    /// The agent, or what was given.
+    Agent,
+    /// `init`.
+    Init,
+    Nothing,
 }
 
 /// One subcommand that was typed.
@@ -48,13 +59,38 @@ impl<'a> Call<'a> {
     /// # Errors
     /// Every setting that is wrong.
     pub fn load(&mut self) -> Result<LoadedSettings, Exit> {
-        self.follow_agent();
+        let followed = self.follow();
         let loaded = self.origin.load(values_only);
-        self.logged(loaded)
+        let path = PathBuf::from(self.origin.text_of("CNI_CONFIG_LOCATION"));
+        if followed == FollowedSettings::Nothing && loaded.is_err() && files::is_denied(&path) {
+            // It says whether etcd is missing.
+            return Err(Exit::denied("read", &path));
+        }
+        self.logged(loaded, followed)
     }
 
-    fn logged(&self, loaded: Result<LoadedSettings, Vec<Problem>>) -> Result<LoadedSettings, Exit> {
-        let loaded = loaded.map_err(|faults| Exit::invalid_settings(&faults))?;
+    /// Takes the settings of the agent, or where nothing says where etcd is those of `init`.
+    fn follow(&mut self) -> FollowedSettings {
+        if self.follow_agent()
+            || !self.origin.text_of("ETCD_HOST").is_empty()
+            || !self.origin.may_follow_agent()
+        {
+            return FollowedSettings::Agent;
+        }
+        let Some(texts) = self.texts_of_init() else { return FollowedSettings::Nothing };
+        self.origin.follow_agent(texts);
+        FollowedSettings::Init
+    }
+
+    fn logged(
+        &self,
+        loaded: Result<LoadedSettings, Vec<Problem>>,
+        followed: FollowedSettings,
+    ) -> Result<LoadedSettings, Exit> {
+        let mut loaded = loaded.map_err(|faults| Exit::invalid_settings(&faults))?;
+        let settings = &mut loaded.settings;
+        settings.agentless =
+            followed == FollowedSettings::Init && !lock::is_held(&settings.state_dir);
         logger::set(loaded.log.as_deref().unwrap_or("error"));
         Ok(loaded)
     }
@@ -65,19 +101,13 @@ impl<'a> Call<'a> {
     /// # Errors
     /// Every setting that is wrong.
     pub fn load_to_look(&mut self) -> Result<LoadedSettings, Exit> {
-        let known = self.follow_agent() || !self.origin.text_of("ETCD_HOST").is_empty();
-        let mut of_init = None;
-        if !known && self.origin.may_follow_agent() {
-            of_init = self.texts_of_init();
-            let last = || agent::last_valid_settings(&mut self.origin).map(|last| last.texts);
-            let texts = of_init.clone().or_else(last);
-            self.origin.follow_agent(texts.unwrap_or_default());
+        let followed = self.follow();
+        if followed == FollowedSettings::Nothing {
+            let last = agent::last_valid_settings(&mut self.origin).map(|last| last.texts);
+            self.origin.follow_agent(last.unwrap_or_default());
         }
-        let mut loaded = self.origin.load_without_etcd(values_only);
-        if let Ok(LoadedSettings { settings, .. }) = &mut loaded {
-            settings.agentless = of_init.is_some() && !lock::is_held(&settings.state_dir);
-        }
-        self.logged(loaded)
+        let loaded = self.origin.load_without_etcd(values_only);
+        self.logged(loaded, followed)
     }
 
     /// What `init` was called with on this machine. Whoever sets SUBNET_SOURCE means an agent to run.

@@ -5,6 +5,7 @@ use crate::inspect::agent_socket;
 use crate::inspect::identity::as_root;
 use crate::inspect::service_manager::service_manager;
 use crate::net::{Object, Problem, ProblemKind};
+use crate::os::files;
 use crate::settings::Settings;
 
 /// Whether the agent hangs, does not run, or may not be asked; `why` it does not answer.
@@ -36,6 +37,14 @@ pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
             format!("{why}, but an agent with a STATE_DIR of its own serves this host ({holder})");
         let fix = "pgrep -a humanz-agent # ask it with its settings (--env-file, or its STATE_DIR and SOCKET), or stop it: a host has one agent";
         return problem(ProblemKind::AgentSilent, what, fix);
+    }
+    if settings.is_etcd_unknown() && files::is_denied(&settings.cni.config) {
+        let what = format!(
+            "{why}; unknown whether one is missed: only root may read {}, which says whether humanz-agent init set \
+             this machine up without one",
+            settings.cni.config.display()
+        );
+        return problem(ProblemKind::AgentSilent, what, as_root());
     }
     if settings.is_etcd_unknown() {
         let what = format!(

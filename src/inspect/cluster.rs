@@ -66,6 +66,10 @@ pub fn etcd(settings: &Settings) -> Result<(&EtcdSettings, &Roots), Exit> {
             let why = "the hosts are nodes of Kubernetes (SUBNET_SOURCE=kubernetes): see kubectl";
             Err(Exit::new(exit::SETTINGS, why))
         }
+        Source::Static(_) if settings.agentless => {
+            let why = "this machine serves itself alone, without agent and etcd (humanz-agent init set it up): it knows of no other hosts and no objects there";
+            Err(Exit::new(exit::SETTINGS, why))
+        }
         Source::Static(_) => {
             let why = "this host serves itself alone and asks no etcd (SUBNET_SOURCE=static): it knows of no other hosts and no objects there";
             Err(Exit::new(exit::SETTINGS, why))

@@ -10,7 +10,7 @@ use crate::{object, refused, run};
 const SETTINGS: &[(&str, &str)] = &[("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")];
 
 /// Root without capabilities is refused like any other user.
-fn ask(host: &Node, what: &str, variables: &[(&str, &str)]) -> Ended {
+pub fn ask(host: &Node, what: &str, variables: &[(&str, &str)]) -> Ended {
     let mut shell = command("sh -c");
     shell.arg(format!(
         "exec setpriv --bounding-set=-dac_override,-dac_read_search {EXECUTABLE} {what}"

@@ -62,6 +62,30 @@ fn one_machine_gets_a_network_without_an_agent_and_loses_it_again() {
 }
 
 #[test]
+fn what_there_is_no_etcd_for_is_refused_so_and_not_for_a_setting() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    run(host, "init --subnet 10.4.0.0/24", UNSET).ok();
+    let none = "without agent and etcd (humanz-agent init set it up)";
+    for line in ["nodes ls", "nodes reserve h9", "net ls", "pin ls", "export", "routes"] {
+        refused(&run(host, line, UNSET), 2, &[none]);
+    }
+    for line in ["policy ls", "endpoint ls"] {
+        refused(&run(host, line, UNSET), 2, &["humanz-agent init set it up without an agent"]);
+    }
+    // Who may not read the configuration cannot know it.
+    let ask = |line| super::another_user::ask(host, line, UNSET);
+    host.shell(&format!("chmod 0 {CONF}")).ok();
+    let denied = format!("only root may read {CONF}: try sudo");
+    for line in ["nodes ls", "net ls", "policy ls"] {
+        refused(&ask(line), 69, &[&denied]);
+    }
+    let said = ask("status").stdout;
+    let why = format!("unknown whether one is missed: only root may read {CONF}, which says");
+    assert!(said.contains(&why) && !said.contains("systemctl"), "{said}");
+}
+
+#[test]
 fn what_is_somebody_elses_is_left_alone() {
     let alone = Alone::new();
     let host = &alone.host;

@@ -66,8 +66,13 @@ pub fn find(
 /// # Errors
 /// Policies are off, or this user may not use the agent's socket.
 pub fn view(settings: &Settings) -> Result<(View, Option<String>), Exit> {
-    let off =
-        || Exit::new(exit::SETTINGS, "policies are off on this host: POLICY=on turns them on");
+    let why = match settings.agentless {
+        true => {
+            "this machine has no policies: humanz-agent init set it up without an agent, which would enforce them"
+        }
+        false => "policies are off on this host: POLICY=on turns them on",
+    };
+    let off = || Exit::new(exit::SETTINGS, why);
     match policies::asked(settings) {
         Ok(Some(view)) => Ok((view, None)),
         Ok(None) if settings.policy.is_none() => Err(off()),
