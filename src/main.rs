@@ -1,6 +1,8 @@
 //! humanz: the name that the program was called by decides its role.
 
 mod allocator;
+#[cfg(panic = "abort")]
+mod backtrace;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
