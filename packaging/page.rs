@@ -13,6 +13,9 @@ fn main() -> io::Result<()> {
     let to = PathBuf::from(env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?);
     println!("cargo::rerun-if-changed=packaging/page.rs");
     println!("cargo::rerun-if-changed={}", folder.display());
+    // What packaging/build gives to the linker.
+    println!("cargo::rerun-if-changed=packaging/no-unwinding.ld");
+    println!("cargo::rerun-if-changed=packaging/plugin-order/functions");
     for entry in fs::read_dir(folder)? {
         let file = entry?.path();
         let (Some(name), Some(kind)) = (file.file_name(), file.extension()) else { continue };
