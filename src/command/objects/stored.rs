@@ -1,5 +1,7 @@
 //! Objects in etcd: how a subcommand reads them, and changes them in one transaction.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
@@ -9,8 +11,8 @@ use crate::command::objects::notes::notes;
 use crate::command::table::Tone;
 use crate::etcd;
 use crate::inspect::cluster;
-use crate::net::Problem;
 use crate::net::gather::Gather;
+use crate::net::{Object, Problem};
 use crate::policy::ObjectSource;
 use crate::settings::exit::{self, Exit};
 use crate::sources::{
@@ -54,16 +56,17 @@ pub fn read_judged(
     let (stored, _) = read_policies(&start).map_err(unreachable)?;
     let range = start.roots.policies_range();
     let (there, mut problems) = understood(&stored, &range);
+    let own = there.keys().filter(|name| name.kind == kind);
+    let own: BTreeSet<Object> = own.flat_map(subjects).gather();
     let judged = stored.read(&range, ruling).problems.into_iter();
-    problems.extend(judged.filter(|it| object_of(it).is_some_and(|it| it.kind == kind)));
+    problems.extend(judged.filter(|it| own.contains(&it.subject)));
     Ok((there, problems))
 }
 
-/// The object that the problem is one of.
-pub fn object_of(problem: &Problem) -> Option<StoredName> {
-    let subject = problem.subject.to_string();
-    let (kind, name) = subject.split_once(' ')?;
-    StoredName::parse(Kind::find(kind)?, name).ok()
+/// What problems of the object have as their subject: its kind and name, or as rules call a group.
+pub fn subjects(name: &StoredName) -> impl Iterator<Item = Object> {
+    let group = (name.kind.name == "Group").then(|| format!("group {}", name.short()));
+    [name.to_string()].into_iter().chain(group).map(Object::named)
 }
 
 /// What etcd has of this kind is in force.
