@@ -12,7 +12,7 @@ use nix::libc::O_NONBLOCK;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, fstatfs};
 
-use crate::os::mount;
+use crate::os::{mount, sysctl};
 
 /// A network namespace, held open.
 #[derive(Debug)]
@@ -84,6 +84,7 @@ impl NetNs {
                 Errno::EINVAL => NetNsError::NotANamespace(self.path.clone()),
                 _ => self.failed("enter", errno.into()),
             })?;
+            sysctl::use_own_proc();
             Ok(work())
         };
         thread::scope(|scope| {

@@ -1,6 +1,6 @@
 //! Sysctls: files below /proc/sys.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,6 +9,7 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::Mode;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 const FOLDER: &str = "/proc/sys";
 
@@ -19,6 +20,19 @@ thread_local! {
     /// Those of this thread, which does not leave its network namespace. By its whole path a file in them is looked up
     /// among those of all namespaces, one after the other: with 250 pods in 34 µs instead of 4.
     static OPENED: [OnceCell<OwnedFd>; NETWORK.len()] = const { [OnceCell::new(), OnceCell::new()] };
+}
+
+thread_local! {
+    /// This thread looks its sysctls up in its [`OWN_PROC`].
+    static HAS_OWN_PROC: Cell<bool> = const { Cell::new(false) };
+    /// None where this process may not have one, or the kernel is older than 5.2.
+    static OWN_PROC: OnceCell<Option<OwnedFd>> = const { OnceCell::new() };
+}
+
+/// The calling thread has entered the namespace of a pod. A look at /proc would make that one more among which all
+/// later looks search, those of the host, too: an ADD among 240 pods took 1.5 ms longer. An instance costs 0.1 ms.
+pub fn use_own_proc() {
+    HAS_OWN_PROC.set(true);
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +89,20 @@ fn file(key: &str, access: OFlag) -> io::Result<File> {
 fn opened_folder<'a>(opened: &'a OnceCell<OwnedFd>, name: &str) -> nix::Result<BorrowedFd<'a>> {
     if opened.get().is_none() {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        drop(opened.set(open(&Path::new(FOLDER).join(name), flags, Mode::empty())?));
+        let own = |proc: &OwnedFd| openat(proc, &*format!("sys/{name}"), flags, Mode::empty()).ok();
+        let own = OWN_PROC.with(|proc| match HAS_OWN_PROC.get() {
+            true => proc.get_or_init(|| own_proc().ok()).as_ref().and_then(own),
+            false => None,
+        });
+        let found = || open(&Path::new(FOLDER).join(name), flags, Mode::empty());
+        drop(opened.set(own.map_or_else(found, Ok)?));
     }
     opened.get().map(AsFd::as_fd).ok_or(Errno::EBADF)
+}
+
+/// Mounted nowhere. What is below sys/net is that of the namespace of the thread that looks.
+fn own_proc() -> rustix::io::Result<OwnedFd> {
+    let new = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&new)?;
+    fsmount(&new, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
 }
