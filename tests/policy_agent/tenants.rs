@@ -527,7 +527,8 @@ fn a_file_of_networks_that_cannot_be_written_is_a_problem_until_it_can() {
     let agents = cluster.start_agents(FROM_ETCD);
     let file = "/run/humanz/ipam/.networks.json";
     soon("the file", || host.read(file).is_some());
-    host.shell(&format!("rm {file}; mkdir {file}")).ok();
+    // The agent may still write it.
+    host.shell(&format!("until rm -f {file} && mkdir {file}; do :; done")).ok();
     // Anything wakes the agent.
     apply(host, &[namespace("green", json!({}))]);
     let subject = format!("plan of networks {file}");
