@@ -22,6 +22,19 @@ fn somaxconn(host: &PluginHost) -> String {
     setting(host, "net/core/somaxconn")
 }
 
+/// Root of a user namespace may not mount a proc of its own beside processes that it does not own.
+#[test]
+fn who_may_have_no_proc_of_its_own_sets_the_sysctls_of_a_pod_all_the_same() {
+    let host = PluginHost::new();
+    host.write("/root/conf", &dual(json!({})).to_string());
+    let script = "mount -t tmpfs none /run; mkdir /run/netns; ip netns add c1
+        CNI_COMMAND=ADD CNI_CONTAINERID=c1 CNI_NETNS=/run/netns/c1 CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin \
+            /opt/cni/bin/humanz < /root/conf >&2
+        cd /proc/sys/net; nsenter --net=/run/netns/c1 cat ipv4/conf/all/accept_redirects ipv6/conf/eth0/accept_ra";
+    let wrapped = format!("unshare --user --map-root-user --net --mount sh -ec '{script}'");
+    assert_eq!(host.shell(&wrapped).ok(), "0\n0\n");
+}
+
 #[test]
 fn interface_and_namespace_are_set_and_check_compares_them() {
     let host = PluginHost::new();
