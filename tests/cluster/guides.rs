@@ -86,7 +86,7 @@ fn the_readme_does_what_it_shows() {
     guide.finish();
 }
 
-/// What make, apt and systemd do with the commands of the README: the tests of packages have them.
+/// What make, apt and systemd do with the commands of the README: tests/packages/readme.rs runs them.
 fn installs(line: &str, host: &Node, agents: &mut Vec<Agent>) -> bool {
     let (line, _) = line.split_once("  #").unwrap_or((line, ""));
     match line.trim() {

@@ -11,6 +11,7 @@ mod life;
 mod lint;
 mod machine;
 mod processors;
+mod readme;
 mod reproducible;
 mod rpm;
 mod unit;

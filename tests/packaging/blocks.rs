@@ -7,7 +7,13 @@ use crate::{DOCUMENTS, read, root};
 /// The tests that run the blocks of each document: file and name. Guides are read by `Guide`, which refuses blocks
 /// that are neither files nor sessions, and whose `finish` fails if one of them is left.
 const RUN_BY: [(&str, &[(&str, &str)]); 14] = [
-    ("README.md", &[("tests/cluster/guides.rs", "the_readme_does_what_it_shows")]),
+    (
+        "README.md",
+        &[
+            ("tests/cluster/guides.rs", "the_readme_does_what_it_shows"),
+            ("tests/packages/readme.rs", "a_host_is_installed_with_the_commands_of_the_readme"),
+        ],
+    ),
     (
         ".github/CONTRIBUTING.md",
         &[
