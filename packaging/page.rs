@@ -15,7 +15,8 @@ fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed={}", folder.display());
     // What packaging/build gives to the linker.
     println!("cargo::rerun-if-changed=packaging/no-unwinding.ld");
-    println!("cargo::rerun-if-changed=packaging/plugin-order/functions");
+    println!("cargo::rerun-if-changed=packaging/plugin-order/functions.ld");
+    println!("cargo::rerun-if-changed=packaging/plugin-order/c");
     for entry in fs::read_dir(folder)? {
         let file = entry?.path();
         let (Some(name), Some(kind)) = (file.file_name(), file.extension()) else { continue };

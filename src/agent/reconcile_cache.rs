@@ -38,7 +38,7 @@ pub struct ReconcileCache {
     pub profiles: CachedProfiles,
 }
 
-/// The peer_routes to the other hosts, and what they were computed from: 7 ms for 10,000 hosts.
+/// The routes to the other hosts, and what they were computed from: 7 ms for 10,000 hosts.
 #[derive(Debug, Default)]
 pub struct CachedRoutes {
     of: Option<(Arc<Peers>, Resolved, LocalHost)>,
@@ -46,7 +46,7 @@ pub struct CachedRoutes {
 }
 
 impl CachedRoutes {
-    /// The peer_routes to `peers`.
+    /// The routes to `peers`.
     pub fn to(
         &mut self,
         peers: &Arc<Peers>,

@@ -67,3 +67,15 @@ fn the_executable_that_ships_is_smaller_than_8_mb() {
     println!("{bytes} bytes");
     assert!(bytes < 8_000_000, "{}: {bytes} bytes", path.display());
 }
+
+/// How much of it an ADD maps depends on that: if this fails, `packaging/plugin-order/update` writes their names anew.
+#[test]
+fn the_functions_of_the_plugin_lie_side_by_side() {
+    let mut readelf = Command::new("readelf");
+    let sections = judge(readelf.args(["-SW", "dist/humanz-agent"]), "binutils");
+    let section = sections.lines().find(|line| line.contains(" .text.plugin "));
+    let size = section.and_then(|line| line.split_whitespace().rev().nth(5)).unwrap_or("0");
+    println!("{section:?}");
+    let bytes = u64::from_str_radix(size, 16).unwrap();
+    assert!((400_000..1_000_000).contains(&bytes), "{bytes} bytes: {sections}");
+}

@@ -49,7 +49,7 @@ fn host(backend: LocalBackend) -> Host {
     Host { backend, own, underlay: own, up: true, encryption: LocalEncryption::Off }
 }
 
-/// The peer_routes from `host` to `peer`, as `direct …`, `tunnel …` or `! reason`.
+/// The routes from `host` to `peer`, as `direct …`, `tunnel …` or `! reason`.
 fn check(host: &Host, peer: Peer, expected: &[&str]) {
     check_resolved(host, peer, &[], expected);
 }
