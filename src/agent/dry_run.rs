@@ -24,18 +24,26 @@ use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 use crate::sources::tenant_pools;
 
-/// The changes, as `+`, `-` and `~` lines, in the order they would be made; then the
-/// problems that only an operator can solve, as `!` lines.
+/// What a start would do.
+#[derive(Debug)]
+pub struct StartPreview {
+    /// In the order they would be made.
+    pub changes: Vec<Line>,
+    /// Those that only an operator can solve.
+    pub problems: Vec<Problem>,
+}
+
+/// What a start would do here with these settings.
 ///
 /// # Errors
 /// This user may not read what is there, etcd cannot be read, or this host would get no subnet.
-pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
+pub fn dry_run(settings: &Settings) -> Result<StartPreview, Exit> {
     let read = [&settings.cni.config, &settings.state_file()];
     if let Some(path) = read.into_iter().find(|path| files::is_denied(path)) {
         return Err(Exit::denied("read", path));
     }
     let mut host = Host::inspect(settings, HostList::Skip)?;
-    let (lines, lease, peers) = match settings.source.clone() {
+    let (mut changes, lease, peers) = match settings.source.clone() {
         Source::Static(subnets) => (Vec::new(), Lease { subnets }, None),
         Source::Etcd { server, roots } => claim(&mut host, &server, &roots)?,
         Source::Kubernetes(api) => given(&host, &api)?,
@@ -44,9 +52,9 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
     host.peers = peers.map(Arc::new);
     host.in_sync = true;
     let found = DryRun::of(&host);
-    let problems = found.problems().into_iter().map(|problem| format!("! {problem}"));
-    let lines = lines.iter().chain(&found.lines).map(Line::to_string);
-    Ok(lines.chain(problems).collect())
+    let problems = found.problems();
+    changes.extend(found.lines);
+    Ok(StartPreview { changes, problems })
 }
 
 /// What a reconcile would do.

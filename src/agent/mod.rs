@@ -45,6 +45,7 @@ mod watch;
 
 use std::path::PathBuf;
 
+use crate::agent::dry_run::StartPreview;
 use crate::agent::serve::RefusedSettings;
 use crate::agent::shared_state::StartServer;
 use crate::inspect::{identity, last_settings, preflight};
@@ -93,11 +94,11 @@ pub enum ServeMode {
     ForEver,
 }
 
-/// What a start would change, as [`dry_run::dry_run`] says it.
+/// What a start would do.
 ///
 /// # Errors
 /// A setting is wrong, etcd cannot be read, or this host would get no subnet.
-pub fn dry_run_start(mut loader: SettingsLoader) -> Result<Vec<String>, Exit> {
+pub fn dry_run_start(mut loader: SettingsLoader) -> Result<StartPreview, Exit> {
     let checked = loader.load(preflight::check_for_dry_run);
     let loaded = checked.map_err(|faults| Exit::invalid_settings(&faults))?;
     logger::set(loaded.log.as_deref().unwrap_or("warn"));

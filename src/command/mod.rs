@@ -46,11 +46,13 @@ use std::io::{self, IsTerminal, Write};
 
 use argh::{ArgsInfo, FromArgs};
 
+use crate::agent::dry_run::StartPreview;
 use crate::agent::{self, ServeMode};
 use crate::api::server;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::Style;
 use crate::os::process;
+use crate::plan::Line;
 use crate::settings::exit::{self, Exit};
 use crate::settings::flags::{self, Uninstall};
 use crate::settings::loader::SettingsLoader;
@@ -226,13 +228,19 @@ fn serve(
     out: &mut dyn Write,
 ) -> Result<Outcome, Exit> {
     if dry_run {
-        let lines = agent::dry_run_start(origin)?;
-        let nothing = lines.is_empty().then(|| "nothing would change".to_owned());
-        return say(out, &nothing.unwrap_or_else(|| lines.join("\n")));
+        return say(out, &preview(&agent::dry_run_start(origin)?));
     }
     let mode = if once { ServeMode::Once } else { ServeMode::ForEver };
     agent::serve(origin, mode, server::start)?;
     Ok(Outcome::Fine)
+}
+
+/// The changes as `+`, `-` and `~` lines, then the problems as `!` lines.
+fn preview(start: &StartPreview) -> String {
+    let changes = start.changes.iter().map(Line::to_string);
+    let lines: Vec<String> =
+        changes.chain(start.problems.iter().map(|problem| format!("! {problem}"))).collect();
+    if lines.is_empty() { "nothing would change".to_owned() } else { lines.join("\n") }
 }
 
 /// Prints `text` and a line end.
