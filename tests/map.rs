@@ -66,6 +66,21 @@ const VALUES: &[&str] = &[
     "nix::sys::signal::Signal",
 ];
 
+/// Methods of the clock and of paths that ask the kernel. (`exists` is one of a transaction of etcd, too. Of streams,
+/// clippy refuses `println!` and its like everywhere.)
+const ASKS: &[&str] = &[
+    "canonicalize",
+    "elapsed",
+    "is_dir",
+    "is_file",
+    "is_symlink",
+    "metadata",
+    "read_dir",
+    "read_link",
+    "symlink_metadata",
+    "try_exists",
+];
+
 /// Functions of files that are not pure which only compute, and pure files call.
 const COMPUTES: &[&str] = &[
     "inspect::pods::room",
@@ -143,6 +158,9 @@ fn pure_files_touch_no_clock_environment_file_socket_or_log() {
             let used = used.filter(|_| !value);
             found.extend(used.map(|used| (name.as_str(), *used)));
         }
+        let asks = |token: &&[String]| token[0] == "." && token[2] == "(";
+        let methods = file.tokens.windows(3).filter(asks).map(|token| &*token[1]);
+        found.extend(methods.filter(|it| ASKS.contains(it)).map(|method| (name.as_str(), method)));
     }
     compare("uses of the world in pure files", &found, IMPURE.iter().copied().collect());
 }
@@ -369,6 +387,7 @@ impl File {
         };
         let mut own = vec!["crate".to_owned()];
         own.extend(module.split("::").filter(|part| !part.is_empty()).map(str::to_owned));
+        let tokens = from_root(tokens, &own);
         let mut at = 0;
         while at < tokens.len() {
             match tokens[at].as_str() {
@@ -425,6 +444,8 @@ impl File {
                             path.pop();
                         }
                         let name = path.last().cloned().unwrap_or(name);
+                        // Each `*` is of another module.
+                        let name = if name == "*" { path.join("::") } else { name };
                         self.scope.insert(name, path);
                     }
                     return at;
@@ -479,16 +500,53 @@ impl File {
             }
             at = end;
         }
-        // A trait's name appears only in its import.
+        // A trait's name appears only in its import, and so does what `*` stands for.
         let imported = self.scope.iter().filter(|(name, _)| !self.exports.contains(*name));
-        for (_, path) in imported {
-            let last = path.last().and_then(|name| name.chars().next());
-            if last.is_some_and(char::is_uppercase) || path.last().is_some_and(|name| name == "_") {
+        for path in imported.map(|(_, path)| path) {
+            let last = path.last().map_or("", String::as_str);
+            if last.starts_with(char::is_uppercase) || last == "_" || last == "*" {
                 paths.insert(path.join("::"));
             }
         }
         paths
     }
+}
+
+/// `tokens` with each path that begins with `self` or `super` from the root on; `own`: the path of their module.
+fn from_root(tokens: Vec<String>, own: &[String]) -> Vec<String> {
+    let mut inner: Vec<(String, usize)> = Vec::new();
+    let (mut rooted, mut depth, mut at) = (Vec::new(), 0, 0);
+    while at < tokens.len() {
+        let is = |offset: usize, token: &str| tokens.get(at + offset).is_some_and(|it| it == token);
+        if is(0, "mod") && is(2, "{") {
+            inner.push((tokens[at + 1].clone(), depth));
+        }
+        depth += usize::from(is(0, "{"));
+        depth -= usize::from(is(0, "}"));
+        if is(0, "}") && inner.last().is_some_and(|(_, outside)| *outside == depth) {
+            inner.pop();
+        }
+        let goes_on = at > 0 && tokens[at - 1] == "::";
+        if !is(1, "::") || goes_on || !(is(0, "self") || is(0, "super")) {
+            rooted.push(tokens[at].clone());
+            at += 1;
+            continue;
+        }
+        let mut path: Vec<&String> = own.iter().chain(inner.iter().map(|(name, _)| name)).collect();
+        while let [first, colons, ..] = &tokens[at..]
+            && colons == "::"
+            && (first == "self" || first == "super")
+        {
+            if first == "super" {
+                path.pop();
+            }
+            at += 2;
+        }
+        for part in path {
+            rooted.extend([part.clone(), "::".to_owned()]);
+        }
+    }
+    rooted
 }
 
 /// `path` is `prefix` or an item of it; a method like `Instant::now` by its end.
