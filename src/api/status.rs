@@ -4,6 +4,7 @@
 mod fill;
 mod policies;
 
+use ipnetwork::IpNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::net::{Object, Problem, ProblemKind};
@@ -61,7 +62,7 @@ pub struct NodeStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LeaseStatus {
-    pub subnets: Option<Vec<String>>,
+    pub subnets: Option<Vec<IpNetwork>>,
     /// Blocks of tenants' networks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<BlockStatus>,
@@ -71,10 +72,9 @@ pub struct LeaseStatus {
 }
 
 /// A block of a tenant's network: `10.32.0.64/26` of `blue/front`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockStatus {
-    pub block: String,
+    pub block: IpNetwork,
     pub network: String,
 }
 
@@ -329,11 +329,11 @@ impl Status {
 mod tests {
     use std::time::SystemTime;
 
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    /// Everything that the JSON had before there was a type for it, and `problems`.
+    /// What the JSON had before there was a type for it, `problems`, and the blocks of tenants.
     const FIELDS: &[&str] = &[
         "addresses[] family free used",
         "backend",
@@ -343,7 +343,7 @@ mod tests {
         "faults[] cure what",
         "firewall fault ok",
         "kubernetes connected error kubeconfig last_contact_seconds version",
-        "lease since source subnets",
+        "lease blocks since source subnets",
         "loops[] limit name seconds_since_beat",
         "node addresses machine_id mtu name pid pod_mtu started uplinks version",
         "peers[] addresses alive encryption fault name paths probe reachable subnets via",
@@ -373,7 +373,14 @@ mod tests {
         };
         Status {
             ready: Some(true),
-            lease: Some(LeaseStatus::default()),
+            lease: Some(LeaseStatus {
+                subnets: Some(vec!["10.244.1.0/24".parse().unwrap()]),
+                blocks: vec![BlockStatus {
+                    block: "fd00:32::40/122".parse().unwrap(),
+                    network: "blue/front".to_owned(),
+                }],
+                ..LeaseStatus::default()
+            }),
             etcd: Some(EtcdStatus::default()),
             kubernetes: Some(KubernetesStatus::default()),
             backend: Some("auto".to_owned()),
@@ -417,6 +424,9 @@ mod tests {
     #[test]
     fn a_status_is_read_back() {
         let value = serde_json::to_value(full()).unwrap();
+        let lease = &value["lease"];
+        assert_eq!(lease["subnets"], json!(["10.244.1.0/24"]));
+        assert_eq!(lease["blocks"], json!([{"block": "fd00:32::40/122", "network": "blue/front"}]));
         assert_eq!(Status::read(value).unwrap(), full());
     }
 

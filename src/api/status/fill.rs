@@ -125,7 +125,7 @@ fn node((name, machine_id): (&str, &str), snapshot: Option<&AgentSnapshot>) -> N
 }
 
 fn block((block, network): &(IpNetwork, Scoped)) -> BlockStatus {
-    BlockStatus { block: block.to_string(), network: network.to_string() }
+    BlockStatus { block: *block, network: network.to_string() }
 }
 
 fn lease(snapshot: &AgentSnapshot) -> LeaseStatus {
@@ -136,7 +136,7 @@ fn lease(snapshot: &AgentSnapshot) -> LeaseStatus {
         (Source::Etcd { .. } | Source::Kubernetes(_), false) => "last known good state",
     };
     LeaseStatus {
-        subnets: snapshot.subnets.as_ref().map(texts),
+        subnets: snapshot.subnets.map(|subnets| subnets.iter().copied().collect()),
         blocks: snapshot.blocks.iter().map(block).collect(),
         source: snapshot.subnets.map(|_| source.to_owned()),
         since: snapshot.since.map(moment),

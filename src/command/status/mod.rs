@@ -143,8 +143,7 @@ fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
 
 /// What the stores and the kernel say of pods: the agent does not know it.
 fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) -> PodCounts {
-    let subnets = status.lease.iter().filter_map(|lease| lease.subnets.as_ref()).flatten();
-    let subnets: Vec<ipnetwork::IpNetwork> = subnets.filter_map(|text| text.parse().ok()).collect();
+    let subnets = || status.lease.iter().filter_map(|lease| lease.subnets.as_ref()).flatten();
     let store = || Object::File("store", settings.cni.ipam_dir.clone());
     let networks = pods::networks(settings, None).unwrap_or_else(|problem| {
         let is_known = problems.iter().any(|problem| problem.kind == ProblemKind::IpamStore);
@@ -163,7 +162,7 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
             name: network.name.clone(),
             attachments: entries.len(),
             host_ports: entries.iter().map(|of| of.forwards().len()).sum(),
-            free: json::rooms(network, subnets.iter().copied().filter(|_| own)),
+            free: json::rooms(network, subnets().copied().filter(|_| own)),
         });
     }
     let (attached, limited) = attached(&networks).unwrap_or_default();

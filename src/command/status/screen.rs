@@ -103,15 +103,16 @@ fn agent(shown: &Shown) -> String {
 
 fn lease(status: &Status) -> String {
     let lease = status.lease.clone().unwrap_or_default();
-    let subnets = lease.subnets.unwrap_or_default().join(", ");
+    let subnets = lease.subnets.unwrap_or_default();
     if subnets.is_empty() {
         return "unknown".to_owned();
     }
+    let subnets: Vec<String> = subnets.iter().map(ToString::to_string).collect();
     let since = lease.since.map(|since| format!(", since {since}"));
     let blocks: String =
         lease.blocks.iter().map(|it| format!("; {} {}", it.block, it.network)).collect();
     let (source, since) = (lease.source.unwrap_or_default(), since.unwrap_or_default());
-    format!("{subnets} (from {source}{since}){blocks}")
+    format!("{} (from {source}{since}){blocks}", subnets.join(", "))
 }
 
 /// Where the hosts are known from, and how that is.

@@ -166,13 +166,12 @@ fn shown_network(
 
 /// Where this host's pods of the network have their addresses, as its agent says.
 fn own_blocks(name: &Scoped, lease: &LeaseStatus) -> Vec<IpNetwork> {
-    let subnet = |text: &String| text.parse().ok();
     if *name == Networks::default_name() {
-        return lease.subnets.iter().flatten().filter_map(subnet).collect();
+        return lease.subnets.clone().unwrap_or_default();
     }
     let name = name.to_string();
     let own = lease.blocks.iter().filter(|block| block.network == name);
-    own.filter_map(|block| subnet(&block.block)).collect()
+    own.map(|block| block.block).collect()
 }
 
 #[cfg(test)]
