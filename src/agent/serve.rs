@@ -74,7 +74,7 @@ impl Agent {
             self.follow_networks();
             self.reconcile();
             self.serve_networks();
-            if self.is_time_to_tell() {
+            if self.may_publish_pods() {
                 self.exchange_members();
                 self.publish();
             }
@@ -156,7 +156,7 @@ impl Agent {
             self.state.kept_policies.due(),
             self.state.quarantine_due,
             self.state.finish_pods_at,
-            self.state.tell_at,
+            self.state.publish_pods_at,
             self.state.closed.look_at,
             self.state.rotation_due,
             self.state.networks.due(),

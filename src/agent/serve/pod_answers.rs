@@ -40,17 +40,17 @@ impl Agent {
         self.note_pod_changes(&applier);
         self.state.finish_pods_at.get_or_insert(Instant::now() + SETTLE);
         if all_are_open {
-            self.state.tell_at.get_or_insert(Instant::now() + PLUGINS_FIRST);
+            self.state.publish_pods_at.get_or_insert(Instant::now() + PLUGINS_FIRST);
         }
         if !is_in_force {
             self.state.scope = self.state.scope.and(Scope::POLICY);
         }
     }
 
-    /// Others learn of this host's pods now.
-    pub(super) fn is_time_to_tell(&mut self) -> bool {
-        self.state.tell_at.take_if(|due| *due <= Instant::now());
-        self.state.tell_at.is_none()
+    /// Nothing holds back what others learn of this host's pods.
+    pub(super) fn may_publish_pods(&mut self) -> bool {
+        self.state.publish_pods_at.take_if(|due| *due <= Instant::now());
+        self.state.publish_pods_at.is_none()
     }
 
     /// Does what answers did not wait for: the second look at the table, what is of no use in it any

@@ -110,7 +110,7 @@ pub struct AgentState {
     /// When to do what the answers about new pods did not wait for.
     pub(super) finish_pods_at: Option<Instant>,
     /// When others learn of new pods.
-    pub(super) tell_at: Option<Instant>,
+    pub(super) publish_pods_at: Option<Instant>,
     /// The agent leaves once the host is as it should be, or with the first failure.
     pub(super) once: bool,
 }
@@ -164,7 +164,7 @@ impl AgentState {
             pods_due: None,
             asked: Vec::new(),
             finish_pods_at: None,
-            tell_at: None,
+            publish_pods_at: None,
             once: false,
         }
     }
