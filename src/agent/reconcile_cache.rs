@@ -1,4 +1,4 @@
-//! What a reconcile found out that the next one need not find out again.
+//! Pure. What a reconcile found out that the next one need not find out again.
 //!
 //! Only a matter of time: with an empty memory a reconcile does the same.
 

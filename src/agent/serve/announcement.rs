@@ -1,4 +1,4 @@
-//! What the service manager knows of a start.
+//! Pure. What the service manager knows of a start.
 
 use std::time::{Duration, Instant};
 

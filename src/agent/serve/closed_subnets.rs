@@ -1,4 +1,4 @@
-//! What is closed for new pods, and what may open it.
+//! Pure. What is closed for new pods, and what may open it.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! How soon a reconcile may follow one that repaired something.
+//! Pure. How soon a reconcile may follow one that repaired something.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A host of the network as etcd has it: its state, its subnets, its JSON object.
+//! Pure. A host of the network as etcd has it: its state, its subnets, its JSON object.
 
 use std::collections::BTreeSet;
 

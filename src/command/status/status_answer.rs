@@ -1,4 +1,4 @@
-//! What `status` answers, of one host or of all.
+//! Pure. What `status` answers, of one host or of all.
 
 use serde_json::Value;
 
