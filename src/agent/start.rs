@@ -64,15 +64,10 @@ pub fn serve(
         log::warn!("pods of another plugin are not known before the first new one: {error:#}");
     }
     own_pods::answer(&shared);
+    let state = state(&registry, &settings, &name, &kernel, refused, &shared);
     if !once {
         *shared.history() = serve::kept_history(&settings.state_dir, &kernel.machine_id);
-    }
-    let state = state(&registry, &settings, &name, &kernel, refused, &shared);
-    if !once && let Err(error) = probe::spawn(&shared) {
-        log::warn!("other hosts are not probed: {error}");
-    }
-    if !once && let Err(error) = test_pods::answer(&shared) {
-        log::warn!("other hosts get no pods of this one for their tests: {error}");
+        serve_other_hosts(&shared);
     }
     let server = if once { None } else { server(&shared, &settings, start_server) };
     let beat = shared.expect("reconcile", shared_state::LIMIT);
@@ -95,6 +90,16 @@ pub fn serve(
         policies: following(triggers),
     };
     if once { agent.once() } else { agent.serve() }
+}
+
+/// Probes them, and has pods for their tests.
+fn serve_other_hosts(shared: &Arc<SharedState>) {
+    if let Err(error) = probe::spawn(shared) {
+        log::warn!("other hosts are not probed: {error}");
+    }
+    if let Err(error) = test_pods::answer(shared) {
+        log::warn!("other hosts get no pods of this one for their tests: {error}");
+    }
 }
 
 /// Starts to resolve the names of hosts that publish no address.

@@ -14,9 +14,6 @@ use crate::settings::Settings;
 pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
     let Settings { state_dir, socket, .. } = settings;
     let manager = service_manager();
-    let problem = |kind, what: String, fix: &str| {
-        Problem::new(kind, Object::named("humanz-agent"), what).with_fix(fix)
-    };
     if agent_socket::is_denied(settings) || lock::is_denied(state_dir) {
         let what = format!("unknown whether an agent serves this host: {why}");
         return problem(ProblemKind::AgentSilent, what, as_root());
@@ -38,23 +35,8 @@ pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
         let fix = "pgrep -a humanz-agent # ask it with its settings (--env-file, or its STATE_DIR and SOCKET), or stop it: a host has one agent";
         return problem(ProblemKind::AgentSilent, what, fix);
     }
-    if settings.is_etcd_unknown() && files::is_denied(&settings.cni.config) {
-        let what = format!(
-            "{why}; unknown whether one is missed: only root may read {}, which says whether humanz-agent init set \
-             this machine up without one",
-            settings.cni.config.display()
-        );
-        return problem(ProblemKind::AgentSilent, what, as_root());
-    }
     if settings.is_etcd_unknown() {
-        let what = format!(
-            "{why}, none holds its lock, and ETCD_HOST is not set: what only etcd knows is unknown"
-        );
-        let fix = format!(
-            "humanz-agent config # that is right if the plugin alone serves this host; else set ETCD_HOST in /etc/humanz/agent.env, then {}",
-            manager.start()
-        );
-        return problem(ProblemKind::AgentDown, what, &fix);
+        return perhaps_not_missed(settings, why);
     }
     let what = format!("{why}, and none holds its lock");
     let fix = format!(
@@ -62,4 +44,29 @@ pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
         manager.start()
     );
     problem(ProblemKind::AgentDown, what, &fix)
+}
+
+/// There is no agent, and without etcd the plugin alone may serve this host.
+fn perhaps_not_missed(settings: &Settings, why: &str) -> Problem {
+    let conf = &settings.cni.config;
+    if files::is_denied(conf) {
+        let what = format!(
+            "{why}; unknown whether one is missed: only root may read {}, which says whether humanz-agent init set \
+             this machine up without one",
+            conf.display()
+        );
+        return problem(ProblemKind::AgentSilent, what, as_root());
+    }
+    let what = format!(
+        "{why}, none holds its lock, and ETCD_HOST is not set: what only etcd knows is unknown"
+    );
+    let fix = format!(
+        "humanz-agent config # that is right if the plugin alone serves this host; else set ETCD_HOST in /etc/humanz/agent.env, then {}",
+        service_manager().start()
+    );
+    problem(ProblemKind::AgentDown, what, &fix)
+}
+
+fn problem(kind: ProblemKind, what: String, fix: &str) -> Problem {
+    Problem::new(kind, Object::named("humanz-agent"), what).with_fix(fix)
 }

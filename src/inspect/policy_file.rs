@@ -26,21 +26,7 @@ pub fn read(
     let update = |snapshot, problems| SourceUpdate { provider: Provider::File, snapshot, problems };
     let mut read = match text(path).and_then(|text| documents::read_text(&text, true)) {
         Ok(read) => read,
-        Err(why) => {
-            let subject = Object::File("policies", path.to_owned());
-            let what = format!(
-                "{}: {why}; {}",
-                path.display(),
-                match last_resort {
-                    true => "no policies of this file hold",
-                    false => "the last valid policies hold",
-                }
-            );
-            let problem = Problem::new(ProblemKind::Policy, subject, what);
-            let file = word(path.display());
-            let fix = format!("humanz-agent policy ls -f {file} # lists what is wrong");
-            return update(None, vec![problem.with_fix(fix)]);
-        }
+        Err(why) => return update(None, vec![unread(path, &why, last_resort)]),
     };
     if !read.problems.is_empty() && !last_resort {
         return update(None, read.problems);
@@ -66,6 +52,17 @@ pub fn read(
         ..PolicySnapshot::default()
     };
     update(Some(snapshot), read.problems)
+}
+
+fn unread(path: &Path, why: &str, last_resort: bool) -> Problem {
+    let outcome = match last_resort {
+        true => "no policies of this file hold",
+        false => "the last valid policies hold",
+    };
+    let subject = Object::File("policies", path.to_owned());
+    let what = format!("{}: {why}; {outcome}", path.display());
+    let fix = format!("humanz-agent policy ls -f {} # lists what is wrong", word(path.display()));
+    Problem::new(ProblemKind::Policy, subject, what).with_fix(fix)
 }
 
 fn text(path: &Path) -> Result<String, String> {

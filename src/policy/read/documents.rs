@@ -230,20 +230,20 @@ impl DocumentsReader {
                 self.profiles.insert(name, profile);
                 None
             }
-            "Network" => {
-                let name = Scoped { tenant, name };
-                self.assign_profile(object, ProfileUser::Network(name.clone()), &name.tenant);
-                let read = network::read(&name, spec);
-                let network = read.inspect_err(|_| self.networks.note_unread(name.clone()))?;
-                if !self.networks.insert(name, network) {
-                    return Err(
-                        root.fault(format!("there are more than {} networks", Networks::LIMIT))
-                    );
-                }
-                None
-            }
+            "Network" => return self.network(Scoped { tenant, name }, object),
             other => return Err(root.fault(format!("kind {} is not known", quoted(other)))),
         };
+        Ok(())
+    }
+
+    fn network(&mut self, name: Scoped, object: &Value) -> Result<(), Fault> {
+        self.assign_profile(object, ProfileUser::Network(name.clone()), &name.tenant);
+        let read = network::read(&name, &object["spec"]);
+        let network = read.inspect_err(|_| self.networks.note_unread(name.clone()))?;
+        if !self.networks.insert(name, network) {
+            let why = format!("there are more than {} networks", Networks::LIMIT);
+            return Err(ObjectField::root(object).fault(why));
+        }
         Ok(())
     }
 
