@@ -136,7 +136,6 @@ pub trait StatusServer {
     fn stop(self: Box<Self>);
 }
 
-/// Starts the server.
 pub type StartServer = fn(Arc<SharedState>, &Settings) -> io::Result<Box<dyn StatusServer>>;
 
 /// The lock, also after a panic with panic: values published is complete.

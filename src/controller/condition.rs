@@ -21,7 +21,6 @@ const OTHERS_LIMIT: usize = 32;
 /// Longest message, in characters; 32768 bytes are what metav1.Condition allows.
 const MESSAGE_LIMIT: usize = 2000;
 
-/// A condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusCondition {
     kind: &'static str,

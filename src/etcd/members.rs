@@ -43,7 +43,6 @@ pub struct EtcdMembers {
     files: RefCell<FileState>,
 }
 
-/// The state of the files.
 #[derive(Default)]
 struct FileState {
     /// Accepted by a member last.

@@ -14,7 +14,6 @@ use crate::ipam::store::Store;
 use crate::net::gather::Gather;
 use crate::os::files::found;
 
-/// The contents of a store.
 #[derive(Clone, Debug, Default)]
 pub struct StoreContents {
     /// The entries of this boot, in the order of their first addresses.

@@ -10,7 +10,6 @@ use serde_json::Value;
 use crate::lease::records::{NodeName, RecordError};
 use crate::net::{Family, PerFamily, subnet};
 
-/// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeObject {
     pub name: NodeName,

@@ -35,7 +35,6 @@ const SCHEMA: u32 = 1;
 /// Key, value, revision of creation, revision of the last change.
 type StoredEntry<K, V> = (K, V, i64, i64);
 
-/// The state in the file.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StateFile<'a> {

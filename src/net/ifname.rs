@@ -17,7 +17,6 @@ pub struct IfName(String);
 /// Why a text is no interface name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IfNameError {
-    /// Empty.
     #[error("interface name is empty")]
     Empty,
     /// More than 15 bytes.

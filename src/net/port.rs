@@ -15,12 +15,9 @@ use crate::net::Family;
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// TCP.
     #[default]
     Tcp,
-    /// UDP.
     Udp,
-    /// SCTP.
     Sctp,
 }
 

@@ -21,7 +21,6 @@ use crate::netlink::{
 /// IPS_SEEN_REPLY of linux/netfilter/nf_conntrack_common.h.
 const SEEN_REPLY: u32 = 1 << 1;
 
-/// A connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// IANA's number: 6 is TCP, 17 UDP.

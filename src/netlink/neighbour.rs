@@ -14,7 +14,6 @@ use crate::netlink::{Attributes, Message, NetlinkError, Reply};
 /// Bytes of `struct ndmsg`.
 pub(super) const HEADER: usize = 12;
 
-/// A neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Neighbour {
     pub address: IpAddr,
@@ -84,7 +83,6 @@ pub struct NeighbourState {
 pub enum NudState {
     /// It may be used.
     Valid,
-    /// It is permanent.
     Permanent,
     /// It was asked for, and there is no answer yet.
     Incomplete,

@@ -43,7 +43,6 @@ pub enum RuleAction {
     Other,
 }
 
-/// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutingRule {
     pub family: Family,

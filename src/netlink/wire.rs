@@ -12,7 +12,6 @@ pub fn address_family(address: IpAddr) -> RtAddrFamily {
     family_number(Family::of(address))
 }
 
-/// The number of a family.
 pub fn family_number(family: Family) -> RtAddrFamily {
     match family {
         Family::V4 => RtAddrFamily::Inet,

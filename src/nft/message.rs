@@ -143,7 +143,6 @@ pub fn get_elements<'a>(
     table.message(what, message::GET_ELEMENT, NlmF::empty(), attributes)
 }
 
-/// A table.
 #[derive(Clone, Copy)]
 pub struct TablePath<'a> {
     pub family: u8,

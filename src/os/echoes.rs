@@ -23,7 +23,6 @@ struct PendingEcho {
     sent: Instant,
 }
 
-/// The outcome of an echo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoOutcome {
     pub to: IpAddr,

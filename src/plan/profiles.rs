@@ -15,7 +15,6 @@ use crate::policy::{Endpoint, NetProfile, Profiles, Scoped};
 /// By the host's end of the pod's veth; ports without a profile are not among them.
 pub type PortProfiles = BTreeMap<IfName, PortProfile>;
 
-/// The profile of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortProfile {
     /// `tenant/name`, for people.

@@ -27,7 +27,6 @@ pub struct Scoped {
     pub name: ObjectName,
 }
 
-/// A pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PodName {

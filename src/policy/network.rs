@@ -23,7 +23,6 @@ pub const DEFAULT: &str = "default";
 /// Prefix bits between a pool and its blocks: what [`Pool`] can cut. A wider pool has no further blocks.
 const MARGIN_LIMIT: u8 = 24;
 
-/// A network of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantNetwork {
     /// None in either family: this is the network of the settings.

@@ -16,7 +16,6 @@ pub fn needed<'a>(rules: impl Iterator<Item = &'a Rule>, pods: &[Endpoint]) -> B
     members::peers(rules.filter(|rule| concerns(&rule.subject)))
 }
 
-/// The pods of a cluster.
 #[derive(Debug, Default)]
 pub struct ClusterPods<'a> {
     pub by_namespace: BTreeMap<&'a ObjectName, Vec<&'a Endpoint>>,

@@ -42,7 +42,6 @@ impl Page {
         self.family(name, "counter", help)
     }
 
-    /// Histograms.
     pub fn histograms(&mut self, name: &str, help: &str) -> Samples<'_> {
         self.family(name, "histogram", help)
     }

@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value, json};
 
-/// The version of the API.
 pub const API_VERSION: &str = "1.0.0";
 
 /// An error, as podman shows it.

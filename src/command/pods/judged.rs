@@ -9,7 +9,6 @@ use crate::lease::records::{HostPod, HostPods};
 /// Addresses of others that are listed.
 const LISTED: usize = 3;
 
-/// The ranges of a host.
 pub struct HostRanges<'a> {
     pub subnets: Vec<IpNetwork>,
     /// The blocks of tenants' networks that it had first.
