@@ -26,7 +26,7 @@
 //! | [`lease`] | records, claim, session state machine, restore, growth | nothing |
 //! | [`ipam`] | address pool, file store, host-port claims | files below `dataDir` |
 //! | [`nft`] | nf_tables codec, our tables, base chains of others | its socket, `iptables-legacy-save` |
-//! | [`netlink`] | rtnetlink, conntrack: socket, codec, links, addresses, routes, events | sockets |
+//! | [`netlink`] | rtnetlink, conntrack, WireGuard: socket, codec, links, addresses, routes, events | sockets |
 //! | [`os`] | files, inotify, namespaces, sysctls, ICMP echo, process | files, /proc, namespaces, sockets for echoes |
 //! | [`cni`] | the CNI protocol as values | nothing |
 //! | [`net`] | the field's words: subnet, MAC, interface and node name, time, problem | nothing |
