@@ -81,6 +81,20 @@ const ASKS: &[&str] = &[
     "try_exists",
 ];
 
+/// Types with a socket, a file or a namespace. A call of a method of theirs would not be seen, so pure files name none of them.
+const HANDLES: &[&str] = &[
+    "etcd::client::Etcd",
+    "inspect::host::Host",
+    "inspect::kernel::Kernel",
+    "ipam::store::LockedStore",
+    "ipam::store::Store",
+    "netlink::rtnl::Rtnl",
+    "netlink::socket::NetlinkSocket",
+    "nft::handle::Nft",
+    "os::file_watch::FileWatch",
+    "os::netns::NetNs",
+];
+
 /// Functions of files that are not pure which only compute, and pure files call.
 const COMPUTES: &[&str] = &[
     "inspect::pods::room",
@@ -163,6 +177,30 @@ fn pure_files_touch_no_clock_environment_file_socket_or_log() {
         found.extend(methods.filter(|it| ASKS.contains(it)).map(|method| (name.as_str(), method)));
     }
     compare("uses of the world in pure files", &found, IMPURE.iter().copied().collect());
+}
+
+#[test]
+fn pure_files_name_no_handle_of_the_world() {
+    let source = Source::read();
+    for handle in HANDLES {
+        let (module, name) = handle.rsplit_once("::").unwrap();
+        assert!(source.files[module].types().contains(name), "{handle} is elsewhere now");
+    }
+    let mut found = BTreeSet::new();
+    for (name, file) in source.files.iter().filter(|(_, file)| file.pure) {
+        for path in file.paths() {
+            let parts: Vec<&str> = path.split("::").collect();
+            let at = parts.iter().position(|part| part.starts_with(char::is_uppercase));
+            let Some(at) = at else { continue };
+            if let ["crate", module @ .., _] = &parts[..=at] {
+                let module = source.module_of(&[module, &parts[at..=at]].concat().join("::"));
+                let used = format!("{module}::{}", parts[at]);
+                let handle = HANDLES.iter().find(|handle| **handle == used);
+                found.extend(handle.map(|handle| (name.as_str(), *handle)));
+            }
+        }
+    }
+    compare("handles in pure files", &found, BTreeSet::new());
 }
 
 /// Of methods only the definition is seen, not the call.
