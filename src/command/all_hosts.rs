@@ -30,6 +30,8 @@ pub struct AllHosts {
 struct OwnStatus {
     problems: ProblemCounts,
     policies: Option<PolicyEnforcement>,
+    /// Of the policies in force there.
+    rules: usize,
 }
 
 /// One host.
@@ -72,6 +74,11 @@ impl AllHosts {
     pub fn lines(&self) -> Vec<HostLine<'_>> {
         let hosts = names(&self.cluster.snapshot).into_iter();
         hosts.map(|host| self.line(host)).collect()
+    }
+
+    /// The agent of this host has rules of policies in force.
+    pub fn has_own_rules(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| own.rules > 0)
     }
 
     fn line<'a>(&'a self, host: &'a NodeName) -> HostLine<'a> {
@@ -175,8 +182,9 @@ fn own_status(settings: &Settings) -> Option<OwnStatus> {
     for problem in all.iter().filter(|problem| problem.severity() != Severity::Note) {
         *problems.entry(problem.kind).or_default() += 1;
     }
+    let rules = status.policies.as_ref().map_or(0, |policies| policies.rules);
     let policies = status.policies.map(|policies| policies.enforcement(&all));
-    Some(OwnStatus { problems, policies })
+    Some(OwnStatus { problems, policies, rules })
 }
 
 #[cfg(test)]

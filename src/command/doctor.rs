@@ -9,6 +9,7 @@ mod disk;
 mod etcd;
 mod kernel;
 mod leaks;
+mod unenforced;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

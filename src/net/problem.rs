@@ -160,6 +160,7 @@ kinds! {
     Quarantine: Warning, "quarantine";
     // Policies.
     Policy: Error, "policy";
+    PolicyOff: Warning, "policy-off";
     UnknownPodKey: Warning, "unknown-pod-key";
 }
 

@@ -1,6 +1,8 @@
 //! POLICY: what goes with it, and that nothing is left when it is off.
 
-use crate::support::{Agent, Node, Place};
+use crate::etcd::{FROM_ETCD, apply};
+use crate::support::{Agent, Cluster, Node, Place, soon};
+use crate::tenants::two_tenants;
 use crate::traffic::{Flood, Server};
 use crate::{FILE, STANDALONE, add, alone, only_from, serve, write_policies};
 
@@ -43,6 +45,40 @@ fn without_policies_there_is_no_table_and_the_plugin_asks_no_agent() {
     Agent::run(host, "uninstall --purge", STANDALONE).ok();
     assert!(!host.run("nft list tables").ok().contains("humanz-policy"));
     assert_eq!(host.list("/var/lib/humanz"), Vec::<String>::new());
+}
+
+/// `status --all` alone said which hosts enforce policies.
+#[test]
+fn a_host_that_enforces_no_policies_is_a_problem_as_soon_as_there_are_some() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let off: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("POLICY", "off")];
+    let agents = [Agent::start(h1, FROM_ETCD), Agent::start(h2, off)];
+    for agent in &agents {
+        agent.wait_ready();
+    }
+    let all = || Agent::run(h1, "doctor --all", FROM_ETCD).stdout;
+    let here = |host, settings| Agent::run(host, "doctor", settings).stdout;
+    soon("what both have in force", || {
+        let shown = Agent::run(h1, "status --all", FROM_ETCD).stdout;
+        shown.contains("in force") && shown.contains("off")
+    });
+    let quiet = |text: String| assert!(!text.contains("policy-off"), "{text}");
+    quiet(all());
+    quiet(here(h2, off));
+    for (objects, there) in
+        [(vec![only_from("db", &["web"])], "rules of policies"), (two_tenants(), "2 networks")]
+    {
+        apply(h1, &objects);
+        for (said, host) in [(all(), "  h2"), (here(h2, off), "POLICY=off")] {
+            let mut lines = said.lines();
+            let line =
+                lines.find(|line| line.starts_with("warning  policy-off")).unwrap_or_default();
+            assert!(line.contains(there) && line.contains(host), "{said}");
+        }
+        quiet(here(h1, FROM_ETCD));
+    }
+    agents.iter().for_each(Agent::stop);
 }
 
 /// The marks of connections from `source`.

@@ -7,10 +7,12 @@ use serde_json::{Value, json};
 
 use crate::command::all_hosts::{AllHosts, Health, HostLine};
 use crate::command::call::{Call, Outcome};
+use crate::command::doctor::unenforced;
 use crate::command::nodes::node::NodeState;
 use crate::command::severity::word;
 use crate::command::table::{Cell, Style, Table, Tone, printable};
 use crate::lease::Snapshot;
+use crate::lease::records::PolicyEnforcement;
 use crate::net::ProblemKind;
 use crate::net::gather::Gather;
 use crate::settings::Settings;
@@ -38,6 +40,7 @@ pub fn run(call: &mut Call<'_>, settings: &Settings, as_json: bool) -> Result<Ou
     problems.extend(without_agent(&lines));
     problems.extend(unreached(&lines));
     problems.extend(different(&all.cluster.snapshot));
+    problems.extend(unenforced(&all, &lines, settings));
     problems.sort_by_key(|problem| (problem.kind.severity(), problem.kind));
     let unknown = lines.iter().filter(|line| line.health() == Health::Unknown);
     let unknown: Vec<&str> = unknown.map(|line| line.host.as_str()).collect();
@@ -129,6 +132,27 @@ fn different(snapshot: &Snapshot) -> Vec<SharedProblem> {
         fix: "humanz-agent status --all # set MTU to the smallest on each host, if that is not wanted".into(),
     });
     version.into_iter().chain(mtu).collect()
+}
+
+/// Hosts with `POLICY=off`, where there are policies.
+fn unenforced(
+    all: &AllHosts,
+    lines: &[HostLine<'_>],
+    settings: &Settings,
+) -> Option<SharedProblem> {
+    let is_off = |line: &&HostLine<'_>| line.policies() == Some(PolicyEnforcement::Off);
+    let hosts: Vec<String> = lines.iter().filter(is_off).map(|it| it.host.to_string()).collect();
+    if hosts.is_empty() {
+        return None;
+    }
+    let of_agent = || all.has_own_rules().then(|| "policies".to_owned());
+    let there = unenforced::in_etcd(settings).or_else(of_agent)?;
+    Some(SharedProblem {
+        kind: ProblemKind::PolicyOff,
+        what: format!("POLICY=off, and there are {there}"),
+        hosts,
+        fix: "humanz-agent config --changed # on that host: with POLICY=on it enforces them".into(),
+    })
 }
 
 fn value(problem: &SharedProblem) -> Value {

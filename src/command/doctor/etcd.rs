@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::checks::shell::word;
 use crate::command::doctor::context::DoctorContext;
+use crate::command::doctor::unenforced;
 use crate::etcd::{self, EtcdSettings};
 use crate::inspect::cluster::ClusterView;
 use crate::net::{Object, Problem, ProblemKind};
@@ -27,7 +28,10 @@ pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
             let problem = Problem::new(ProblemKind::Etcd, Object::named("etcd"), what);
             problems.push(problem.with_fix(fix));
         }
-        (None, Some(cluster)) => problems.extend(records(context, cluster)),
+        (None, Some(cluster)) => {
+            problems.extend(records(context, cluster));
+            problems.extend(unenforced::here(settings));
+        }
         (None, None) => {}
     }
     problems.extend(files(server));
