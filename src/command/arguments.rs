@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use argh::{CommandInfoWithArgs, FlagInfoKind};
 
 use crate::checks::shell::word;
+use crate::command::netctl::{self, NetctlMeaning};
 use crate::net::nearest::nearest;
 use crate::settings::flags::VARIABLES;
 
@@ -98,7 +99,7 @@ pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> Stri
     if of == Some("tenant") && ["create", "set"].contains(&word) {
         return format!("{FIRST_OBJECT} ({help})");
     }
-    let is_subcommand = of.is_some();
+    let (own, is_subcommand) = (of, of.is_some());
     let usual = usual(word, of, level);
     let of = of.map(|command| format!(" of {command}")).unwrap_or_default();
     let (what, known): (String, Vec<String>) = if word.starts_with('-') {
@@ -116,9 +117,14 @@ pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> Stri
         let known = level.commands.iter().map(|command| command.name.to_owned()).collect();
         (format!("unknown subcommand {word:?}{of}"), known)
     };
-    match usual.or_else(|| nearest(word, &known)) {
-        Some(near) => format!("{what}; did you mean {near}? ({help})"),
-        None => format!("{what} ({help})"),
+    let meant = usual.map(NetctlMeaning::Word).or_else(|| netctl::meaning(word, own));
+    match meant {
+        Some(NetctlMeaning::Sentence(why)) => format!("{what}: {why} ({help})"),
+        Some(NetctlMeaning::Word(meant)) => format!("{what}; did you mean {meant}? ({help})"),
+        None => match nearest(word, &known) {
+            Some(near) => format!("{what}; did you mean {near}? ({help})"),
+            None => format!("{what} ({help})"),
+        },
     }
 }
 
@@ -133,10 +139,11 @@ const USUAL: [(&str, &str); 5] = [
 
 /// What a word of other programs means behind the command `of`, which has what is in `level`.
 fn usual(word: &str, of: Option<&str>, level: &CommandInfoWithArgs) -> Option<&'static str> {
-    let has_rm = || level.commands.iter().any(|command| command.name == "rm");
+    let has = |name| level.commands.iter().any(|command| command.name == name);
     match (of, word) {
         (None, _) => USUAL.iter().find(|(usual, _)| *usual == word).map(|(_, here)| *here),
-        (Some(_), "remove" | "delete") if has_rm() => Some("rm"),
+        (Some(_), "remove" | "delete") if has("rm") => Some("rm"),
+        (Some(_), "add" | "new") if has("create") => Some("create"),
         // The field of the object, and the setting.
         (Some("net create" | "net set"), "--subnets") => Some("--cidr"),
         // It lists by itself.
@@ -400,6 +407,48 @@ mod tests {
             ("group remove x/y", "remove", "\"remove\" of group; did you mean rm?"),
             ("pods ls", "ls", "unexpected argument \"ls\" of pods; did you mean pods?"),
             ("status ls", "ls", "unexpected argument \"ls\" of status (see"),
+            ("pin add x/y", "add", "\"add\" of pin; did you mean create?"),
+            // As netctl has them.
+            ("net create x -s 10.1.0.0/16", "-s", "-s of net create; did you mean --cidr?"),
+            (
+                "net create x --gateway 10.1.0.1",
+                "--gateway",
+                "of net create: there is none to choose: each block",
+            ),
+            ("net create x -p 100", "-p", "-p of net create: networks have no tags"),
+            (
+                "net create -t blue x",
+                "-t",
+                "-t of net create: the tenant stands in front of the name",
+            ),
+            ("net show x -j", "-j", "-j of net show; did you mean --json?"),
+            ("net ls -t blue", "-t", "of net ls: it lists those of all tenants; tenant show"),
+            (
+                "net ls blue/x",
+                "blue/x",
+                "unexpected argument \"blue/x\" of net ls: it lists all; show has one",
+            ),
+            ("ns create x -t blue", "-t", "-t of ns create; did you mean --tenant?"),
+            ("group create net web", "web", "of group create: a group is of no network"),
+            ("group create web -n gold", "-n", "-n of group create; did you mean --profile?"),
+            (
+                "group set web --ip-pool x",
+                "--ip-pool",
+                "--ip-pool of group set: a group has no addresses",
+            ),
+            ("policy rule-add p --from-group x", "--from-group", "did you mean --peer-group?"),
+            ("policy rule-add p -j allow", "-j", "-j of policy rule-add; did you mean --action?"),
+            ("policy rule-add p 1", "1", "of policy rule-add: rules have no names: policy rule-ls"),
+            ("policy rule-rm -t blue p 1", "-t", "-t of policy rule-rm: the tenant stands"),
+            ("profile create x -b 10M", "-b", "-b of profile create; did you mean --egress-rate?"),
+            ("bgp ls", "bgp", "unknown subcommand \"bgp\": Contiv has it, humanz does not"),
+            ("global info", "global", "\"global\": settings are those of the agents"),
+            (
+                "apply x.yaml",
+                "x.yaml",
+                "unexpected argument \"x.yaml\" of apply: files stand behind -f",
+            ),
+            ("status -t", "-t", "unknown option -t of status (see"),
         ] {
             let message = message(line, &format!("Unrecognized argument: {wrong}\n"));
             assert!(message.contains(words), "{line}: {message}");

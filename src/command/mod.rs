@@ -22,6 +22,7 @@ pub mod init;
 pub mod ipam;
 pub mod json;
 pub mod names;
+mod netctl;
 pub mod nodes;
 pub mod objects;
 mod pending_changes;
