@@ -62,10 +62,11 @@ impl PolicyObject<'_> {
         namespace.collect::<String>() + self.origin.name.as_str()
     }
 
-    /// `db`, `shop/db` or `NetworkPolicy shop/db`.
+    /// `db`, `shop/db` or `NetworkPolicy shop/db`; `policy blue/front` or `GroupPolicy blue/front`.
     pub fn has_name(&self, name: &str) -> bool {
         let origin = &self.origin;
-        name == origin.name.as_str() || name == self.scoped() || name == origin.to_string()
+        let is_whole = || name == origin.to_string() || name == origin.subject();
+        name == origin.name.as_str() || name == self.scoped() || is_whole()
     }
 }
 

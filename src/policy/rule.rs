@@ -215,10 +215,16 @@ impl Origin {
     pub fn object(&self) -> Origin {
         Origin { index: None, ..self.clone() }
     }
+
+    /// The object as problems are about it: `NetworkPolicy shop/db`, `Group blue/web`.
+    pub fn subject(&self) -> String {
+        let namespace = self.namespace.iter().map(|namespace| format!("{namespace}/"));
+        format!("{} {}{}", self.source.of_object(), namespace.collect::<String>(), self.name)
+    }
 }
 
 impl PolicyKind {
-    /// As Kubernetes and humanz name the kind.
+    /// As Kubernetes names the kind; humanz's own in running text.
     pub fn name(self) -> &'static str {
         match self {
             PolicyKind::AdminNetworkPolicy => "AdminNetworkPolicy",
@@ -228,6 +234,16 @@ impl PolicyKind {
             PolicyKind::NetworkPolicy => "NetworkPolicy",
             PolicyKind::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
             PolicyKind::Network => "network",
+        }
+    }
+
+    /// As objects name the kind.
+    fn of_object(self) -> &'static str {
+        match self {
+            PolicyKind::GroupPolicy => "GroupPolicy",
+            PolicyKind::Group => "Group",
+            PolicyKind::Network => "Network",
+            other => other.name(),
         }
     }
 }

@@ -398,8 +398,8 @@ mod tests {
             planned.problems.iter().map(|problem| problem.subject.to_string()).collect::<Vec<_>>()
         };
         let unread = format!("etcd key {RANGE}Group/default/unread");
-        assert_eq!(left(&["other"], &[]), [unread.clone(), "group default/bad".to_owned()]);
-        assert_eq!(left(&[], &names[1..]), ["group default/bad"]);
+        assert_eq!(left(&["other"], &[]), [unread.clone(), "Group default/bad".to_owned()]);
+        assert_eq!(left(&[], &names[1..]), ["Group default/bad"]);
         let only_unread = [unread];
         assert_eq!(left(&["bad"], &[]), only_unread);
         assert_eq!(left(&[], &names[..1]), only_unread);

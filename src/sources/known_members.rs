@@ -310,7 +310,11 @@ fn by_id<'a>(groups: impl Iterator<Item = &'a Selector>) -> BTreeMap<GroupId, Se
 }
 
 fn of_group(selector: &Selector, what: String) -> Problem {
-    let subject = format!("group {selector}");
+    let subject = match selector {
+        Selector::Group(name) => format!("Group {name}"),
+        Selector::Network(name) => format!("Network {name}"),
+        other => format!("group {other}"),
+    };
     let what = format!("{subject}: {what}");
     Problem::new(ProblemKind::Policy, Object::named(subject), what)
 }

@@ -257,7 +257,7 @@ fn an_object_that_is_invalid_is_listed_and_shown_with_its_fault() {
     put("NetProfile", json!({"dscp": 64}));
     for (kind, why, row) in [
         ("net", "! Network blue/bad: subnets[0]: \"10.34.0.0/33\"", "blue/bad    10.34.0.0/33  -"),
-        ("group", "! group blue/bad: default: ", "blue/bad  -         perhaps  -"),
+        ("group", "! Group blue/bad: default: ", "blue/bad  -         perhaps  -"),
         ("profile", "! NetProfile blue/bad: dscp: ", "blue/bad  64    -       -"),
     ] {
         let listed = typed(host, &format!("{kind} ls"));

@@ -129,7 +129,7 @@ fn custom_resources_are_followed_and_hold_while_the_api_is_away() {
     groups_become(&follower, &["shop/db -"]);
     follower_is_well(&follower);
     edit("Group", "blue.db", json!({"policies": ["gone"]}));
-    follower.wait_problem(ProblemKind::Policy, "group blue/db");
+    follower.wait_problem(ProblemKind::Policy, "Group blue/db");
     assert_eq!(follower.rules(), 2, "both directions are denied");
 }
 
@@ -214,7 +214,7 @@ fn hostile_custom_resources_close_what_they_are_about() {
         follower_is_well(&follower);
     }
     api.put_unchecked(custom("Group", "blue.bad", json!({"default": {"in": "perhaps"}})));
-    follower.wait_problem(ProblemKind::Policy, "group blue/bad");
+    follower.wait_problem(ProblemKind::Policy, "Group blue/bad");
     assert_eq!(follower.rules(), rules + 2, "it denies everything");
     // One name for two objects, and objects that an owner of a namespace could write.
     api.put_unchecked(custom("Group", "default.db", json!({})));
@@ -226,7 +226,7 @@ fn hostile_custom_resources_close_what_they_are_about() {
     assert_eq!(groups(&follower), ["shop/db blue/db".to_owned()].into());
     let many: Vec<String> = (0..20_000).map(|number| format!("g{number}")).collect();
     api.put_unchecked(custom("Group", "blue.many", json!({"policies": many})));
-    follower.wait_problem(ProblemKind::Policy, "group blue/many");
+    follower.wait_problem(ProblemKind::Policy, "Group blue/many");
     for name in ["blue.bad", "default.db", "blue.many"] {
         api.delete_of("Group", name);
     }

@@ -57,16 +57,15 @@ pub fn read_judged(
     let range = start.roots.policies_range();
     let (there, mut problems) = understood(&stored, &range);
     let own = there.keys().filter(|name| name.kind == kind);
-    let own: BTreeSet<Object> = own.flat_map(subjects).gather();
+    let own: BTreeSet<Object> = own.map(subject).gather();
     let judged = stored.read(&range, ruling).problems.into_iter();
     problems.extend(judged.filter(|it| own.contains(&it.subject)));
     Ok((there, problems))
 }
 
-/// What problems of the object have as their subject: its kind and name, or as rules call a group.
-pub fn subjects(name: &StoredName) -> impl Iterator<Item = Object> {
-    let group = (name.kind.name == "Group").then(|| format!("group {}", name.short()));
-    [name.to_string()].into_iter().chain(group).map(Object::named)
+/// What problems of the object have as their subject: its kind and name.
+pub fn subject(name: &StoredName) -> Object {
+    Object::named(name.to_string())
 }
 
 /// What etcd has of this kind is in force.

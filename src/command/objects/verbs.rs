@@ -119,7 +119,7 @@ impl ObjectKind {
     pub fn show(&self, call: &mut Call<'_>, options: &ShowObject) -> Result<Outcome, Exit> {
         let name = self.name(&options.name)?;
         let (there, mut problems) = stored::read_judged(call, name.kind)?;
-        problems.retain(|it| stored::subjects(&name).any(|subject| it.subject == subject));
+        problems.retain(|it| it.subject == stored::subject(&name));
         let missing = |why| Exit::new(exit::FAILURE, why);
         let object = edit::found(&there, &name).map_err(missing)?;
         let users: Vec<String> = users(&there, &name).iter().map(ToString::to_string).collect();

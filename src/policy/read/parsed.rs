@@ -21,7 +21,7 @@ const PROBLEMS_LIMIT: usize = 8;
 impl Parsed {
     /// The rules, with a problem for each of `faults`.
     pub fn new(origin: &Origin, rules: Vec<Rule>, faults: &[Fault]) -> Parsed {
-        Parsed { rules, problems: problems(&origin.to_string(), faults), ..Parsed::default() }
+        Parsed { rules, problems: problems(&origin.subject(), faults), ..Parsed::default() }
     }
 
     /// Nothing but a problem: the object has no name to go by.
