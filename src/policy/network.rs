@@ -67,6 +67,9 @@ pub struct Networks {
     /// Those that are there for the blocks that this host has of them alone.
     #[serde(default)]
     gone: BTreeSet<Scoped>,
+    /// Of those what their objects say, if they have other addresses now, with the revision.
+    #[serde(with = "by_name", default)]
+    moved: BTreeMap<Scoped, (TenantNetwork, Option<i64>)>,
 }
 
 /// A pool in which another network has addresses.
@@ -219,6 +222,9 @@ impl Networks {
                 } else {
                     self.gone.remove(name)
                 };
+                self.moved.remove(name);
+                let moved = other.moved.get(name).cloned();
+                self.moved.extend(moved.map(|moved| (name.clone(), moved)));
                 let revision = other.revision(name);
                 self.revisions.extend(revision.map(|revision| (name.clone(), revision)));
             }

@@ -252,3 +252,34 @@ fn a_network_whose_object_is_lost_under_its_pods_keeps_them_apart_from_others() 
     is_as_it_was();
     agents.iter().for_each(Agent::stop);
 }
+
+/// Somebody writes other addresses into its key, or etcd has an older state: `net set` is refused while there are pods.
+#[test]
+fn a_network_that_has_other_addresses_under_its_pods_keeps_them_apart_until_they_end() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &two_tenants());
+    let agents = cluster.start_agents(SOON_GIVEN_BACK);
+    let [a, b, red] = [add(h1, "blue/a"), add(h2, "blue/b"), add(h1, "red/r")];
+    soon("pods of one network", || reaches(&a, &b));
+    let moved = network("blue/front", json!({"subnets": ["10.40.0.0/16", "fd00:40::/64"]}));
+    cluster.etcd.put("/humanz/v1-policies/Network/blue/front", moved.to_string());
+    for host in [h1, h2] {
+        let problem = local::wait_problem(host, "policy", "Network blue/front");
+        let fix = "humanz-agent net set blue/front --cidr 10.32.0.0/16 --cidr fd00:32::/64 # has";
+        assert!(problem["fix"].as_str().unwrap().starts_with(fix), "{problem}");
+    }
+    soon("pods of one network", || reaches(&a, &b) && reaches(&b, &a));
+    assert!(is_apart(&red, &a) && is_apart(&a, &red) && is_apart(&red, &b) && is_apart(&b, &red));
+    [a, b].into_iter().for_each(Pod::delete);
+    for host in [h1, h2] {
+        local::status_when(host, "the former addresses to be given back", |status| {
+            local::problem(status, "policy", "Network blue/front").is_none()
+        });
+    }
+    let [a, b] = [(h1, "blue/c"), (h2, "blue/d")].map(|(host, pod)| add(host, pod));
+    assert!([&a, &b].iter().all(|pod| is_in(pod.v4(), "10.40.0.0/16")), "{}", a.result);
+    soon("pods of one network", || reaches(&a, &b));
+    assert!(is_apart(&red, &a) && is_apart(&b, &red));
+    agents.iter().for_each(Agent::stop);
+}

@@ -1,7 +1,8 @@
-//! Pure. Networks whose objects are gone while hosts have blocks of them.
+//! Pure. Networks whose objects are gone, or have other addresses, while hosts have blocks of them.
 //!
-//! Whoever removes a network is refused while a host has blocks of it. So etcd has lost its data and gets it back piece
-//! by piece, or somebody has deleted the key: pods with these addresses stay what they were, and apart from others.
+//! Whoever removes a network is refused while a host has blocks of it, and who takes their addresses from it. So etcd has
+//! lost its data and gets it back piece by piece, has older ones, or somebody has written the key: pods with these
+//! addresses stay what they were, and apart from others.
 
 use std::collections::BTreeSet;
 
@@ -16,29 +17,45 @@ use crate::policy::name::Scoped;
 const USUAL_BLOCKS: [(Family, u8); 2] = [(Family::V4, 26), (Family::V6, 122)];
 
 impl Networks {
-    /// Of networks that are not there any longer what `before` knew, as far as it has some of `blocks` and no other
-    /// network has its addresses now.
+    /// Of networks that are not there any longer, or have other addresses now, what `before` knew, as far as it has
+    /// some of `blocks` and no other network has its addresses now.
     pub fn keep_served(&mut self, before: &Networks, blocks: &BTreeSet<IpNetwork>) {
         for (name, network) in before.iter().filter(|(_, network)| network.has_some(blocks)) {
-            let is_free = |other: &TenantNetwork| {
-                !network.networks().any(|pool| other.networks().any(|its| overlap(pool, its)))
+            let is_free = |(other, known): (&Scoped, &TenantNetwork)| {
+                let mut pools = known.networks();
+                other == name || !pools.any(|its| network.networks().any(|it| overlap(it, its)))
             };
-            if self.get(name).is_none()
-                && self.by_name.values().all(is_free)
+            let is_whole = self.get(name).is_some_and(|now| !network.strands(now, blocks));
+            let now = self.get(name).cloned();
+            if !is_whole
+                && self.by_name.iter().all(is_free)
                 && self.insert(name.clone(), network.clone())
             {
                 self.gone.insert(name.clone());
+                let revision = self.revisions.remove(name);
+                self.moved.extend(now.map(|now| (name.clone(), (now, revision))));
             }
         }
     }
 
-    /// Forgets those that are gone and have none of `blocks`; false if there were none.
+    /// Forgets those that are gone and have none of `blocks`: where they have other addresses now, they have these.
+    /// False if there were none.
     pub fn forget_gone(&mut self, blocks: &BTreeSet<IpNetwork>) -> bool {
-        let has_some = |name: &Scoped| self.by_name.get(name).is_some_and(|it| it.has_some(blocks));
+        let is_held = |name: &Scoped| match (self.by_name.get(name), self.moved.get(name)) {
+            (Some(network), Some((now, _))) => network.strands(now, blocks),
+            (Some(network), None) => network.has_some(blocks),
+            (None, _) => false,
+        };
         let (kept, ended): (BTreeSet<_>, BTreeSet<_>) =
-            std::mem::take(&mut self.gone).into_iter().partition(has_some);
-        self.by_name.retain(|name, _| !ended.contains(name));
+            std::mem::take(&mut self.gone).into_iter().partition(is_held);
         self.gone = kept;
+        for name in &ended {
+            self.by_name.remove(name);
+            if let Some((now, revision)) = self.moved.remove(name) {
+                self.by_name.insert(name.clone(), now);
+                self.revisions.extend(revision.map(|revision| (name.clone(), revision)));
+            }
+        }
         !ended.is_empty()
     }
 
@@ -54,13 +71,22 @@ impl Networks {
 
     /// What is wrong with networks that are gone. `of_api`: a controller writes them to etcd, and `net create` is refused.
     pub fn gone_problems(&self, of_api: bool) -> impl Iterator<Item = Problem> {
-        self.gone.iter().filter_map(move |name| Some(problem(name, self.get(name)?, of_api)))
+        self.gone.iter().filter_map(move |name| {
+            let is_moved = self.moved.contains_key(name);
+            Some(problem(name, self.get(name)?, (is_moved, of_api)))
+        })
     }
 }
 
 impl TenantNetwork {
     fn has_some(&self, blocks: &BTreeSet<IpNetwork>) -> bool {
         self.networks().any(|pool| blocks.iter().any(|block| contains(pool, *block)))
+    }
+
+    /// Some of `blocks` are of this network, and not of what it is `now`.
+    fn strands(&self, now: &TenantNetwork, blocks: &BTreeSet<IpNetwork>) -> bool {
+        let has = |network: &TenantNetwork, block| network.networks().any(|it| contains(it, block));
+        blocks.iter().any(|block| has(self, *block) && !has(now, *block))
     }
 
     /// The options of `net create` that make it again.
@@ -83,16 +109,21 @@ impl TenantNetwork {
     }
 }
 
-fn problem(name: &Scoped, network: &TenantNetwork, of_api: bool) -> Problem {
+fn problem(name: &Scoped, network: &TenantNetwork, (moved, of_api): (bool, bool)) -> Problem {
     let subject = Object::named(format!("Network {name}"));
+    let (change, of) = match moved {
+        true => ("has other addresses now", "with the former ones"),
+        false => ("is gone", "of it"),
+    };
     let what = format!(
-        "Network {name} is gone, and this host has blocks of it: it stays as it was, without further blocks, until \
+        "Network {name} {change}, and this host has blocks {of}: it stays as it was, without further blocks, until \
          they are given back"
     );
     let options = network.options();
-    let fix = match of_api {
-        true => "kubectl get networks.humanz.io # apply its custom resource again: humanz-agent controller writes it to etcd".into(),
-        false => format!("humanz-agent net create {name} {options} # makes it again"),
+    let fix = match (of_api, moved) {
+        (true, _) => "kubectl get networks.humanz.io # apply its custom resource again: humanz-agent controller writes it to etcd".into(),
+        (false, false) => format!("humanz-agent net create {name} {options} # makes it again"),
+        (false, true) => format!("humanz-agent net set {name} {options} # has the former ones again"),
     };
     Problem::new(ProblemKind::Policy, subject, what).with_fix(fix)
 }
@@ -154,13 +185,48 @@ mod tests {
     fn a_network_that_is_there_or_whose_addresses_another_one_has_is_not_gone() {
         let before = networks(&[("front", FRONT)]);
         let own = blocks(&["10.32.3.16/28"]);
-        for now in [("front", "{subnets: [10.40.0.0/16]}"), ("other", "{subnets: [10.32.3.0/24]}")]
+        for now in [("front", "{subnets: [10.32.0.0/17]}"), ("other", "{subnets: [10.32.3.0/24]}")]
         {
             let mut now = networks(&[now]);
             let said = now.clone();
             now.keep_served(&before, &own);
             assert_eq!(now, said);
         }
+    }
+
+    #[test]
+    fn a_network_with_other_addresses_keeps_the_former_ones_until_its_blocks_are_given_back() {
+        let before = networks(&[("front", FRONT)]);
+        let [tenant, name] = ["blue", "front"].map(|text| text.parse().unwrap());
+        let name = Scoped { tenant, name };
+        for subnets in ["{subnets: [10.40.0.0/16]}", "{subnets: [10.32.0.0/20]}"] {
+            let said = networks(&[("front", subnets)]).as_of([(name.clone(), 7)].into());
+            let own = blocks(&["10.32.3.16/28", "10.32.128.16/28"]);
+            let mut now = said.clone();
+            now.keep_served(&before, &own);
+            assert!(now.get(&name) == before.get(&name) && now.is_gone(&name), "{subnets}");
+            assert_eq!(now.revision(&name), None, "no block is taken of it");
+            let [problem] = &now.gone_problems(false).collect::<Vec<_>>()[..] else { panic!() };
+            assert!(problem.what.contains("has other addresses now"), "{problem}");
+            assert!(
+                problem.fix.as_ref().unwrap().contains("net set blue/front --cidr 10.32.0.0/16 ")
+            );
+            // Once more, and after a start.
+            let text = serde_json::to_string(&now).unwrap();
+            let read: Networks = serde_json::from_str(&text).unwrap();
+            assert_eq!(read, now);
+            let mut again = said.clone();
+            again.keep_served(&read, &own);
+            assert_eq!(again, now);
+            assert_eq!(networks(&[]).and(&again), now);
+            assert_eq!(said.clone().and(&again), said, "another source has it");
+            assert!(!again.forget_gone(&own) && again.forget_gone(&blocks(&[])));
+            assert_eq!(again, said);
+        }
+        // What is left has its block, too.
+        let mut now = networks(&[("front", "{subnets: [10.32.0.0/20]}")]);
+        now.keep_served(&before, &blocks(&["10.32.3.16/28", "10.32.128.16/28"]));
+        assert!(now.forget_gone(&blocks(&["10.32.3.16/28"])) && !now.has_gone());
     }
 
     #[test]
