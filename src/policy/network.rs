@@ -260,6 +260,17 @@ impl Networks {
         named.map(|(name, _)| name.clone()).or_else(|| is_own().then(Networks::default_name))
     }
 
+    /// A pod with `address` is in the network `name`; `None`: not every pool is known that may have the address.
+    pub fn is_in(&self, name: &Scoped, address: IpAddr) -> Option<bool> {
+        let is_known =
+            !self.default.is_empty() && self.unread.iter().all(|it| self.get(it).is_some());
+        match self.of(address) {
+            _ if self.is_empty() => None,
+            Some(found) => Some(found == *name),
+            None => is_known.then_some(false),
+        }
+    }
+
     /// The pods of tenants reach each other.
     pub fn is_shared(&self, name: &Scoped) -> bool {
         self.by_name.get(name).is_some_and(|network| network.shared)

@@ -216,6 +216,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::policy::Networks;
     use crate::policy::read::documents;
     use serde_json::{Value, json};
 
@@ -249,6 +250,7 @@ mod tests {
             pods: &pods,
             subnets: &subnets,
             members: &members,
+            networks: &Networks::default(),
             own: &own,
         };
         let began = Instant::now();

@@ -14,6 +14,8 @@ use crate::net::Protocol;
 use crate::policy::endpoint::Endpoint;
 use crate::policy::evaluate::{Decision, Reason};
 use crate::policy::members::Members;
+use crate::policy::name::Scoped;
+use crate::policy::network::Networks;
 use crate::policy::rule::{Direction, PolicyPeer, PolicyVerdict, Rule, Rules, Tier};
 use crate::policy::selector::Selector;
 use crate::policy::service::{DNS_PORT, Service};
@@ -29,6 +31,8 @@ pub struct Knowledge<'a> {
     pub subnets: &'a [IpNetwork],
     /// Of pods and nodes of other hosts; what a selector without an entry finds is not known.
     pub members: &'a Members,
+    /// An address says in which of them its pod is.
+    pub networks: &'a Networks,
     /// This host's own.
     pub own: &'a BTreeSet<IpAddr>,
 }
@@ -112,8 +116,21 @@ impl<'a> Knowledge<'a> {
         if self.subnets.iter().any(|subnet| subnet.contains(address)) {
             return Some(false);
         }
-        let found = found?;
-        Some(found.iter().any(|member| member.addresses.contains(&address)))
+        match (found, selector) {
+            (Some(found), _) => {
+                Some(found.iter().any(|member| member.addresses.contains(&address)))
+            }
+            (None, Selector::Network(network)) => self.is_in(network, address),
+            (None, _) => None,
+        }
+    }
+
+    /// What has `address` is a pod of `network`, if it is a pod of another host.
+    fn is_in(&self, network: &Scoped, address: IpAddr) -> Option<bool> {
+        let is_nodes = |(selector, _): &(&Selector, _)| matches!(selector, Selector::Nodes(_));
+        let mut nodes = self.members.iter().filter(is_nodes).flat_map(|(_, found)| &**found);
+        let is_node = nodes.any(|node| node.addresses.contains(&address));
+        if is_node { Some(false) } else { self.networks.is_in(network, address) }
     }
 
     /// Whether the port that `service` names is that of `tuple`, if that is known.
@@ -244,5 +261,82 @@ impl fmt::Display for PartialDecision<'_> {
                 write!(f, "not known here: it depends on whether {rule} matches")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::labels::LabelSelector;
+    use crate::policy::read::documents;
+    use crate::policy::{isolation, members};
+
+    const OBJECTS: &str = r#"---
+{apiVersion: humanz.io/v1, kind: Network, metadata: {tenant: blue, name: front}, spec: {subnets: [10.1.0.0/16]}}
+---
+{apiVersion: humanz.io/v1, kind: Network, metadata: {tenant: blue, name: back}, spec: {subnets: [10.2.0.0/16]}}
+---
+{apiVersion: humanz.io/v1, kind: Network, metadata: {tenant: red, name: front}, spec: {subnets: [10.3.0.0/16]}}
+---
+{apiVersion: humanz.io/v1, kind: GroupPolicy, metadata: {tenant: blue, name: back}, spec:
+  {rules: [{direction: in, action: deny, peer: {network: back}}]}}
+---
+{apiVersion: humanz.io/v1, kind: Group, metadata: {tenant: blue, name: web}, spec: {policies: [back]}}
+---
+{apiVersion: humanz.io/v1, kind: NamespaceRule, metadata: {name: shop}, spec: {tenant: blue, network: front, group: web}}
+---
+{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: web}, spec: {nodeName: h1}, status: {podIPs: [{ip: 10.1.0.2}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: h2}, status: {addresses: [{type: InternalIP, address: 10.2.0.1}]}}
+"#;
+
+    /// What is said of an echo request by a host with the pod 10.1.0.2, which did not ask for members of networks.
+    /// `default`: pools of the settings.
+    fn says(default: &[&str], from: &str, to: &str, way: Direction) -> String {
+        let read = documents::read(&documents::objects(OBJECTS).unwrap(), true);
+        assert_eq!(read.problems, []);
+        let default = default.iter().map(|it| it.parse().unwrap()).collect();
+        let networks = read.networks.beside(default);
+        let isolation = Rules::new(isolation::rules(&networks));
+        let rules = Rules::merged(&[&read.rules, &isolation]);
+        let nodes = Selector::Nodes(LabelSelector::default());
+        let members = members::find([&nodes], &read.endpoints);
+        let mut pods = read.endpoints.pods;
+        pods.iter_mut().for_each(|pod| pod.place(&networks));
+        let (subnets, own) = (["10.1.0.0/26".parse().unwrap()], BTreeSet::new());
+        let (rules, pods, members, networks) = (&rules, &*pods, &members, &networks);
+        let known = Knowledge { rules, pods, subnets: &subnets, members, networks, own: &own };
+        let transport = Transport::Icmp { kind: 8, code: 0 };
+        let (source, destination) = (from.parse().unwrap(), to.parse().unwrap());
+        known.end(&Tuple { source, destination, transport }, way).to_string()
+    }
+
+    #[test]
+    fn an_address_says_in_which_network_the_pod_of_another_host_is() {
+        let default: &[&str] = &["10.244.0.0/16"];
+        let (here, denied) = ("10.1.0.2", "denied: policy blue/back");
+        for (from, to, way, wanted) in [
+            // As a peer.
+            ("10.2.0.9", here, Direction::Ingress, denied),
+            ("10.1.9.9", here, Direction::Ingress, "allowed: no rule matches"),
+            ("198.51.100.1", here, Direction::Ingress, "allowed: no rule matches"),
+            // A node has an address of the network, as the gateway of a block.
+            ("10.2.0.1", here, Direction::Ingress, "allowed: no rule matches"),
+            // As the pod that is judged.
+            (here, "10.2.0.9", Direction::Ingress, "allowed: no rule matches"),
+            (here, "10.3.0.9", Direction::Ingress, "denied: network red/front"),
+            (here, "10.244.9.9", Direction::Ingress, "denied: network default/default"),
+            (here, "198.51.100.1", Direction::Ingress, "allowed: no rule matches"),
+        ] {
+            let said = says(default, from, to, way);
+            assert!(said.starts_with(wanted), "{from} -> {to}: {said}");
+        }
+    }
+
+    #[test]
+    fn an_address_outside_known_pools_may_be_of_the_settings_where_those_are_not_known() {
+        let said = |from| says(&[], from, "10.1.0.2", Direction::Ingress);
+        assert!(said("10.2.0.9").starts_with("denied: policy blue/back"), "{}", said("10.2.0.9"));
+        assert!(said("10.244.9.9").starts_with("not known here"), "{}", said("10.244.9.9"));
     }
 }

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use crate::etcd::{FROM_ETCD, apply};
 use crate::support::local::problem;
-use crate::support::{Agent, Cluster, Ended, Node, Place, Pod, soon};
+use crate::support::wait::SOON;
+use crate::support::{Agent, Cluster, Ended, Node, Place, Pod, eventually, soon};
+use crate::tenants::{add as add_to_network, namespace, reaches, with_two_networks};
 use crate::{PORT, STANDALONE, add, alone, only_from, serve, write_policies};
 
 /// What `policy test` says on a host, and with which exit code.
@@ -189,4 +191,55 @@ fn a_pod_in_quarantine_is_shown_so_without_an_agent() {
     agent.stop();
     // What is in force is in force without an agent.
     asked.says(["shop/web", "shop/db:5000", ""], 0, &["allowed"]);
+}
+
+/// The agent of before asked for members of networks only where a rule of its pods had them as a peer.
+#[test]
+fn the_address_of_another_hosts_pod_says_in_which_network_it_is() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &with_two_networks());
+    let agents = cluster.start_agents(FROM_ETCD);
+    let [web, near, far] = [(h1, "blue/web"), (h2, "blue/near"), (h2, "red/far")]
+        .map(|(host, pod)| add_to_network(host, pod));
+    soon("the pods of a tenant", || reaches(&web, &near));
+    // Where pods of others are it knows from the state file.
+    for (to, wanted) in [
+        (&near, "tcp/80 allowed: no rule matches; by what this host knows: h2 decides"),
+        (&far, "tcp/80 denied: network blue/front egress default"),
+    ] {
+        let line = format!("explain --quiet blue/web {} 80", to.v4());
+        eventually(&line, SOON, || {
+            let said = Agent::run(h1, &line, FROM_ETCD);
+            if said.stdout.contains(wanted) { Ok(()) } else { Err(said.to_string()) }
+        });
+    }
+    // A rule that names a network of which nobody is asked what members it has.
+    let rule = json!({"direction": "in", "action": "deny", "peer": {"network": "back"}});
+    let other = json!({"direction": "in", "action": "deny", "protocol": "tcp", "ports": [9999]});
+    let group = |kind: &str, spec: Value| {
+        json!({"apiVersion": "humanz.io/v1", "kind": kind,
+            "metadata": {"tenant": "blue", "name": "all"}, "spec": spec})
+    };
+    apply(
+        h1,
+        &[
+            group("GroupPolicy", json!({"rules": [other]})),
+            group("Group", json!({"policies": ["all"]})),
+            namespace("blue", json!({"tenant": "blue", "network": "front", "group": "all"})),
+        ],
+    );
+    h1.write(
+        "/etc/new.json",
+        &json!([group("GroupPolicy", json!({"rules": [other, rule]}))]).to_string(),
+    );
+    let here = Asked { host: h1, settings: FROM_ETCD };
+    let new = "--live -f /etc/new.json";
+    soon("the group", || {
+        let said = here.run("10.34.200.9", "blue/web:80", new).stdout;
+        said.contains("ingress  denied: policy blue/all ingress rule 1")
+    });
+    let allowed = "ingress  allowed: no rule matches";
+    here.says([&near.v4().to_string(), "blue/web:80", new], 1, &[allowed]);
+    agents.iter().for_each(Agent::stop);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use humanz::policy::partial::{Knowledge, PartialDecision};
-use humanz::policy::{Direction, Members, evaluate};
+use humanz::policy::{Direction, Members, Networks, evaluate};
 
 use super::random::Random;
 use super::world::{HOSTS, World, subnets};
@@ -30,6 +30,7 @@ fn one_host_is_right_or_says_that_it_does_not_know() {
             pods: &pods,
             subnets: &subnets(0),
             members: &members,
+            networks: &Networks::default(),
             own: &own,
         };
         for _ in 0..CONNECTIONS {

@@ -200,6 +200,7 @@ impl Judge<'_> {
             pods: &self.pods,
             subnets: &self.view.subnets,
             members: &known.members,
+            networks: &known.networks,
             own: &self.own,
         };
         let decision = match (knowledge.end(&self.tuple, direction), host) {

@@ -117,6 +117,7 @@ impl<'a> Judges<'a> {
             pods: &self.pods,
             subnets: &self.view.subnets,
             members: &self.known.members,
+            networks: &self.known.networks,
             own: &self.own,
         };
         let decision = knowledge.end(&tuple, direction);

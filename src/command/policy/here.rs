@@ -58,7 +58,8 @@ impl HostPolicies {
         members: &'a Members,
         pods: &'a [Endpoint],
     ) -> Knowledge<'a> {
-        Knowledge { rules, members, pods, subnets: &self.view.subnets, own: &self.own }
+        let (subnets, networks) = (&*self.view.subnets, &self.known.networks);
+        Knowledge { rules, members, pods, subnets, networks, own: &self.own }
     }
 
     /// The pod of this host that has `address`.

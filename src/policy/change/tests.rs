@@ -10,7 +10,7 @@ use crate::net::Family;
 use crate::policy::partial::Knowledge;
 use crate::policy::read::documents;
 use crate::policy::running::RuleChange;
-use crate::policy::{Endpoint, Members, Rules, members};
+use crate::policy::{Endpoint, Members, Networks, Rules, members};
 
 fn own(kind: &str, name: &str, spec: Value) -> Value {
     json!({"apiVersion": "humanz.io/v1", "kind": kind, "metadata": {"tenant": "blue", "name": name}, "spec": spec})
@@ -137,11 +137,13 @@ fn changes_of(own: &[Value], before: &[Value], new: &[Value]) -> Vec<String> {
     let pools: [IpNetwork; 1] = ["10.244.0.0/16".parse().unwrap()];
     let addresses: BTreeSet<IpAddr> =
         ["10.244.1.1".parse().unwrap(), "192.0.2.1".parse().unwrap()].into();
+    let networks = Networks::default();
     let knowledge = |rules| Knowledge {
         rules,
         pods: &pods,
         subnets: &subnets,
         members: &known,
+        networks: &networks,
         own: &addresses,
     };
     let change = RuleChange { before: knowledge(&before), after: knowledge(&after) };
@@ -253,8 +255,15 @@ fn more_than_can_be_tried_is_refused() {
         .endpoints
         .pods;
     let nowhere = BTreeSet::new();
-    let knowledge =
-        |rules| Knowledge { rules, pods: &pods, subnets: &[], members: &members, own: &nowhere };
+    let networks = Networks::default();
+    let knowledge = |rules| Knowledge {
+        rules,
+        pods: &pods,
+        subnets: &[],
+        members: &members,
+        networks: &networks,
+        own: &nowhere,
+    };
     let change = RuleChange { before: knowledge(&none), after: knowledge(&after) };
     let around = Surroundings { members: &members, subnets: &[], own: &nowhere, pools: &[] };
     let refused = compare(&change, &around).err().map(|why| why.to_string());
