@@ -24,26 +24,17 @@ use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 use crate::sources::tenant_pools;
 
-/// What a start would do.
-#[derive(Debug)]
-pub struct StartPreview {
-    /// In the order they would be made.
-    pub changes: Vec<Line>,
-    /// Those that only an operator can solve.
-    pub problems: Vec<Problem>,
-}
-
 /// What a start would do here with these settings.
 ///
 /// # Errors
 /// This user may not read what is there, etcd cannot be read, or this host would get no subnet.
-pub fn dry_run(settings: &Settings) -> Result<StartPreview, Exit> {
+pub fn dry_run(settings: &Settings) -> Result<DryRun, Exit> {
     let read = [&settings.cni.config, &settings.state_file()];
     if let Some(path) = read.into_iter().find(|path| files::is_denied(path)) {
         return Err(Exit::denied("read", path));
     }
     let mut host = Host::inspect(settings, HostList::Skip)?;
-    let (mut changes, lease, peers) = match settings.source.clone() {
+    let (lines, lease, peers) = match settings.source.clone() {
         Source::Static(subnets) => (Vec::new(), Lease { subnets }, None),
         Source::Etcd { server, roots } => claim(&mut host, &server, &roots)?,
         Source::Kubernetes(api) => given(&host, &api)?,
@@ -51,20 +42,19 @@ pub fn dry_run(settings: &Settings) -> Result<StartPreview, Exit> {
     host.subnets = lease.subnets;
     host.peers = peers.map(Arc::new);
     host.in_sync = true;
-    let found = DryRun::of(&host);
-    let problems = found.problems();
-    changes.extend(found.lines);
-    Ok(StartPreview { changes, problems })
+    let mut found = DryRun::of(&host);
+    found.lines.splice(0..0, lines);
+    Ok(found)
 }
 
-/// What a reconcile would do.
+/// What a start, or a reconcile, would do.
 #[derive(Debug)]
 pub struct DryRun {
     /// `None` if this host has no subnet, or could not be inspected.
     pub outcome: Option<ReconcileOutcome>,
     /// How the other hosts would be reached.
     pub peer_routes: Option<Arc<PeerRoutes>>,
-    /// The changes.
+    /// The changes, in the order they would be made.
     pub lines: Vec<Line>,
     /// What could not be inspected.
     pub failures: Vec<Problem>,

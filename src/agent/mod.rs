@@ -45,7 +45,7 @@ mod watch;
 
 use std::path::PathBuf;
 
-use crate::agent::dry_run::StartPreview;
+use crate::agent::dry_run::DryRun;
 use crate::agent::serve::RefusedSettings;
 use crate::agent::shared_state::StartServer;
 use crate::inspect::{identity, last_settings, preflight};
@@ -98,7 +98,7 @@ pub enum ServeMode {
 ///
 /// # Errors
 /// A setting is wrong, etcd cannot be read, or this host would get no subnet.
-pub fn dry_run_start(mut loader: SettingsLoader) -> Result<StartPreview, Exit> {
+pub fn dry_run_start(mut loader: SettingsLoader) -> Result<DryRun, Exit> {
     let checked = loader.load(preflight::check_for_dry_run);
     let loaded = checked.map_err(|faults| Exit::invalid_settings(&faults))?;
     logger::set(loaded.log.as_deref().unwrap_or("warn"));

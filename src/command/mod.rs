@@ -47,7 +47,7 @@ use std::io::{self, IsTerminal, Write};
 
 use argh::{ArgsInfo, FromArgs};
 
-use crate::agent::dry_run::StartPreview;
+use crate::agent::dry_run::DryRun;
 use crate::agent::{self, ServeMode};
 use crate::api::server;
 use crate::command::call::{Call, Outcome};
@@ -237,10 +237,9 @@ fn serve(
 }
 
 /// The changes as `+`, `-` and `~` lines, then the problems as `!` lines.
-fn preview(start: &StartPreview) -> String {
-    let changes = start.changes.iter().map(Line::to_string);
-    let lines: Vec<String> =
-        changes.chain(start.problems.iter().map(|problem| format!("! {problem}"))).collect();
+fn preview(start: &DryRun) -> String {
+    let problems = start.problems().into_iter().map(|problem| format!("! {problem}"));
+    let lines: Vec<String> = start.lines.iter().map(Line::to_string).chain(problems).collect();
     if lines.is_empty() { "nothing would change".to_owned() } else { lines.join("\n") }
 }
 
