@@ -337,10 +337,7 @@ impl StoredPolicies {
             problems.extend(unused(unused_count, first, "etcd", ruling.name()));
         }
         let mut read = documents::read(objects.values(), true);
-        // One whose key is not understood is not among the objects.
-        let has_rule =
-            self.values.keys().any(|path| path.starts_with(&format!("{NAMESPACE_RULE}/")));
-        if has_rule && ruling == ObjectSource::Etcd {
+        if self.namespace_rules() > 0 && ruling == ObjectSource::Etcd {
             read.cluster.note_rule();
         }
         if ruling != ObjectSource::Etcd {
@@ -357,6 +354,12 @@ impl StoredPolicies {
         problems.truncate(2 * PROBLEMS_LIMIT);
         let networks = read.networks.as_of(self.network_revisions());
         Documents { problems, networks, ..read }
+    }
+
+    /// How many rules of namespaces there are, with those whose keys are not understood: they are not among the objects.
+    pub fn namespace_rules(&self) -> usize {
+        let prefix = format!("{NAMESPACE_RULE}/");
+        self.values.keys().filter(|path| path.starts_with(&prefix)).count()
     }
 
     /// The objects whose values are not understood, as problems of them have them.

@@ -286,7 +286,8 @@ fn pruning_takes_out_what_no_file_has() {
     done(host, "group create blue/db");
     done(host, "ns create shop --tenant blue --group db");
     let pruned = done(host, "policy apply -f /root/all.json --prune");
-    assert_eq!(pruned, "- Group blue/db\n- NamespaceRule shop\n");
+    let freed = "note: there is no NamespaceRule any more: pods of all namespaces choose their group and network freely\n";
+    assert_eq!(pruned, format!("- Group blue/db\n- NamespaceRule shop\n{freed}"));
     assert_eq!(done(host, "policy apply -f /root/all.json --prune"), "nothing differs\n");
     // A full disk or a command that failed leaves an empty file.
     for (text, files) in [

@@ -1,10 +1,9 @@
 //! Pure. What of a change is as it was typed, and perhaps not as it was meant.
 
-use std::collections::BTreeMap;
-
 use ipnetwork::IpNetwork;
 use serde_json::Value;
 
+use crate::command::objects::edit::StoredObjects;
 use crate::net::subnet;
 use crate::policy::read::fields::{ObjectField, quoted};
 use crate::policy::read::groups::scoped;
@@ -19,7 +18,7 @@ const MAKE: &str =
     ": group create or net create makes it (group ls and net ls have those that are there)";
 
 /// Of the objects that `change` puts, with those that are `there`.
-pub fn notes(change: &Change, there: &BTreeMap<StoredName, Value>) -> Vec<String> {
+pub fn notes(change: &Change, there: &StoredObjects) -> Vec<String> {
     let mut notes = Vec::new();
     for (name, object) in &change.put {
         let spec = &object["spec"];
@@ -44,6 +43,18 @@ pub fn notes(change: &Change, there: &BTreeMap<StoredName, Value>) -> Vec<String
         });
     }
     notes
+}
+
+/// What `change` lets pods do if it takes out the last of this number of rules of namespaces.
+pub fn freed(change: &Change, there: &StoredObjects, rules: usize) -> Option<String> {
+    let is_rule = |name: &&StoredName| name.kind.name == "NamespaceRule";
+    let removed = change.remove.iter().filter(is_rule).count();
+    let is_last = removed > 0 && removed == rules && !change.put.keys().any(|it| is_rule(&it));
+    let is_choice =
+        |name: &StoredName| ALLOWED.contains(&name.kind.name) && !change.remove.contains(name);
+    (is_last && there.keys().any(is_choice)).then(|| {
+        "there is no NamespaceRule any more: pods of all namespaces choose their group and network freely".to_owned()
+    })
 }
 
 /// What the rule of a namespace allows by name. What is not understood of it is refused elsewhere.
@@ -118,5 +129,28 @@ mod tests {
              (group ls and net ls have those that are there)",
         ];
         assert_eq!(notes(&change, &there), wanted);
+    }
+    #[test]
+    fn the_end_of_the_last_rule_of_a_namespace_is_noted_where_there_is_something_to_choose() {
+        let object = |kind: &str, metadata: Value| json!({"apiVersion": "humanz.io/v1", "kind": kind, "metadata": metadata, "spec": {}});
+        let [shop, bank] =
+            ["shop", "bank"].map(|name| object("NamespaceRule", json!({"name": name})));
+        let group = object("Group", json!({"name": "web", "tenant": "blue"}));
+        let put = |objects: &[&Value]| {
+            Change::put(objects.iter().copied().cloned().collect()).unwrap().put
+        };
+        let there = put(&[&shop, &group]);
+        let taken = |removed: &[&Value], added: &[&Value]| Change {
+            remove: put(removed).into_keys().collect(),
+            put: put(added),
+            custom: None,
+        };
+        let note = freed(&taken(&[&shop], &[]), &there, 1);
+        assert!(note.is_some_and(|note| note.contains("choose their group and network freely")));
+        assert_eq!(freed(&taken(&[&shop], &[]), &there, 2), None, "one that is not understood");
+        assert_eq!(freed(&taken(&[&shop], &[&bank]), &there, 1), None);
+        assert_eq!(freed(&taken(&[&shop, &group], &[]), &there, 1), None, "nothing to choose");
+        assert_eq!(freed(&taken(&[&group], &[]), &there, 1), None);
+        assert_eq!(freed(&taken(&[], &[]), &there, 0), None);
     }
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::command::call::{Call, Outcome};
 use crate::command::objects::edit::StoredObjects;
 use crate::command::objects::files;
-use crate::command::objects::notes::notes;
+use crate::command::objects::notes::{freed, notes};
 use crate::command::table::Tone;
 use crate::etcd;
 use crate::inspect::cluster;
@@ -103,7 +103,11 @@ pub fn make(
     (dry_run, as_json): (bool, bool),
 ) -> Result<Outcome, Exit> {
     let start = start(call)?;
-    let pools: Vec<_> = call.load()?.settings.pool_networks().iter().copied().collect();
+    let settings = &call.load()?.settings;
+    let pools: Vec<_> = settings.pool_networks().iter().copied().collect();
+    // Others than etcd may have rules for namespaces.
+    let policy = settings.policy.as_ref();
+    let pods_may_choose = policy.is_none_or(|it| it.api.is_none() && it.file.is_none());
     let range = start.roots.policies_range();
     for _ in 0..TRIES {
         let (stored, revision) = read_policies(&start).map_err(unreachable)?;
@@ -130,7 +134,11 @@ pub fn make(
                 .map_err(unreachable)
         };
         if dry_run || commit()? {
-            return answer(call, &planned, &notes(&change, &there), (dry_run, as_json));
+            let mut notes = notes(&change, &there);
+            if pods_may_choose {
+                notes.extend(freed(&change, &there, stored.namespace_rules()));
+            }
+            return answer(call, &planned, &notes, (dry_run, as_json));
         }
     }
     Err(Exit::new(exit::TEMPORARY, "policies keep changing: try again"))
