@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::command::objects::edit::StoredObjects;
 use crate::net::subnet;
+use crate::policy::read::documents::NAMESPACE_RULE;
 use crate::policy::read::fields::{ObjectField, quoted};
 use crate::policy::read::groups::scoped;
 use crate::policy::{Networks, Scoped};
@@ -22,7 +23,7 @@ pub fn notes(change: &Change, there: &StoredObjects) -> Vec<String> {
     let mut notes = Vec::new();
     for (name, object) in &change.put {
         let spec = &object["spec"];
-        if name.kind.name == "NamespaceRule" {
+        if name.kind.name == NAMESPACE_RULE {
             let known = || change.put.keys().chain(there.keys());
             let is_there = |wanted: &Scoped| {
                 known().any(|known| {
@@ -47,7 +48,7 @@ pub fn notes(change: &Change, there: &StoredObjects) -> Vec<String> {
 
 /// What `change` lets pods do if it takes out the last of this number of rules of namespaces.
 pub fn freed(change: &Change, there: &StoredObjects, rules: usize) -> Option<String> {
-    let is_rule = |name: &&StoredName| name.kind.name == "NamespaceRule";
+    let is_rule = |name: &&StoredName| name.kind.name == NAMESPACE_RULE;
     let removed = change.remove.iter().filter(is_rule).count();
     let is_last = removed > 0 && removed == rules && !change.put.keys().any(|it| is_rule(&it));
     let is_choice =
@@ -130,6 +131,7 @@ mod tests {
         ];
         assert_eq!(notes(&change, &there), wanted);
     }
+
     #[test]
     fn the_end_of_the_last_rule_of_a_namespace_is_noted_where_there_is_something_to_choose() {
         let object = |kind: &str, metadata: Value| json!({"apiVersion": "humanz.io/v1", "kind": kind, "metadata": metadata, "spec": {}});
