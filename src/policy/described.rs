@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::net::Problem;
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::policy::ask::LocalPod;
@@ -28,6 +29,8 @@ pub struct DescribedPods {
     of: Option<(Arc<PolicySnapshot>, NodeName, Pods)>,
     /// Those with an address.
     pods: BTreeMap<PodKey, DescribedPod>,
+    /// What is wrong with what some of them ask for.
+    refused: BTreeMap<PodKey, Problem>,
     /// The selectors that rules deny.
     denied: SelectorIndex<Selector>,
     lines: LineUse,
@@ -52,6 +55,7 @@ impl DescribedPods {
         let before = self.follow(known, host, pods);
         let (gone, new) = self.differences(pods);
         for key in &gone {
+            self.refused.remove(key);
             if let Some((_, Some(endpoint))) = self.pods.remove(key) {
                 self.lines.remove(key, &endpoint);
             }
@@ -101,9 +105,11 @@ impl DescribedPods {
         if new.is_empty() {
             return Vec::new();
         }
-        let described = Pods::describe(new.iter().map(|pod| &**pod), known, host);
-        let mut found: BTreeMap<PodKey, Endpoint> =
-            described.map(|(pod, endpoint)| (pod.key(), endpoint)).gather();
+        let mut found = BTreeMap::new();
+        for (pod, endpoint, problem) in Pods::judge(new.iter().map(|pod| &**pod), known, host) {
+            self.refused.extend(problem.map(|problem| (pod.key(), problem)));
+            found.insert(pod.key(), endpoint);
+        }
         self.share_namespaces(found.values_mut());
         let mut added = Vec::new();
         for pod in new {
@@ -153,6 +159,7 @@ impl DescribedPods {
             true => BTreeMap::new(),
             false => {
                 self.lines = LineUse::new(&known.rules);
+                self.refused.clear();
                 std::mem::take(&mut self.pods)
             }
         }
@@ -209,6 +216,18 @@ impl DescribedPods {
     /// Of those that policies know.
     pub fn known_addresses(&self) -> BTreeSet<IpAddr> {
         self.iter().flat_map(|(pod, _)| pod.addresses.iter().copied()).gather()
+    }
+
+    /// As [`Pods::refused`].
+    pub fn refused(&self) -> Vec<Problem> {
+        let Some((known, ..)) = &self.of else { return Vec::new() };
+        let wrong = |(key, (_, endpoint)): (&PodKey, &DescribedPod)| {
+            let missing = || known.missing_group(endpoint.as_ref()?);
+            self.refused.get(key).cloned().or_else(missing)
+        };
+        let mut refused: Vec<Problem> = self.pods.iter().filter_map(wrong).collect();
+        refused.dedup();
+        refused
     }
 
     /// It takes more of the table than its namespace may have.

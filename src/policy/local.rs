@@ -83,18 +83,8 @@ impl Pods {
     /// as their runtime describes them, and everywhere those of tests. A pod that no source describes is not among
     /// them: it stays in quarantine, as one does whose source still knows an earlier pod of its name.
     pub fn endpoints(&self, known: &PolicySnapshot, host: &NodeName) -> Vec<Endpoint> {
-        Pods::describe(self.iter().map(|pod| &**pod), known, host)
-            .map(|(_, endpoint)| endpoint)
-            .collect()
-    }
-
-    /// Those of `pods` that policies know, with what they say of each.
-    pub fn describe<'a>(
-        pods: impl Iterator<Item = &'a LocalPod>,
-        known: &'a PolicySnapshot,
-        host: &'a NodeName,
-    ) -> impl Iterator<Item = (&'a LocalPod, Endpoint)> {
-        Pods::judge(pods, known, host).map(|(pod, endpoint, _)| (pod, endpoint))
+        let judged = Pods::judge(self.iter().map(|pod| &**pod), known, host);
+        judged.map(|(_, endpoint, _)| endpoint).collect()
     }
 
     /// What is wrong with what pods ask for that only their runtimes describe, and which of all are in a group that
@@ -110,7 +100,8 @@ impl Pods {
         refused
     }
 
-    fn judge<'a>(
+    /// Those of `pods` that policies know, with what they say of each, and what is wrong with what it asks for.
+    pub fn judge<'a>(
         pods: impl Iterator<Item = &'a LocalPod>,
         known: &'a PolicySnapshot,
         host: &'a NodeName,
@@ -209,6 +200,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::policy::described::DescribedPods;
     use crate::policy::name::Scoped;
     use crate::policy::read::documents;
     use crate::policy::read::pod::Pod;
@@ -321,8 +313,15 @@ mod tests {
         let known = PolicySnapshot::merged(said, &PodDefaults { group, ..Default::default() });
         let mut pods = Pods::default();
         pods.add(LocalPod { annotations: words, ..LocalPod::in_shop("c1", "web", "10.1.2.3") });
-        let found = pods.endpoints(&known, &"n1".parse().unwrap()).remove(0).group;
-        let wrong = pods.refused(&known, &"n1".parse().unwrap()).into_iter().chain(known.refused());
+        let (host, known) = ("n1".parse().unwrap(), Arc::new(known));
+        let found = pods.endpoints(&known, &host).remove(0).group;
+        let refused = pods.refused(&known, &host);
+        let mut described = DescribedPods::default();
+        described.update(&known, &host, &pods);
+        assert_eq!(described.refused(), refused);
+        described.update(&known, &host, &Pods::default());
+        assert_eq!(described.refused(), []);
+        let wrong = refused.into_iter().chain(known.refused());
         let wrong: Vec<String> = wrong.map(|problem| problem.what).collect();
         (found.map_or("-".to_owned(), |group| group.to_string()), wrong.join(", "))
     }

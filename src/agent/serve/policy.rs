@@ -18,7 +18,7 @@ use crate::netlink::NetlinkError;
 use crate::policy::compile::POLICY_TABLE;
 use crate::policy::held::{Published, Sharing};
 use crate::policy::knowledge::HostKnowledge;
-use crate::policy::sources::Policies;
+use crate::policy::sources::{Policies, REFUSED_LIMIT};
 use crate::policy::view::{Held, Quarantined, View};
 use crate::policy::{Provider, SourceUpdate};
 use crate::settings::{Settings, Source};
@@ -208,7 +208,8 @@ impl Agent {
                 quarantined.iter().filter(|one| one.lasts(now)).map(Quarantined::problem);
             let problems = problems.chain(view.not_judged());
             self.shared.problems.set(ProblemSource::QuarantinedPods, problems);
-            let words = pod_keys(&view).into_iter().chain(view.refused());
+            let refused = self.state.cache.policy.described.refused();
+            let words = pod_keys(&view).into_iter().chain(refused.into_iter().take(REFUSED_LIMIT));
             self.shared.problems.set(ProblemSource::PodWords, words);
             self.state.policy_view = Some(Arc::new(view));
         }
