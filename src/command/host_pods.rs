@@ -1,5 +1,7 @@
 //! The pods of this host: addresses, host ports, and the bytes that passed each interface.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use crate::command::json::{object, whats};
@@ -34,7 +36,7 @@ pub fn find(settings: &Settings) -> Result<ListedPods, Exit> {
     let (mut pods, mut problems) = (Vec::new(), Vec::new());
     for network in networks {
         problems.extend(network.faults(settings));
-        pods.extend(network.contents.entries.into_iter().map(|entry| {
+        pods.extend(network.contents.entries.into_iter().map(Arc::unwrap_or_clone).map(|entry| {
             let life = Life::of(&entry, &network.name, &links);
             let attachment = PodAttachment { network: network.name.clone(), entry };
             let passed = counters.get(&attachment.host_end()).copied();

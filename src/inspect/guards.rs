@@ -1,6 +1,7 @@
 //! The ports of a network's pods with their guards.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::ipam::{Store, StoreEntry, StoreError};
 use crate::net::Mac;
@@ -47,7 +48,7 @@ impl FoundGuards {
         let frames = nft.frames(TABLE, &all_sets())?;
         let mut links = rtnl.links(None)?;
         links.retain(|link| !link.up || up.contains(&link.index));
-        let entries = store.contents()?.entries;
+        let entries = store.contents()?.entries.into_iter().map(Arc::unwrap_or_clone).collect();
         let (pinned, neighbours) = (rtnl.pinned(bridge.index)?, rtnl.neighbours(bridge.index)?);
         Ok(FoundGuards { links, frames, entries, pinned, neighbours })
     }

@@ -5,6 +5,7 @@ use std::fs::{self, DirEntry, ReadDir};
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use ipnetwork::IpNetwork;
@@ -134,13 +135,9 @@ pub fn attachments(settings: &Settings) -> (Vec<PodAttachment>, Vec<Problem>) {
         match network(settings, name) {
             Ok(network) => {
                 unread.extend(network.faults(settings));
-                all.extend(
-                    network
-                        .contents
-                        .entries
-                        .into_iter()
-                        .map(|entry| PodAttachment { network: network.name.clone(), entry }),
-                );
+                let entries = network.contents.entries.into_iter().map(Arc::unwrap_or_clone);
+                let name = || network.name.clone();
+                all.extend(entries.map(|entry| PodAttachment { network: name(), entry }));
             }
             Err(problem) => unread.push(problem),
         }
@@ -190,7 +187,8 @@ pub fn store_problem(ipam_dir: &Path, error: &anyhow::Error) -> Problem {
 
 /// Every attachment, with its network.
 pub fn entries(networks: &[StoreNetwork]) -> impl Iterator<Item = (&StoreNetwork, &StoreEntry)> {
-    networks.iter().flat_map(|network| network.contents.entries.iter().map(move |e| (network, e)))
+    let all = networks.iter().flat_map(|of| of.contents.entries.iter().map(move |it| (of, it)));
+    all.map(|(network, entry)| (network, &**entry))
 }
 
 /// The store of a network, whether it is there or not.

@@ -1,15 +1,19 @@
 //! Reading a store without its lock.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{FileStat, fstatat, stat};
 
 use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
-use crate::ipam::layout::{names, read};
+use crate::ipam::layout::{failed, names, read};
 use crate::ipam::store::Store;
 use crate::net::gather::Gather;
 use crate::os::files::found;
@@ -17,7 +21,7 @@ use crate::os::files::found;
 #[derive(Clone, Debug, Default)]
 pub struct StoreContents {
     /// The entries of this boot, in the order of their first addresses.
-    pub entries: Vec<StoreEntry>,
+    pub entries: Vec<Arc<StoreEntry>>,
     /// Addresses that have a file.
     pub taken: BTreeSet<IpAddr>,
     /// Those of them whose attachments have ended while another process held the lock.
@@ -47,15 +51,19 @@ impl StoreFault {
 /// Files that were read, as far as a later change is certain to be seen in their versions.
 #[derive(Debug, Default)]
 pub struct ReadEntries {
-    files: BTreeMap<PathBuf, (FileVersion, ParsedEntry)>,
+    owners: BTreeMap<String, ReadEntry>,
+    addresses: BTreeMap<String, ReadEntry>,
     /// Of the folders, whose changes are those of what is in them: every file is put there by name.
     folders: Option<[FileVersion; 2]>,
 }
 
 /// Number, time of the last change in seconds and nanoseconds, length.
-type FileVersion = (u64, i64, i64, u64);
+type FileVersion = (u64, i64, i64, i64);
 
-type ParsedEntry = Result<StoreEntry, String>;
+type ParsedEntry = Result<Arc<StoreEntry>, String>;
+
+/// Without a version, another content might have the same one.
+type ReadEntry = (Option<FileVersion>, ParsedEntry);
 
 /// More than the clock of files steps by: a file written twice within one step may look unchanged, and so may
 /// one whose number is that of the file that it replaces.
@@ -79,23 +87,22 @@ impl Store {
     /// [`StoreError::Io`] if a folder cannot be read.
     pub fn contents_after(&self, before: &mut ReadEntries) -> Result<StoreContents, StoreError> {
         before.folders = self.folders();
-        let mut former = std::mem::take(&mut before.files);
-        let mut contents = StoreContents::default();
-        let owners = names(&self.layout.owners())?;
-        let owners = owners.iter().map(|name| self.layout.owners().join(name));
-        contents.taken = self.layout.addresses()?.into_iter().gather();
-        let files = contents.taken.iter().map(|address| self.layout.address(*address));
+        let (owners, dir) = (self.layout.owners(), self.layout.dir());
+        before.owners = read_entries(&owners, names(&owners)?, &before.owners)?;
+        let taken = self.layout.addresses()?.into_iter().gather();
+        let mut contents = StoreContents { taken, ..StoreContents::default() };
+        let addresses = contents.taken.iter().map(IpAddr::to_string).collect();
+        before.addresses = read_entries(dir, addresses, &before.addresses)?;
         let mut known = BTreeSet::new();
-        for path in owners.chain(files).collect::<Vec<_>>() {
-            let Some((version, parsed)) = entry(&path, former.remove(&path))? else { continue };
-            match &parsed {
+        let of_owners = before.owners.iter().map(|file| (&*owners, file));
+        for (folder, (name, (_, parsed))) in
+            of_owners.chain(before.addresses.iter().map(|file| (dir, file)))
+        {
+            match parsed {
                 Ok(entry) if entry.boot_id != self.boot_id => {}
                 Ok(entry) if !known.insert(attachment(entry)) => {}
-                Ok(entry) => contents.entries.push(entry.clone()),
-                Err(why) => contents.faults.push(StoreFault::of(&path, why)),
-            }
-            if let Some(version) = version {
-                before.files.insert(path, (version, parsed));
+                Ok(entry) => contents.entries.push(Arc::clone(entry)),
+                Err(why) => contents.faults.push(StoreFault::of(&folder.join(name), why)),
             }
         }
         contents.entries.sort_by(|a, b| a.addresses.cmp(&b.addresses));
@@ -118,29 +125,42 @@ impl Store {
 
     fn folders(&self) -> Option<[FileVersion; 2]> {
         let now = SystemTime::now();
-        Some([version(self.layout.dir(), now)?, version(&self.layout.owners(), now)?])
+        let version = |folder: &Path| version(stat(folder).ok()?, now);
+        Some([version(self.layout.dir())?, version(&self.layout.owners())?])
     }
 }
 
-/// `None`: there is no such file, or another content might have the same version. `now`: before it is read.
-fn version(path: &Path, now: SystemTime) -> Option<FileVersion> {
-    let file = fs::metadata(path).ok()?;
-    let version = (file.ino(), file.ctime(), file.ctime_nsec(), file.size());
+/// What is in the files of these names in a folder, by name: read anew unless a file is as in `former`. Left out are
+/// files that are gone.
+fn read_entries(
+    folder: &Path,
+    names: Vec<String>,
+    former: &BTreeMap<String, ReadEntry>,
+) -> Result<BTreeMap<String, ReadEntry>, StoreError> {
+    let mut entries = Vec::new();
+    let Some(open) = found(File::open(folder)).map_err(failed("open", folder))? else {
+        return Ok(BTreeMap::new());
+    };
+    for name in names {
+        // Taken before the file is looked at: what is written later has a later time.
+        let now = SystemTime::now();
+        let found = fstatat(open.as_fd(), name.as_str(), AtFlags::empty()).ok();
+        let version = found.and_then(|file| version(file, now));
+        let as_before = former.get(&name).filter(|(of, _)| of.is_some() && *of == version);
+        let entry = match as_before {
+            Some(entry) => Some(entry.clone()),
+            None => read(&folder.join(&name))?
+                .map(|bytes| (version, StoreEntry::parse(&bytes).map(Arc::new))),
+        };
+        entries.extend(entry.map(|entry| (name, entry)));
+    }
+    Ok(entries.into_iter().gather())
+}
+
+/// `None`: another content might have the same version. `now`: before the file is read.
+fn version(file: FileStat, now: SystemTime) -> Option<FileVersion> {
+    let version = (file.st_ino, file.st_ctime, file.st_ctime_nsec, file.st_size);
     is_settled(version, now).then_some(version)
-}
-
-/// What is in `path`, read anew unless it is as in `former`; `None` for a missing file. Without a version,
-/// another content might have the same one.
-fn entry(
-    path: &Path,
-    former: Option<(FileVersion, ParsedEntry)>,
-) -> Result<Option<(Option<FileVersion>, ParsedEntry)>, StoreError> {
-    // Taken before the file is looked at: what is written later has a later time.
-    let version = version(path, SystemTime::now());
-    match former {
-        Some((of, parsed)) if Some(of) == version => Ok(Some((version, parsed))),
-        _ => Ok(read(path)?.map(|bytes| (version, StoreEntry::parse(&bytes)))),
-    }
 }
 
 /// Whatever is written from `now` on has another time of change.
@@ -156,9 +176,9 @@ fn is_settled((_, seconds, nanoseconds, _): FileVersion, now: SystemTime) -> boo
 }
 
 /// The same for all entries of one attachment, or of one address without an owner.
-fn attachment(entry: &StoreEntry) -> (String, String, Vec<IpAddr>) {
-    let addresses = if entry.is_unowned() { entry.addresses.clone() } else { Vec::new() };
-    (entry.container_id.clone(), entry.ifname.clone(), addresses)
+fn attachment(entry: &StoreEntry) -> (&str, &str, &[IpAddr]) {
+    let addresses = if entry.is_unowned() { &entry.addresses[..] } else { &[] };
+    (&entry.container_id, &entry.ifname, addresses)
 }
 
 #[cfg(test)]
@@ -168,18 +188,22 @@ mod tests {
     #[test]
     fn what_is_read_in_the_moment_it_was_written_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("10.1.2.3");
-        fs::write(&path, "one").unwrap();
-        let (version, _) = entry(&path, None).unwrap().unwrap();
-        assert_eq!(version, None);
-        std::thread::sleep(2 * CLOCK_STEP);
-        let (version, parsed) = entry(&path, None).unwrap().unwrap();
-        assert!(version.is_some());
-        // A content that was kept with its version is not read again.
+        let name = "10.1.2.3".to_owned();
+        fs::write(folder.path().join(&name), "one").unwrap();
+        let read = |former: Option<ReadEntry>| {
+            let former = former.into_iter().map(|entry| (name.clone(), entry)).collect();
+            let read = read_entries(folder.path(), vec![name.clone()], &former);
+            read.unwrap().remove(&name).unwrap()
+        };
         let kept = Err("kept".to_owned());
-        let (again, found) = entry(&path, version.map(|of| (of, kept.clone()))).unwrap().unwrap();
-        assert_eq!((again, found.err()), (version, kept.err()));
-        assert_ne!(parsed.err().as_deref(), Some("kept"));
+        let (version, _) = read(None);
+        assert_eq!(version, None);
+        assert_ne!(read(Some((version, kept.clone()))).1, kept);
+        std::thread::sleep(2 * CLOCK_STEP);
+        let (version, parsed) = read(None);
+        assert!(version.is_some() && parsed != kept);
+        // A content that was kept with its version is not read again.
+        assert_eq!(read(Some((version, kept.clone()))), (version, kept));
     }
 
     #[test]

@@ -222,7 +222,7 @@ fn earlier_has(add: &Add, address: IpAddr) -> bool {
         let is_own = entry.container_id == add.attachment.container_id.as_str();
         is_own && entry.addresses.contains(&address)
     };
-    contents.is_some_and(|contents| contents.entries.iter().any(is_it))
+    contents.is_some_and(|contents| contents.entries.iter().any(|entry| is_it(entry)))
 }
 
 /// The interface that is at that `place` among those of the pod.

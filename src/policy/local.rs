@@ -34,17 +34,21 @@ pub struct Pods(Arc<BTreeMap<Arc<PodKey>, Arc<LocalPod>>>);
 impl Pods {
     /// Those of a network, and no others: an address is that of the last of `entries` that has it. Pods that
     /// are as in `before` are the same values.
-    pub fn of(network: &str, entries: &[StoreEntry], before: &Pods) -> Pods {
+    pub fn of(network: &str, entries: &[Arc<StoreEntry>], before: &Pods) -> Pods {
         let mut last = BTreeMap::new();
         for (place, entry) in entries.iter().enumerate() {
             last.extend(entry.addresses.iter().map(|address| (*address, place)));
         }
-        let pod = |(place, entry): (usize, &StoreEntry)| {
-            let mut pod = local_pod(network, entry);
-            pod.addresses.retain(|address| last.get(address) == Some(&place));
-            let key = pod.key();
-            let known = before.get(&key).filter(|known| ***known == pod).cloned();
-            (Arc::new(key), known.unwrap_or_else(|| Arc::new(pod)))
+        let pod = |(place, entry): (usize, &Arc<StoreEntry>)| {
+            let own = entry.addresses.iter().filter(|address| last.get(address) == Some(&place));
+            let addresses: Vec<IpAddr> = own.copied().collect();
+            let key = (entry.container_id.clone(), entry.ifname.clone());
+            match before.0.get_key_value(&key) {
+                Some((key, known)) if is_of(known, network, entry, &addresses) => {
+                    (Arc::clone(key), Arc::clone(known))
+                }
+                _ => (Arc::new(key), Arc::new(local_pod(network, entry, addresses))),
+            }
         };
         Pods(Arc::new(entries.iter().enumerate().map(pod).gather()))
     }
@@ -169,22 +173,32 @@ fn words(all: &BTreeMap<String, String>) -> Labels {
     all.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).gather()
 }
 
-fn local_pod(network: &str, entry: &StoreEntry) -> LocalPod {
+fn local_pod(network: &str, entry: &StoreEntry, addresses: Vec<IpAddr>) -> LocalPod {
     LocalPod {
         network: network.to_owned(),
         container_id: entry.container_id.clone(),
         ifname: entry.ifname.clone(),
         pod: entry.pod.clone(),
         uid: entry.words.uid.clone(),
-        addresses: entry.addresses.clone(),
+        addresses,
         labels: entry.words.labels.clone(),
         annotations: entry.words.annotations.clone(),
     }
 }
 
+/// `pod` is what [`local_pod`] gives.
+fn is_of(pod: &LocalPod, of: &str, entry: &StoreEntry, own: &[IpAddr]) -> bool {
+    let LocalPod { network, container_id, ifname, pod, uid, addresses, labels, annotations } = pod;
+    let words = &entry.words;
+    (network.as_str(), addresses.as_slice()) == (of, own)
+        && (container_id, ifname, pod) == (&entry.container_id, &entry.ifname, &entry.pod)
+        && (uid, labels, annotations) == (&words.uid, &words.labels, &words.annotations)
+}
+
 /// The line that asks for a new pod's policies.
 pub fn question(network: &str, entry: &StoreEntry) -> Vec<u8> {
-    let text = serde_json::to_vec(&local_pod(network, entry)).expect("texts are always JSON");
+    let pod = local_pod(network, entry, entry.addresses.clone());
+    let text = serde_json::to_vec(&pod).expect("texts are always JSON");
     [text, vec![b'\n']].concat()
 }
 

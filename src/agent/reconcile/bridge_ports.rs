@@ -1,6 +1,7 @@
 //! Keeps pods plugged into the bridge.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
@@ -86,7 +87,7 @@ fn leave_new(run: &Reconcile<'_>, ports: &mut Vec<SetPortUp>) -> anyhow::Result<
     let old = entries.iter().filter(|entry| {
         Duration::from_secs(entry.time_secs).saturating_add(ATTACHING) < now || entry.time_secs == 0
     });
-    let name = |entry: &StoreEntry| {
+    let name = |entry: &Arc<StoreEntry>| {
         let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
         LinkIdentity { network, container_id, ifname }.host_ifname()
     };

@@ -1,5 +1,7 @@
 //! `ipam gc`: frees what no pod can need any more.
 
+use std::sync::Arc;
+
 use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
@@ -45,14 +47,15 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
     for network in &networks {
         let gone = |entry: &StoreEntry| Life::of(entry, &network.name, &links) == Life::Gone;
         let entries = network.contents.entries.iter();
-        let mut dead: Vec<StoreEntry> = entries.filter(|entry| gone(entry)).cloned().collect();
+        let mut dead: Vec<StoreEntry> =
+            entries.filter(|entry| gone(entry)).cloned().map(Arc::unwrap_or_clone).collect();
         if options.yes && !dead.is_empty() {
             close_ports(&settings, &dead, None)?;
             // Asked again with the lock: an interface may come meanwhile, but not without its namespace.
             release(&settings, network, &mut dead, gone)?;
         }
         let is_unseen =
-            |entry: &&StoreEntry| Life::of(entry, &network.name, &links) == Life::Unseen;
+            |entry: &&Arc<StoreEntry>| Life::of(entry, &network.name, &links) == Life::Unseen;
         unseen += network.contents.entries.iter().filter(is_unseen).count();
         for entry in &dead {
             let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
