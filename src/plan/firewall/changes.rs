@@ -109,7 +109,10 @@ pub fn set_difference(
         all.difference(from).cloned().gather::<BTreeSet<_>>()
     };
     let added = lacking(&wanted.elements, elements);
-    let removed = lacking(elements, &wanted.elements);
+    let removed = match elements.len() + added.len() == wanted.elements.len() {
+        true => BTreeSet::new(),
+        false => lacking(elements, &wanted.elements),
+    };
     let shape = wanted.shape.clone();
     Some(TableDifference::Elements(ElementChange { set: name(), shape, added, removed }))
 }
