@@ -14,7 +14,8 @@ pub fn path(ipam_dir: &Path) -> PathBuf {
 
 /// None if there is no file, or one that is not understood: the agent writes it anew.
 pub fn read(ipam_dir: &Path) -> PortProfiles {
-    let bytes = fs::read(path(ipam_dir)).unwrap_or_default();
+    // That of no bytes takes serde_json 30 us: it looks for the line of the error with what the processor can do.
+    let Ok(bytes) = fs::read(path(ipam_dir)) else { return PortProfiles::default() };
     serde_json::from_slice(&bytes).unwrap_or_default()
 }
 
