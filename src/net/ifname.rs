@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Source: `dev_valid_name` in the kernel (no `/`, no `:`, no white space, not `.` or `..`); the
 /// same rule stands in the CNI specification for `CNI_IFNAME`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 pub struct IfName(String);
 
 /// Why a text is no interface name.
@@ -89,12 +89,6 @@ impl TryFrom<String> for IfName {
 
     fn try_from(text: String) -> Result<Self, IfNameError> {
         Self::found(&text)
-    }
-}
-
-impl From<IfName> for String {
-    fn from(name: IfName) -> String {
-        name.0
     }
 }
 

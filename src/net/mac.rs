@@ -8,6 +8,7 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use crate::net::hash;
+use crate::net::text::is_text;
 
 /// An Ethernet address: 6 bytes, network order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -99,19 +100,7 @@ impl FromStr for Mac {
     }
 }
 
-impl TryFrom<String> for Mac {
-    type Error = MacError;
-
-    fn try_from(text: String) -> Result<Mac, MacError> {
-        text.parse()
-    }
-}
-
-impl From<Mac> for String {
-    fn from(mac: Mac) -> String {
-        mac.to_string()
-    }
-}
+is_text!(Mac);
 
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -16,6 +16,7 @@ pub mod problem;
 pub mod range;
 pub mod shown;
 pub mod subnet;
+pub mod text;
 pub mod time;
 pub mod wireguard_key;
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::net::text::is_text;
+
 /// The name of a host: 1 to 253 bytes of ASCII letters, digits, `-`, `.`, `_`, first a letter or
 /// digit. It is part of keys and is looked up in the name service, so nothing else gets through.
 ///
@@ -44,19 +46,7 @@ impl FromStr for NodeName {
     }
 }
 
-impl TryFrom<String> for NodeName {
-    type Error = NodeNameError;
-
-    fn try_from(text: String) -> Result<NodeName, NodeNameError> {
-        text.parse()
-    }
-}
-
-impl From<NodeName> for String {
-    fn from(name: NodeName) -> String {
-        name.as_str().to_owned()
-    }
-}
+is_text!(NodeName);
 
 impl Borrow<str> for NodeName {
     fn borrow(&self) -> &str {

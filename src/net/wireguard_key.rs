@@ -7,6 +7,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
+use crate::net::text::is_text;
+
 /// The key by which other hosts know this one: a point of Curve25519.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -75,19 +77,7 @@ impl FromStr for PrivateKey {
     }
 }
 
-impl TryFrom<String> for PublicKey {
-    type Error = KeyError;
-
-    fn try_from(text: String) -> Result<PublicKey, KeyError> {
-        text.parse()
-    }
-}
-
-impl From<PublicKey> for String {
-    fn from(key: PublicKey) -> String {
-        key.to_string()
-    }
-}
+is_text!(PublicKey);
 
 pub(super) fn decode(text: &str) -> Result<[u8; 32], KeyError> {
     const LENGTH: usize = 44;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::net::text::is_text;
+
 /// A name: 1 to 253 bytes of ASCII letters, digits, `-`, `.`, `_`, first a letter or digit. It stands
 /// in keys and in names of nftables objects, so nothing else gets through. A copy costs a reference
 /// count.
@@ -70,19 +72,7 @@ impl FromStr for ObjectName {
     }
 }
 
-impl TryFrom<String> for ObjectName {
-    type Error = ObjectNameError;
-
-    fn try_from(text: String) -> Result<ObjectName, ObjectNameError> {
-        text.parse()
-    }
-}
-
-impl From<ObjectName> for String {
-    fn from(name: ObjectName) -> String {
-        name.as_str().to_owned()
-    }
-}
+is_text!(ObjectName);
 
 impl Borrow<str> for ObjectName {
     fn borrow(&self) -> &str {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::records::value::text;
 use crate::lease::records::{RecordError, WireguardEnd};
+use crate::net::text::is_text;
 use crate::net::{KeyError, PublicKey};
 
 /// As text the key, and behind a space the one from which the host changes to it.
@@ -65,19 +66,7 @@ impl FromStr for KeyClaim {
     }
 }
 
-impl TryFrom<String> for KeyClaim {
-    type Error = KeyError;
-
-    fn try_from(text: String) -> Result<KeyClaim, KeyError> {
-        text.parse()
-    }
-}
-
-impl From<KeyClaim> for String {
-    fn from(claim: KeyClaim) -> String {
-        claim.to_string()
-    }
-}
+is_text!(KeyClaim);
 
 #[cfg(test)]
 mod tests {

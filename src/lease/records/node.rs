@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
+use std::str::FromStr;
 
 use ipnetwork::IpNetwork;
 use serde::de::Error as _;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::lease::records::value::{LABEL_LIMIT, SCHEMA, label};
+use crate::net::text::is_text;
 use crate::net::{Family, Mac, PerFamily, PublicKey, subnet};
 
 /// The value of `nodes/<hostname>`. Its machine id is the owner of the host's keys.
@@ -162,13 +164,13 @@ pub fn comparable_group(group: Option<impl ToString>) -> Box<str> {
     Some(text).filter(|text| text.len() <= LABEL_LIMIT).unwrap_or_default().into()
 }
 
-impl TryFrom<String> for Backend {
-    type Error = &'static str;
+impl FromStr for Backend {
+    type Err = &'static str;
 
-    fn try_from(text: String) -> Result<Backend, &'static str> {
+    fn from_str(text: &str) -> Result<Backend, &'static str> {
         const LIMIT: usize = 32;
         let is_word = text.len() <= LIMIT && text.bytes().all(|byte| byte.is_ascii_graphic());
-        Ok(match text.as_str() {
+        Ok(match text {
             "direct" => Backend::Direct,
             "vxlan" => Backend::Vxlan,
             "auto" => Backend::Auto,
@@ -178,11 +180,7 @@ impl TryFrom<String> for Backend {
     }
 }
 
-impl From<Backend> for String {
-    fn from(backend: Backend) -> String {
-        backend.to_string()
-    }
-}
+is_text!(Backend);
 
 impl fmt::Display for Backend {
     /// `direct`, `vxlan`, `auto`, or the unknown word.

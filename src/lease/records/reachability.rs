@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -9,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::lease::records::value::{SCHEMA, json, limited, to_json};
 use crate::lease::records::{NodeName, PolicyEnforcement, RecordError};
 use crate::net::gather::Gather;
+use crate::net::text::is_text;
 use crate::net::{Family, Problem, ProblemKind, Severity};
 
 /// Faults that are listed; further ones are counted.
@@ -165,11 +167,11 @@ impl fmt::Display for PathFault {
     }
 }
 
-impl TryFrom<String> for PathFault {
-    type Error = RecordError;
+impl FromStr for PathFault {
+    type Err = RecordError;
 
-    fn try_from(text: String) -> Result<PathFault, RecordError> {
-        Ok(match text.as_str() {
+    fn from_str(text: &str) -> Result<PathFault, RecordError> {
+        Ok(match text {
             "silent" => PathFault::NoAnswer,
             "silent IPv4" => PathFault::NoAnswerBy(Family::V4),
             "silent IPv6" => PathFault::NoAnswerBy(Family::V6),
@@ -183,11 +185,7 @@ impl TryFrom<String> for PathFault {
     }
 }
 
-impl From<PathFault> for String {
-    fn from(fault: PathFault) -> String {
-        fault.to_string()
-    }
-}
+is_text!(PathFault);
 
 #[cfg(test)]
 mod tests {
