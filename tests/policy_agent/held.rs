@@ -12,7 +12,7 @@ use crate::traffic::{Flood, Server};
 use crate::{FILE, add, only_from, write_policies};
 
 /// What a pod's status says of its quarantine: why, and since when.
-fn quarantine(host: &Node, pod: &str) -> Option<(String, String)> {
+pub fn quarantine(host: &Node, pod: &str) -> Option<(String, String)> {
     let status = local::status(host);
     let all = status["policies"]["quarantine"].as_array().unwrap().clone();
     let one = all.iter().find(|one| one["pod"] == pod)?;
