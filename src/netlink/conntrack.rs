@@ -6,7 +6,7 @@
 //!
 //! The kernel's table has as many buckets as the host may have flows (262,144 of them), and has no
 //! index by address. To list it takes a lock for each bucket: 4 ms, however few flows there are. To
-//! have the kernel delete by a filter compares each: 0.15 ms for each filter. Older kernels (6.1 does, 6.12
+//! have the kernel delete by a filter compares each: 0.15 ms for each filter. Older kernels (6.8 does, 6.12
 //! does not) refuse that at once, before they look at any flow.
 
 use std::io;
