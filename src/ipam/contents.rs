@@ -86,7 +86,9 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`] if a folder cannot be read.
     pub fn contents_after(&self, before: &mut ReadEntries) -> Result<StoreContents, StoreError> {
-        before.folders = self.folders();
+        // A look that fails is none: what is found the same later was not read.
+        before.folders = None;
+        let folders = self.folders();
         let (owners, dir) = (self.layout.owners(), self.layout.dir());
         before.owners = read_entries(&owners, names(&owners)?, &before.owners)?;
         let taken = self.layout.addresses()?.into_iter().gather();
@@ -114,6 +116,7 @@ impl Store {
                 Err(why) => contents.faults.push(StoreFault::of(&path, &why)),
             }
         }
+        before.folders = folders;
         Ok(contents)
     }
 

@@ -305,4 +305,10 @@ fn what_was_read_before_is_read_again_once_it_is_another_file() {
     assert_eq!(check(&[]), 1);
     fs::remove_file(&path).unwrap();
     assert_eq!(check(&[]), 0);
+    fs::create_dir(&path).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    for _ in 0..2 {
+        assert!(store.contents_after(&mut before).is_err());
+        assert!(!store.is_as_read(&before), "nothing was read");
+    }
 }
