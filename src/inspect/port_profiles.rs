@@ -14,7 +14,7 @@ pub fn path(ipam_dir: &Path) -> PathBuf {
 
 /// None if there is no file, or one that is not understood: the agent writes it anew.
 pub fn read(ipam_dir: &Path) -> PortProfiles {
-    // That of no bytes takes serde_json 30 us: it looks for the line of the error with what the processor can do.
+    // To say where no bytes are wrong takes serde_json 30 us in a virtual machine: it asks what the processor can do.
     let Ok(bytes) = fs::read(path(ipam_dir)) else { return PortProfiles::default() };
     serde_json::from_slice(&bytes).unwrap_or_default()
 }

@@ -48,7 +48,7 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
         let gone = |entry: &StoreEntry| Life::of(entry, &network.name, &links) == Life::Gone;
         let entries = network.contents.entries.iter();
         let mut dead: Vec<StoreEntry> =
-            entries.filter(|entry| gone(entry)).cloned().map(Arc::unwrap_or_clone).collect();
+            entries.filter(|entry| gone(entry)).map(|entry| StoreEntry::clone(entry)).collect();
         if options.yes && !dead.is_empty() {
             close_ports(&settings, &dead, None)?;
             // Asked again with the lock: an interface may come meanwhile, but not without its namespace.

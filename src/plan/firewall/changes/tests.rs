@@ -231,7 +231,7 @@ fn a_missing_table_is_written_and_an_unwanted_one_removed() {
 }
 
 #[test]
-fn elements_that_only_one_of_two_sets_has_are_found_whether_they_share_memory_or_not() {
+fn elements_that_only_one_of_two_sets_has_are_found() {
     let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
     let some = |bits: usize| -> Vec<&str> {
         let is_in =
@@ -240,22 +240,14 @@ fn elements_that_only_one_of_two_sets_has_are_found_whether_they_share_memory_or
     };
     for (one, other) in (0..8).flat_map(|one| (0..8).map(move |other| (one, other))) {
         let wanted = set("s", false, &some(one));
-        let read = addresses(&some(other));
-        let copied: BTreeSet<Element> = wanted
-            .elements
-            .intersection(&read)
-            .chain(read.difference(&wanted.elements))
-            .cloned()
-            .collect();
-        for found in [read, copied] {
-            let difference = set_difference(&wanted, (Some(&wanted.shape), &found));
-            let (added, removed) = match difference {
-                Some(TableDifference::Elements(change)) => (change.added, change.removed),
-                None => Default::default(),
-                Some(other) => panic!("{other:?}"),
-            };
-            assert_eq!(added, addresses(&some(one & !other)), "{one} {other}");
-            assert_eq!(removed, addresses(&some(other & !one)), "{one} {other}");
-        }
+        let found = addresses(&some(other));
+        let difference = set_difference(&wanted, (Some(&wanted.shape), &found));
+        let (added, removed) = match difference {
+            Some(TableDifference::Elements(change)) => (change.added, change.removed),
+            None => Default::default(),
+            Some(other) => panic!("{other:?}"),
+        };
+        assert_eq!(added, addresses(&some(one & !other)), "{one} {other}");
+        assert_eq!(removed, addresses(&some(other & !one)), "{one} {other}");
     }
 }
