@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use humanz::etcd::Update;
+use humanz::lease::Snapshot;
 use humanz::lease::records::Alive;
 use humanz::net::PerFamily;
 
@@ -172,6 +173,60 @@ fn own_keys_deleted_or_overwritten_by_hand_are_restored_at_once() {
         two.until_peers("h1 again", |peers| {
             peers.by_name.get("h1").is_some_and(|peer| !peer.addresses.is_empty())
         });
+    });
+}
+
+/// Who reads of the loss sooner than the owner would take its routes away, and end its encrypted sessions.
+#[test]
+fn what_a_living_host_puts_back_was_missing_for_nobody() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let (_one, two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
+        let (node, host) = (format!("{HUMANZ}/nodes/h1"), format!("{HOSTS}/h1"));
+        let own = [(&node, etcd.get(&node).unwrap()), (&host, etcd.get(&host).unwrap())];
+        two.until("alive", |found| found.alive.contains_key("h1"));
+        let complete =
+            |found: &Snapshot| found.nodes.contains_key("h1") && found.hosts.contains_key("h1");
+        for value in [None, Some(""), Some("{}"), Some("$(touch /x)")].repeat(5) {
+            for (key, before) in &own {
+                let mark = two.mark();
+                match value {
+                    Some(value) => drop(etcd.put(key, value)),
+                    None => drop(etcd.delete(key)),
+                }
+                crate::support::wait::eventually("put back", crate::host::SOON, || {
+                    let now = etcd.get(key);
+                    if now.as_ref() == Some(before) { Ok(()) } else { Err(format!("{now:?}")) }
+                });
+                let back = etcd.pairs(key)[0].mod_revision();
+                two.until("read again", |found| found.revision >= back);
+                let lacking = two
+                    .since(mark)
+                    .into_iter()
+                    .filter(|update| matches!(update, Update::Snapshot(found) if !complete(found)));
+                assert_eq!(lacking.count(), 0, "{key}: {value:?}");
+            }
+        }
+    });
+}
+
+/// A key without an agent: nobody puts the record back.
+#[test]
+fn a_record_that_stays_away_is_missing_after_a_second() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let (one, two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
+        let key = |range: &str| format!("{HUMANZ}/{range}/h1");
+        let [alive, node] = [key("alive"), key("nodes")];
+        let value = etcd.get(&alive).unwrap();
+        one.stop();
+        etcd.put(&alive, value);
+        two.until("alive", |found| found.alive.contains_key("h1"));
+        let deleted = Instant::now();
+        etcd.delete(&node);
+        let at = two.until("gone", |found| !found.nodes.contains_key("h1"));
+        let took = at - deleted;
+        assert!(took > Duration::from_millis(900) && took < Duration::from_secs(5), "{took:?}");
     });
 }
 

@@ -10,7 +10,7 @@ use crate::etcd::update::Update;
 use crate::etcd::watch::{Changes, KeyWatch, WatchPosition};
 use crate::lease::EtcdError;
 use crate::lease::Snapshot;
-use crate::lease::session::grace::PUT_BACK;
+use crate::lease::session::grace::{OWNER_PUTS_BACK, PUT_BACK};
 use crate::lease::session::{SessionExit, is_same_store};
 use crate::os::random;
 
@@ -47,6 +47,8 @@ struct FollowState {
     due: Option<Instant>,
     changes: usize,
     host_removed: bool,
+    /// Until when a living host may put back what it lost.
+    owner_until: Option<Instant>,
     /// Nothing is published before this.
     rested: Instant,
     /// When everything is read again.
@@ -107,6 +109,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
             due: None,
             changes: 0,
             host_removed: false,
+            owner_until: None,
             rested: received_at,
             move_at: None,
         })
@@ -138,7 +141,8 @@ impl<P: FnMut(Update)> Session<'_, P> {
         }
         if received.changes > 0 {
             self.inputs.contact.changed();
-            state.due.get_or_insert((now + COALESCE).max(state.rested));
+            let soon = (now + COALESCE).max(state.rested);
+            state.due = Some(state.due.map_or(soon, |due| due.min(soon)));
         }
         state.changes += received.changes;
         if state.resume_at.is_some() && state.is_urgent() {
@@ -156,6 +160,9 @@ impl<P: FnMut(Update)> Session<'_, P> {
             || removed && !is_same_store(&state.mirror, self.etcd.config_modified().await?)
         {
             return Ok(false);
+        }
+        if state.awaits_owner(self.machine.misses_a_living_host(&state.mirror)) {
+            return Ok(true);
         }
         match self.machine.update(&state.mirror) {
             Some(snapshot) => (self.publish)(Update::Snapshot(snapshot)),
@@ -182,6 +189,14 @@ impl<P: FnMut(Update)> Session<'_, P> {
 }
 
 impl FollowState {
+    /// Once something `is_missing`, all is published when that is back, or its owner had its time.
+    fn awaits_owner(&mut self, is_missing: bool) -> bool {
+        let now = Instant::now();
+        self.owner_until = is_missing.then(|| self.owner_until.unwrap_or(now + OWNER_PUTS_BACK));
+        self.due = self.owner_until.filter(|until| *until > now);
+        self.due.is_some()
+    }
+
     /// The next changes, of which there are none without a watch. Cancel-safe.
     async fn next(&mut self) -> Result<Changes, EtcdError> {
         match &mut self.watch {

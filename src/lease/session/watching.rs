@@ -1,9 +1,11 @@
 //! Pure. Changes from the watch.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::lease::claim::{self, Step};
 use crate::lease::growth;
+use crate::lease::records::NodeName;
 use crate::lease::restore::{self, Continuity};
 use crate::lease::session::machine::SessionMachine;
 use crate::lease::snapshot::Snapshot;
@@ -38,6 +40,16 @@ impl SessionMachine {
         }
     }
 
+    /// `mirror` has no record or no key any more of another host whose agent runs.
+    pub fn misses_a_living_host(&self, mirror: &Snapshot) -> bool {
+        let Some(known) = &self.last_known else { return false };
+        let runs =
+            |host: &NodeName| *host != self.own.identity.name && mirror.alive.contains_key(host);
+        is_less(&known.nodes, &mirror.nodes, runs)
+            || is_less(&known.hosts, &mirror.hosts, runs)
+            || is_less(&known.wireguard_keys, &mirror.wireguard_keys, runs)
+    }
+
     /// Takes over `mirror`, which is to be published; `None` if nothing changed.
     pub fn update(&mut self, mirror: &Snapshot) -> Option<Arc<Snapshot>> {
         if self.last_known.as_ref().is_some_and(|known| mirror.says_the_same(known)) {
@@ -49,6 +61,15 @@ impl SessionMachine {
         self.last_known = Some(Arc::clone(&snapshot));
         Some(snapshot)
     }
+}
+
+/// One of these hosts went. With thousands of hosts only their numbers are compared if none did.
+fn is_less<T>(
+    known: &BTreeMap<NodeName, T>,
+    found: &BTreeMap<NodeName, T>,
+    of: impl Fn(&NodeName) -> bool,
+) -> bool {
+    found.len() < known.len() && known.keys().any(|host| !found.contains_key(host) && of(host))
 }
 
 /// The network settings, in etcd last written at the revision `modified`, are those of `mirror`:
