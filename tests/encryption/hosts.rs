@@ -83,7 +83,7 @@ pub fn unanswered(from: &Pod, to: IpAddr) {
     assert!(!from.run(&format!("ping -n -c 3 -i 0.2 -W 1 {to}")).succeeded(), "{to} answers");
 }
 
-fn record_key(host: &str) -> String {
+pub fn record_key(host: &str) -> String {
     format!("/humanz/v1/nodes/{host}")
 }
 

@@ -17,6 +17,7 @@ mod hosts;
 mod last_settings;
 mod mtu;
 mod preshared;
+mod records;
 mod refused;
 mod rotation;
 mod stream;

@@ -12,14 +12,14 @@ use crate::capture::Capture;
 use crate::hosts::{Encrypted, device, encrypted, wait_for_routes};
 use crate::stream::Stream;
 use crate::support::node::{Place, command};
-use crate::support::ping::Pinger;
+use crate::support::ping::{Pinger, Report};
 use crate::support::wait::eventually;
 use crate::support::{Agent, Node};
 
 /// Two times as long as all hosts must be silent on a device, and some more.
-const CHANGED: Duration = Duration::from_secs(90);
+pub const CHANGED: Duration = Duration::from_secs(90);
 
-const KEY_FILE: &str = "/var/lib/humanz/wireguard.key";
+pub const KEY_FILE: &str = "/var/lib/humanz/wireguard.key";
 
 fn has_second(host: &Node) -> bool {
     let [_, second] = device_names();
@@ -71,14 +71,21 @@ impl Traffic {
     }
 
     pub fn assert_nothing_lost(self, when: &str) {
+        for report in self.assert_whole(when) {
+            assert!(report.lost.is_empty(), "{report:?}");
+        }
+    }
+
+    /// Nothing was in clear text, and the streams have all their bytes.
+    pub fn assert_whole(self, when: &str) -> Vec<Report> {
         self.capture.assert_encrypted(when);
         let pauses = self.streams.map(Stream::assert_whole);
         println!("{when}: the streams are whole, their longest pauses were {pauses:?}");
-        for pinger in self.pingers {
-            let report = pinger.report();
+        let reports: Vec<Report> = self.pingers.into_iter().map(Pinger::report).collect();
+        for report in &reports {
             println!("{when}: {}: {} sent, {} lost", report.name, report.sent, report.lost.len());
-            assert!(report.lost.is_empty(), "{report:?}");
         }
+        reports
     }
 }
 
