@@ -161,12 +161,11 @@ impl<P: FnMut(Update)> Session<'_, P> {
         {
             return Ok(false);
         }
-        if state.awaits_owner(self.machine.misses_a_living_host(&state.mirror)) {
-            return Ok(true);
-        }
-        match self.machine.update(&state.mirror) {
-            Some(snapshot) => (self.publish)(Update::Snapshot(snapshot)),
-            None => drop(self.inputs.contact.take_changed()),
+        if !state.awaits_owner(self.machine.misses_a_living_host(&state.mirror)) {
+            match self.machine.update(&state.mirror) {
+                Some(snapshot) => (self.publish)(Update::Snapshot(snapshot)),
+                None => drop(self.inputs.contact.take_changed()),
+            }
         }
         state.rested = Instant::now() + begun.elapsed() * REST;
         state.rest_in_a_crowd(begun).await?;
