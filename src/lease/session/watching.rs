@@ -63,7 +63,8 @@ impl SessionMachine {
     }
 }
 
-/// One of these hosts went. With thousands of hosts only their numbers are compared if none did.
+/// One of these hosts went. Thousands of names are compared only where there are fewer of them: a loss that comes
+/// together with a new host is published with it.
 fn is_less<T>(
     known: &BTreeMap<NodeName, T>,
     found: &BTreeMap<NodeName, T>,
