@@ -210,23 +210,53 @@ fn what_a_living_host_puts_back_was_missing_for_nobody() {
     });
 }
 
-/// A key without an agent: nobody puts the record back.
+/// A key without an agent: nobody puts back what it lost, one after the other.
 #[test]
 fn a_record_that_stays_away_is_missing_after_a_second() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let (one, two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
         let key = |range: &str| format!("{HUMANZ}/{range}/h1");
-        let [alive, node] = [key("alive"), key("nodes")];
+        let value = etcd.get(&key("alive")).unwrap();
+        one.stop();
+        etcd.put(&key("alive"), value);
+        two.until("alive", |found| found.alive.contains_key("h1"));
+        let after = |key: &str, is_lost: fn(&Snapshot) -> bool| {
+            let deleted = Instant::now();
+            etcd.delete(key);
+            let took = two.until("gone", is_lost) - deleted;
+            assert!(took > Duration::from_millis(900), "{key}: {took:?}");
+        };
+        after(&key("nodes"), |found| !found.nodes.contains_key("h1"));
+        after(&format!("{HOSTS}/h1"), |found| !found.hosts.contains_key("h1"));
+    });
+}
+
+/// As a stolen host may do with its own keys.
+#[test]
+fn a_host_that_lost_its_record_and_writes_on_delays_no_other_one_for_long() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let (one, two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
+        let [alive, node] = ["alive", "nodes"].map(|range| format!("{HUMANZ}/{range}/h1"));
         let value = etcd.get(&alive).unwrap();
         one.stop();
-        etcd.put(&alive, value);
+        etcd.put(&alive, value.as_str());
         two.until("alive", |found| found.alive.contains_key("h1"));
-        let deleted = Instant::now();
+        let begun = Instant::now();
         etcd.delete(&node);
-        let at = two.until("gone", |found| !found.nodes.contains_key("h1"));
-        let took = at - deleted;
-        assert!(took > Duration::from_millis(900) && took < Duration::from_secs(5), "{took:?}");
+        etcd.put(&format!("{HOSTS}/h9"), "10.244.9.0/24");
+        while begun.elapsed() < PROMPT {
+            etcd.put(&alive, value.as_str());
+        }
+        let ended = Instant::now();
+        let seen = two.wait("h9", |updates| {
+            let has = |update: &Update| {
+                matches!(update, Update::Snapshot(found) if found.hosts.contains_key("h9"))
+            };
+            updates.iter().find(|(_, update)| has(update)).map(|(at, _)| *at)
+        });
+        assert!(seen < ended, "only once it was over: {:?}", seen - begun);
     });
 }
 

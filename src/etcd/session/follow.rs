@@ -191,8 +191,9 @@ impl FollowState {
     /// Once something `is_missing`, all is published when that is back, or its owner had its time.
     fn awaits_owner(&mut self, is_missing: bool) -> bool {
         let now = Instant::now();
-        self.owner_until = is_missing.then(|| self.owner_until.unwrap_or(now + OWNER_PUTS_BACK));
-        self.due = self.owner_until.filter(|until| *until > now);
+        let until = self.owner_until.unwrap_or(now + OWNER_PUTS_BACK);
+        self.owner_until = (is_missing && until > now).then_some(until);
+        self.due = self.owner_until;
         self.due.is_some()
     }
 
