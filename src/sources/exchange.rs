@@ -36,8 +36,9 @@ const CROWDED: Duration = Duration::from_secs(60);
 /// [`LEARNED`]: crate::sources::exchanged::LEARNED
 const BEHIND: Duration = Duration::from_secs(5);
 
-/// Time between two notes of the generations that were received …
-const NOTED: Duration = Duration::from_secs(1);
+/// Time between two notes of the generations that were received: in a cluster where pods always come and go, each host
+/// would else write them to disk every second, for ever …
+const NOTED: Duration = Duration::from_secs(10);
 
 /// … and so much more for each host: 10,000 are 250 kB.
 const NOTED_HOST: Duration = Duration::from_millis(1);
@@ -119,6 +120,10 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                 // Other groups are needed, or there are other hosts.
                 Ok(()) => failures = 0,
                 Err(error) => {
+                    // An etcd that comes back may be an older one.
+                    if !self.known.generations.is_noted() {
+                        self.note();
+                    }
                     failures += 1;
                     self.known.is_unsure = true;
                     self.publish(Some(&error));

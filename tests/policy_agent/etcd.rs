@@ -275,6 +275,35 @@ fn a_lost_host_and_an_older_etcd_open_nothing() {
     agent.stop();
 }
 
+/// What was received last is noted when etcd fails, and not when its turn comes.
+#[test]
+fn an_agent_that_starts_while_etcd_is_older_gives_no_address_back() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &[only_from("db", &["web"])]);
+    let agents = cluster.start_agents(FROM_ETCD);
+    let (db, web) = (add(h1, "db", "db"), add(h2, "web", "web"));
+    let (mut server, text) = (Server::open(&db), web.v4().to_string());
+    let flood = Flood::sparse(&web, db.v4());
+    server.wait(web.v4());
+    drop(flood);
+    cluster.etcd.keep_copy();
+    web.delete();
+    let has = |address: &str| h1.run("nft list table inet humanz-policy").stdout.contains(address);
+    soon("the withdrawal", || !has(&text));
+    // The host is lost, and with it all that it would say again.
+    agents[1].kill();
+    cluster.etcd.kill();
+    local::wait_problem(h1, "etcd", "members of groups");
+    agents[0].kill();
+    cluster.etcd.restart_from_copy();
+    let agent = Agent::start(h1, FROM_ETCD);
+    agent.wait_ready();
+    local::wait_problem(h1, "policy", "host h2");
+    assert!(!has(&text), "a former member is one again");
+    agent.stop();
+}
+
 #[test]
 fn no_pod_leaves_its_group_by_asking_for_one_that_it_may_not_have() {
     let cluster = Cluster::new(1);
