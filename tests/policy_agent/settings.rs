@@ -77,6 +77,13 @@ fn a_host_that_enforces_no_policies_is_a_problem_as_soon_as_there_are_some() {
             assert!(line.contains(there) && line.contains(host), "{said}");
         }
         quiet(here(h1, FROM_ETCD));
+        // Who puts them there learns of it at once.
+        let noted = |host: &Node, settings| {
+            host.write("/etc/objects.json", &serde_json::json!(objects).to_string());
+            let words = "policy apply --dry-run -f /etc/objects.json";
+            Agent::run(host, words, settings).ok().contains("note: this host enforces none of it")
+        };
+        assert!(noted(h2, off) && !noted(h1, FROM_ETCD));
     }
     agents.iter().for_each(Agent::stop);
 }

@@ -23,6 +23,9 @@ use crate::sources::{
 /// How often others may change objects meanwhile.
 const TRIES: u32 = 10;
 
+/// Who makes an object there would else take it for enforced.
+const OFF: &str = "this host enforces none of it, because of POLICY=off; humanz-agent doctor --all # has the others that do not";
+
 /// The objects that are understood, and what is wrong with others.
 ///
 /// # Errors
@@ -107,6 +110,7 @@ pub fn make(
     let pools: Vec<_> = settings.pool_networks().iter().copied().collect();
     // Others than etcd may have rules for namespaces.
     let policy = settings.policy.as_ref();
+    let is_off = policy.is_none() && !settings.agentless;
     let pods_may_choose = policy.is_none_or(|it| it.api.is_none() && it.file.is_none());
     let range = start.roots.policies_range();
     for _ in 0..TRIES {
@@ -137,6 +141,9 @@ pub fn make(
             let mut notes = notes(&change, &there);
             if pods_may_choose {
                 notes.extend(freed(&change, &there, stored.namespace_rules()));
+            }
+            if is_off && !change.put.is_empty() {
+                notes.push(OFF.to_owned());
             }
             return answer(call, &planned, &notes, (dry_run, as_json));
         }
