@@ -12,7 +12,7 @@ use crate::sources::kept_file;
 use crate::sources::published::PublishedAt;
 
 /// In the state directory.
-const FILE: &str = "heard.json";
+pub const FILE: &str = "heard.json";
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

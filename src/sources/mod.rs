@@ -44,6 +44,9 @@ mod shared;
 mod stored;
 mod stored_hosts;
 
+/// What is kept in the state directory.
+pub const KEPT: [&str; 3] = [kept_blocks::FILE, kept_generations::FILE, published::FILE];
+
 pub use blocks::{Blocks, BlocksStart, BlocksUpdate, blocks};
 pub use change::{Change, Effect, Planned};
 pub use cluster_state::{ClusterState, PodScope};

@@ -18,6 +18,7 @@ use crate::os::{files, mount};
 use crate::plan::Line;
 use crate::policy::{ask, network_plan};
 use crate::settings::Settings;
+use crate::sources;
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
 /// there; other files are somebody else's.
@@ -126,7 +127,7 @@ pub fn log(settings: &Settings, applier: &mut Applier) {
 
 /// What the agent knew.
 pub fn state(settings: &Settings, applier: &mut Applier) {
-    for name in STATE {
+    for name in STATE.iter().chain(&sources::KEPT) {
         file("state", &settings.state_dir.join(name), applier);
     }
     empty(&settings.state_dir, applier);

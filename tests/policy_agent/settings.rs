@@ -88,6 +88,25 @@ fn a_host_that_enforces_no_policies_is_a_problem_as_soon_as_there_are_some() {
     agents.iter().for_each(Agent::stop);
 }
 
+/// What was received of other hosts, what this one had published and its blocks stayed.
+#[test]
+fn a_purge_leaves_nothing_of_policies_and_tenants() {
+    let cluster = Cluster::new(2);
+    let [host, other] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let web = only_from("db", &["web"]);
+    apply(host, &[&two_tenants()[..], &[web]].concat());
+    let agents = cluster.start_agents(FROM_ETCD);
+    let pods = [add(host, "db", "db"), add(other, "web", "web")];
+    let tenants = crate::tenants::try_add(host, "red/a", serde_json::json!({})).unwrap();
+    for file in ["blocks.json", "heard.json", "policy.json", "published.json"] {
+        soon(file, || host.list("/var/lib/humanz").iter().any(|found| found == file));
+    }
+    agents[0].stop();
+    Agent::run(host, "uninstall --purge --force", FROM_ETCD).ok();
+    assert_eq!(host.list("/var/lib/humanz"), Vec::<String>::new());
+    drop((pods, tenants));
+}
+
 /// The marks of connections from `source`.
 fn marks(host: &Node, source: std::net::IpAddr) -> Vec<u32> {
     let listed = host.run(&format!("conntrack -L -p udp --orig-src {source}")).stdout;
