@@ -200,6 +200,10 @@ impl Agent {
             Trigger::Policy(update) => (self.take_policies(*update), TriggerReason::POLICIES),
             Trigger::Members(exchanged) => (self.take_members(exchanged), TriggerReason::POLICIES),
             Trigger::Blocks(update) => (self.take_blocks(update), TriggerReason::HOSTS),
+            Trigger::Kept(written) => {
+                self.note_kept(written);
+                return Ok(());
+            }
             Trigger::Plugin(request) => {
                 match request {
                     PluginRequest::Pod(asked) => self.state.asked.push(asked),

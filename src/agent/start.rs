@@ -86,7 +86,7 @@ pub fn serve(
         files,
         state,
         own_writes,
-        on_pods: triggers.clone(),
+        to_loop: triggers.clone(),
         policies: following(triggers),
     };
     if once { agent.once() } else { agent.serve() }

@@ -34,6 +34,8 @@ pub enum Trigger {
     Members(Exchanged),
     /// Hosts have other blocks of tenants' networks.
     Blocks(BlocksUpdate),
+    /// The policies for the next start were written, in so many bytes, or could not be.
+    Kept(Result<usize, String>),
     /// A plugin asks for something.
     Plugin(PluginRequest),
 }

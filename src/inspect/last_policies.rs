@@ -35,18 +35,43 @@ struct SavedPolicies<T> {
 /// The file while newer policies than its own are in force.
 pub const OUTDATED: &str = "policy.json.outdated";
 
-/// Writes them; gives how many bytes that took.
+/// The file that replaces it.
+pub const NEXT: &str = "policy.json.next";
+
+/// What [`keep`] writes.
+pub fn text(snapshots: &BTreeMap<Provider, &PolicySnapshot>) -> Vec<u8> {
+    serde_json::to_vec(&SavedPolicies { schema: SCHEMA, snapshots }).unwrap_or_default()
+}
+
+/// Writes the file.
 ///
 /// # Errors
-/// They cannot be written.
-pub fn keep(
-    state_dir: &Path,
-    snapshots: &BTreeMap<Provider, &PolicySnapshot>,
-) -> Result<usize, FileError> {
-    let text = serde_json::to_vec(&SavedPolicies { schema: SCHEMA, snapshots }).unwrap_or_default();
-    files::replace(&state_dir.join(FILE), &text, 0o600)?;
-    files::remove(&state_dir.join(OUTDATED))?;
-    Ok(text.len())
+/// It cannot be written.
+pub fn keep(state_dir: &Path, text: &[u8]) -> Result<(), FileError> {
+    files::replace(&state_dir.join(FILE), text, 0o600)?;
+    files::remove(&state_dir.join(OUTDATED))
+}
+
+/// The first half of [`keep`], which may take as long as a disk takes.
+///
+/// # Errors
+/// As of [`keep`].
+pub fn write_next(state_dir: &Path, text: &[u8]) -> Result<(), FileError> {
+    files::replace(&state_dir.join(NEXT), text, 0o600)
+}
+
+/// The second half, which waits for no disk. `is_current`: what was written is in force, and not older than that.
+///
+/// # Errors
+/// It cannot be renamed.
+pub fn take_next(state_dir: &Path, is_current: bool) -> io::Result<()> {
+    let name = if is_current { FILE } else { OUTDATED };
+    fs::rename(state_dir.join(NEXT), state_dir.join(name))?;
+    if is_current {
+        files::found(fs::remove_file(state_dir.join(OUTDATED))).map(drop)
+    } else {
+        Ok(())
+    }
 }
 
 /// Marks the file: what is in force is newer from now on.

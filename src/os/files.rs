@@ -186,8 +186,16 @@ fn swap_in(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()
         let _leftover = fs::remove_file(&new);
         return done;
     }
-    let directory_file = File::open(directory).and_then(|directory| directory.sync_all());
-    directory_file.map_err(failed("sync directory", directory))
+    sync_directory(directory)
+}
+
+/// Waits until the names in `directory` are on its disk.
+///
+/// # Errors
+/// [`FileError`].
+pub fn sync_directory(directory: &Path) -> Result<(), FileError> {
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(failed("sync directory", directory))
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {

@@ -22,7 +22,7 @@ use crate::sources;
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
 /// there; other files are somebody else's.
-const STATE: [&str; 13] = [
+const STATE: [&str; 14] = [
     "state.json",
     history::FILE,
     last_settings::FILE,
@@ -32,6 +32,7 @@ const STATE: [&str; 13] = [
     sysctl_record::FILE,
     last_policies::FILE,
     last_policies::OUTDATED,
+    last_policies::NEXT,
     "configuration.json",
     "machine-id",
     "agent.env",

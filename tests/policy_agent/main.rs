@@ -40,6 +40,7 @@ mod profiles;
 mod seen;
 mod settings;
 mod silent_sources;
+mod slow_disk;
 mod socket;
 mod start;
 mod tenant_ends;

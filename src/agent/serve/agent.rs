@@ -40,8 +40,8 @@ pub struct Agent {
     pub state: AgentState,
     /// What the filter of the kernel's events knows to be ours.
     pub own_writes: Arc<OwnWrites>,
-    /// For the thread that receives questions about new pods.
-    pub on_pods: Sender<Trigger>,
+    /// For threads that the loop starts.
+    pub to_loop: Sender<Trigger>,
     /// Policies of the Kubernetes API or etcd, and members of groups.
     pub policies: Following,
 }

@@ -1,8 +1,11 @@
 //! Policies: what their sources say, new pods, and what is kept for the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::agent::active_problems::ProblemSource;
@@ -15,6 +18,7 @@ use crate::inspect::{Kernel, last_policies, pods, policy_file};
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::netlink::NetlinkError;
+use crate::os::files;
 use crate::policy::compile::POLICY_TABLE;
 use crate::policy::held::{Published, Sharing};
 use crate::policy::knowledge::HostKnowledge;
@@ -49,6 +53,15 @@ pub fn kept_policies(
 /// A kernel that does not answer may have it.
 fn may_have_table(found: Result<Vec<String>, NetlinkError>) -> bool {
     found.map_or(true, |tables| tables.iter().any(|it| it == POLICY_TABLE))
+}
+
+/// Runs `work`, which may wait for a disk, on a thread of its own.
+fn aside(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name("keep".into()).spawn(work).map(drop)
+}
+
+fn not_kept(error: &dyn fmt::Display) {
+    log::error!("keep the policies for the next start: {error}");
 }
 
 impl Agent {
@@ -138,7 +151,7 @@ impl Agent {
         if !pods::is_usable(folder) {
             return;
         }
-        let to = self.on_pods.clone();
+        let to = self.to_loop.clone();
         let ask = move |asked| trigger::send(&to, Trigger::Plugin(asked));
         match new_pods::listen(folder, ask) {
             Ok(new_pods) => self.state.new_pods = Some(new_pods),
@@ -146,22 +159,48 @@ impl Agent {
         }
     }
 
-    /// Keeps what is in force for the next start, if it is time to; `at_end`: if there is anything new.
+    /// Keeps what is in force for the next start, if it is time to. A thread writes it, since a disk may take seconds and
+    /// pods that start wait for the loop; `at_end` what is new is written before this returns.
     pub(super) fn keep_policies(&mut self, at_end: bool) {
         let now = Instant::now();
-        if self.state.kept_policies.due().is_none_or(|due| due > now && !at_end) {
+        if !self.state.kept_policies.is_due(now, at_end) {
             return;
         }
         let Some(policies) = self.state.policies.in_force() else {
             return self.state.kept_policies.failed(now);
         };
-        match last_policies::keep(&self.settings.state_dir, &policies) {
-            Ok(bytes) => self.state.kept_policies.written(bytes, now),
-            Err(error) => {
-                log::error!("keep the policies for the next start: {error}");
-                self.state.kept_policies.failed(now);
-            }
+        let (text, folder) = (last_policies::text(&policies), self.settings.state_dir.clone());
+        self.state.kept_policies.begun();
+        if at_end {
+            let kept = last_policies::keep(&folder, &text);
+            return kept.unwrap_or_else(|error| not_kept(&error));
         }
+        let to = self.to_loop.clone();
+        let write = move || {
+            let written = last_policies::write_next(&folder, &text).map(|()| text.len());
+            trigger::send(&to, Trigger::Kept(written.map_err(|error| error.to_string())));
+        };
+        if let Err(error) = aside(write) {
+            self.note_kept(Err(error.to_string()));
+        }
+    }
+
+    /// What was to be kept was `written`, in so many bytes, or could not be.
+    pub(super) fn note_kept(&mut self, written: Result<usize, String>) {
+        let (now, kept) = (Instant::now(), &mut self.state.kept_policies);
+        let taken = written.and_then(|bytes| {
+            let is_current = kept.written(bytes, now);
+            let taken = last_policies::take_next(&self.settings.state_dir, is_current);
+            taken.map_err(|error| error.to_string())
+        });
+        if let Err(error) = taken {
+            not_kept(&error);
+            return kept.failed(now);
+        }
+        let folder = self.settings.state_dir.clone();
+        // Without a thread the new name is on the disk some seconds later.
+        let _synced =
+            aside(move || files::sync_directory(&folder).unwrap_or_else(|error| not_kept(&error)));
     }
 
     pub(super) fn policy_input(&self) -> HostKnowledge {

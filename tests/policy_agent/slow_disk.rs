@@ -1,0 +1,70 @@
+//! A disk that takes seconds for each file.
+
+use std::time::Duration;
+
+use crate::etcd::{FROM_ETCD, apply};
+use crate::held::quarantine;
+use crate::support::node::{Place, command};
+use crate::support::{Agent, Cluster, Node, soon};
+use crate::{add, only_from};
+
+const FOLDER: &str = "/var/lib/humanz";
+
+const LOG: &str = "/var/log/humanz.log";
+
+/// Microseconds that the disk takes: far longer than a plugin waits for the agent.
+const DELAY: u32 = 700_000;
+
+/// Slows down what writes the policies for the next start, and nothing else.
+fn slow_down(host: &Node) -> crate::support::process::Process {
+    let pid = host.run("pidof humanz-agent").ok().trim().to_owned();
+    let files =
+        ["policy.json", "policy.json.next"].map(|name| format!("{FOLDER}/.{name}.humanz-new"));
+    let mut strace = command("strace -f -qq -o /run/trace -e trace=fsync -e signal=none");
+    strace.args(["-e", &format!("inject=fsync:delay_enter={DELAY}"), "-p", &pid, "-P", FOLDER]);
+    strace.args(files.iter().flat_map(|file| ["-P", file]));
+    let process = host.spawn(&mut strace);
+    soon("strace", || {
+        !host.run(&format!("grep TracerPid /proc/{pid}/status")).stdout.contains("\t0")
+    });
+    process
+}
+
+#[test]
+fn pods_start_while_the_disk_is_slow_and_what_holds_is_kept() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agents = cluster.start_agents(FROM_ETCD);
+    let mut pods = vec![add(host, "first", "db")];
+    soon("a pod is released", || quarantine(host, "shop/first").is_none());
+    let before = host.read(LOG).unwrap().lines().count();
+    let slow = slow_down(host);
+    for number in 0..25 {
+        apply(host, &[only_from("db", &[&format!("web{number}")])]);
+        pods.push(add(host, &format!("p{number}"), "db"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let log = host.read(LOG).unwrap();
+    let waited = log.lines().skip(before).filter(|line| !line.contains("policies=in force"));
+    let waited: Vec<&str> = waited.collect();
+    assert!(waited.is_empty(), "{waited:#?}");
+    let delayed = host.read("/run/trace").expect("strace is needed: apt-get install strace");
+    assert!(delayed.matches("(DELAYED)").count() > 2, "{delayed}");
+    // What changed while it was written is written, too.
+    soon("what holds is kept", || {
+        let kept = host.read(&format!("{FOLDER}/policy.json"));
+        kept.is_some_and(|kept| kept.contains("web24"))
+    });
+    slow.kill();
+    assert!(
+        !host.list(FOLDER).iter().any(|name| name.contains("outdated") || name.contains("next"))
+    );
+    apply(host, &[only_from("db", &["last"])]);
+    let known = || Agent::run(host, "policy show shop/db", FROM_ETCD).stdout.contains("last");
+    soon("it is known", known);
+    agents[0].stop();
+    assert!(host.read(&format!("{FOLDER}/policy.json")).unwrap().contains("last"));
+    let again = Agent::start(host, FROM_ETCD);
+    again.wait_ready();
+    again.stop();
+}
