@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use argh::{ArgsInfo, FromArgs};
@@ -162,11 +162,7 @@ fn unseen(settings: &Settings, options: &BTreeMap<&'static str, String>) -> Vec<
     let set_place = |variable, place: &Path| single_machine::elsewhere(options, variable, place);
     let mut problems = host_checks::runtimes::problems(&found, plugin, config, set_place);
     let folder = config.parent().unwrap_or(config);
-    let is_conf = |path: &PathBuf| {
-        path.extension().is_some_and(|end| ["conf", "conflist", "json"].iter().any(|it| end == *it))
-    };
-    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let before = files.filter(|path| is_conf(path) && path < config).min();
+    let before = runtimes::configurations(folder).into_iter().find(|path| path < config);
     problems.extend(before.map(|path| {
         let what =
             format!("containerd's pods get the network of {}, which sorts first", path.display());

@@ -1,6 +1,7 @@
 //! The configurations of container runtimes on this host. Paths are the host's, in a pod, too.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use toml::Table;
@@ -25,6 +26,33 @@ pub fn inspect(plugin: &Path) -> Vec<ContainerRuntime> {
         runtime.has_plugin = runtime.plugin_dirs.iter().any(|dir| dir.join(name).exists());
     }
     found
+}
+
+/// The CNI configurations in `folder`, in the order of the runtimes.
+pub fn configurations(folder: &Path) -> Vec<PathBuf> {
+    let is_conf = |path: &PathBuf| {
+        let end = path.extension().unwrap_or_default();
+        ["conf", "conflist", "json"].iter().any(|known| end == *known)
+    };
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = files.filter(is_conf).collect();
+    files.sort_unstable();
+    files
+}
+
+/// At most `limit` bytes of a configuration; `None` if there is no such file, or it is no text.
+pub fn text(file: &Path, limit: u64) -> io::Result<Option<String>> {
+    let read = || {
+        let mut text = String::new();
+        if fs::metadata(file)?.is_file() {
+            File::open(file)?.take(limit).read_to_string(&mut text)?;
+        }
+        Ok(Some(text))
+    };
+    read().or_else(|error: io::Error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::InvalidData => Ok(None),
+        _ => Err(error),
+    })
 }
 
 fn containerd() -> Option<ContainerRuntime> {

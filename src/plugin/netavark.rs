@@ -1,18 +1,18 @@
 //! A call of podman (from version 5 on) or its netavark: served as the call of CNI that means the same.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::cni::config::NetConf;
 use crate::cni::env::Verb;
-use crate::cni::error::{CniError, RefusedRequest};
+use crate::cni::error::CniError;
 use crate::cni::netavark::{
     self, API_VERSION, AskedNetwork, ContainerCall, HostNetwork, MAX_BYTES, NetavarkVerb,
 };
+use crate::inspect::runtimes;
 use crate::plugin::invocation::Streams;
 use crate::plugin::store;
 use crate::plugin::{failure, panic};
@@ -92,8 +92,7 @@ fn container(
 
 /// netavark passes a container's ports with each of its networks: another interface of it has them already.
 fn are_open(call: &ContainerCall, network: &HostNetwork) -> Result<bool, CniError> {
-    let refused = |refused: RefusedRequest| refused.error;
-    let (conf, _) = NetConf::parse(&call.stdin(network), Verb::Add).map_err(refused)?;
+    let (conf, _) = NetConf::parse(&call.stdin(network), Verb::Add).map_err(|it| it.error)?;
     let store = store::open(&conf)?;
     let Some(locked) = store::lock_if_any(&store)? else { return Ok(false) };
     Ok(locked.entries()?.iter().any(|entry| {
@@ -108,13 +107,12 @@ fn are_open(call: &ContainerCall, network: &HostNetwork) -> Result<bool, CniErro
 fn find(plugin: &str, asked: &AskedNetwork) -> Result<Option<HostNetwork>, CniError> {
     let files = match &asked.file {
         Some(file) => vec![file.clone()],
-        None => configurations(Path::new(FOLDER)),
+        None => runtimes::configurations(Path::new(FOLDER)),
     };
     let mut chained = None;
     for file in files {
         let Some(text) = text(&file)? else { continue };
-        let found = HostNetwork::read(&file, &text, plugin).filter(|found| asked.is(found));
-        match found {
+        match HostNetwork::read(&file, &text, plugin).filter(|found| asked.is(found)) {
             Some(found) if found.is_alone() => return Ok(Some(found)),
             found => chained = chained.or(found),
         }
@@ -122,36 +120,17 @@ fn find(plugin: &str, asked: &AskedNetwork) -> Result<Option<HostNetwork>, CniEr
     Ok(chained)
 }
 
-/// In the order of the runtimes.
-fn configurations(folder: &Path) -> Vec<PathBuf> {
-    let is_conf = |path: &PathBuf| {
-        let end = path.extension().unwrap_or_default();
-        ["conf", "conflist", "json"].iter().any(|known| end == *known)
-    };
-    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut files: Vec<PathBuf> = files.filter(is_conf).collect();
-    files.sort_unstable();
-    files
-}
-
 /// At most as much of it as of stdin; `None` if there is no such file, or it is no text.
 fn text(file: &Path) -> Result<Option<String>, CniError> {
-    let failed = |error: io::Error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::InvalidData => Ok(None),
-        ErrorKind::PermissionDenied => Err(CniError::io(format!(
-            "read {}: {error}: humanz serves containers of podman that root runs; rootless ones have a network of their own",
-            file.display()
-        ))),
-        _ => Err(CniError::io(format!("read {}: {error}", file.display()))),
-    };
-    let read = || {
-        let mut text = String::new();
-        if fs::metadata(file)?.is_file() {
-            File::open(file)?.take(MAX_BYTES as u64).read_to_string(&mut text)?;
-        }
-        Ok(Some(text))
-    };
-    read().or_else(failed)
+    runtimes::text(file, MAX_BYTES as u64).map_err(|error| {
+        let why = match error.kind() {
+            ErrorKind::PermissionDenied => {
+                ": humanz serves containers of podman that root runs; rootless ones have a network of their own"
+            }
+            _ => "",
+        };
+        CniError::io(format!("read {}: {error}{why}", file.display()))
+    })
 }
 
 fn missing(asked: &AskedNetwork) -> CniError {
