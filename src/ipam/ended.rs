@@ -13,7 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
 use nix::unistd::linkat;
 
 use crate::ipam::entry::StoreEntry;
@@ -55,6 +55,17 @@ impl Store {
             }
         }
         Ok(None)
+    }
+
+    /// What an ADD holds of its `entry` while it is under way, gone with its process; `None`: another process holds it,
+    /// or the entry is gone.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn hold(&self, entry: &StoreEntry) -> Result<Option<Flock<File>>, StoreError> {
+        let seen = self.seen(&entry.container_id, &entry.ifname)?;
+        let seen = seen.filter(|seen| seen.entry.is_same(entry));
+        Ok(seen.and_then(|it| Flock::lock(it.file, FlockArg::LockExclusiveNonblock).ok()))
     }
 
     /// Those of `addresses` that were imported without an owner, each with its entry.

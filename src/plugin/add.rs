@@ -193,7 +193,7 @@ impl<'a> NewInterface<'a> {
         };
         let segment = Segment { bridge: host.bridge.index, gateway: host.gateway.index };
         let bridge = Some((host.rtnl, segment));
-        let found = FoundHost { bridge, link_exists: host.link_exists };
+        let found = FoundHost { bridge, link_exists: &|| link_exists(host.rtnl, &host.identity) };
         claim::reserve(store, &interface.add, &host.sets, since_1970, &found, cleanup_stale, undo)
     }
 }
@@ -207,8 +207,6 @@ struct HostContext<'a> {
     gateway: Link,
     sets: Vec<RangeSet>,
     identity: LinkIdentity<'a>,
-    /// The host's end of the attachment exists already.
-    link_exists: bool,
 }
 
 impl<'a> HostContext<'a> {
@@ -222,8 +220,7 @@ impl<'a> HostContext<'a> {
         let gateway = vlans::ensure(rtnl, conf, &bridge, &gateways)?;
         masquerade::ensure(conf, &sets)?;
         let identity = LinkIdentity::of(&conf.name, &add.attachment);
-        let link_exists = link_exists(rtnl, &identity)?;
-        Ok(HostContext { rtnl, netns, bridge, gateway, sets, identity, link_exists })
+        Ok(HostContext { rtnl, netns, bridge, gateway, sets, identity })
     }
 
     /// Removes what is left of a dead attachment that had these addresses.

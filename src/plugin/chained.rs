@@ -165,7 +165,7 @@ fn open_ports<'a>(
 ) -> Result<(), CniError> {
     let cleanup_stale = |former: &StoreEntry| host_ports::close_dead(store, former);
     // The pod has its addresses already.
-    let found = FoundHost::default();
+    let found = FoundHost { bridge: None, link_exists: &|| Ok(false) };
     let entry = claim::reserve(store, owner, &[], since_1970, &found, cleanup_stale, undo)?;
     host_ports::open(store, host, &owner.conf, &entry)
 }

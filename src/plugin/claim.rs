@@ -49,7 +49,8 @@ pub fn gateways(sets: &[RangeSet]) -> Vec<IpNetwork> {
 ///
 /// A former attachment of the same container and interface is replaced if it is dead: its
 /// interface on the host, or its namespace, is gone. `cleanup_stale` removes what is left of it;
-/// its addresses are released only then, so that the next call finds them if this one is killed.
+/// its addresses are released only then, so that the next call finds them if this one is killed. One
+/// whose ADD is still under way is not dead: that ADD holds its entry.
 ///
 /// # Errors
 /// Those of `cleanup_stale`; codes 100 (exhausted), 101 (requested addresses), 102 (already
@@ -68,26 +69,27 @@ pub fn reserve<'s>(
     let requested: Vec<_> = add.requested.ips.iter().map(IpNetwork::ip).collect();
     let reserve = |locked: LockedStore<'s>| locked.reserve(&owner, sets, &requested);
     let reservation = match reserve(store::locked(|wait| store.lock(wait))?) {
-        Err(StoreError::Duplicate(former)) if is_dead(&former, host.link_exists) => {
+        Err(StoreError::Duplicate(former)) => {
+            let _held = host.hold_dead(store, &former)?;
             cleanup_stale(&former)?;
             reserve(without_dead(store, &former)?)?
         }
         // An interface without a reservation: it may be in use.
-        Ok(_undone) if host.link_exists => {
-            return Err(already_attached(format!(
-                "{} is already attached, although no address is reserved for it; DEL it first",
-                owner.ifname
-            )));
+        Ok(_undone) if (host.link_exists)()? => {
+            let what = "is already attached, although no address is reserved for it; DEL it first";
+            return Err(already_attached(format!("{} {what}", owner.ifname)));
         }
         outcome => outcome?,
     };
     let reservation = host.without_others(reservation, &requested, |others| {
         reserve(store::locked(|wait| store.lock(wait))?.without(others))
     })?;
+    let held = store.hold(reservation.entry())?.ok_or_else(|| taken_over(&owner))?;
     store::locked(|wait| reservation.claim_ports(wait, namespace_is_gone))?;
     let entry = reservation.commit();
     let undone = entry.clone();
     undo.push(move || {
+        let _held = held;
         let closed = host_ports::close(store, &[&undone]);
         // Where the lock of the ports is held, the address waits with them, as after a DEL.
         if closed.as_ref().is_err_and(|error| error.code == code::TRY_AGAIN) {
@@ -113,6 +115,11 @@ fn owner(add: &Add, since_1970: Duration) -> Owner {
     }
 }
 
+/// Between the choice of its addresses and the hold of its entry another call took the entry.
+fn taken_over(owner: &Owner) -> CniError {
+    CniError::try_again(format!("another call is about {} of this container", owner.ifname))
+}
+
 /// The store without the dead attachment.
 fn without_dead<'s>(store: &'s Store, former: &StoreEntry) -> Result<LockedStore<'s>, StoreError> {
     let locked = store::locked(|wait| store.lock(wait))?;
@@ -122,15 +129,28 @@ fn without_dead<'s>(store: &'s Store, former: &StoreEntry) -> Result<LockedStore
 }
 
 /// What ADD found of the host, before it claims.
-#[derive(Default)]
 pub struct FoundHost<'a> {
     /// The bridge that the pod is about to be plugged into.
     pub bridge: Option<(&'a Rtnl, Segment)>,
-    /// The attachment's interface on the host exists.
-    pub link_exists: bool,
+    /// The attachment's interface on the host exists now.
+    pub link_exists: &'a dyn Fn() -> Result<bool, CniError>,
 }
 
 impl FoundHost<'_> {
+    /// Holds the entry of the dead attachment `former`. One of an older plugin, which recorded no namespace, counts as
+    /// alive.
+    ///
+    /// # Errors
+    /// Code 102: it lives, or its ADD is under way.
+    fn hold_dead(&self, store: &Store, former: &StoreEntry) -> Result<impl Sized, CniError> {
+        let held = store.hold(former)?.filter(|_| former.netns.is_some());
+        match held {
+            // The link is looked at only now: its ADD may just have ended.
+            Some(held) if namespace_is_gone(former) || !(self.link_exists)()? => Ok(held),
+            _ => Err(StoreError::Duplicate(Box::new(former.clone())).into()),
+        }
+    }
+
     /// `reservation`, unless another running pod has one of its addresses: then the one that `again` makes
     /// without the addresses of all such pods.
     fn without_others<'s>(
@@ -193,12 +213,6 @@ pub fn assigned(addresses: &[IpAddr], sets: &[RangeSet], add: &Add) -> Vec<Assig
         }
     };
     addresses.iter().map(of).collect()
-}
-
-/// The attachment's namespace, or its interface on the host, is gone. For an attachment of an
-/// older plugin neither is recorded: it counts as alive.
-fn is_dead(former: &StoreEntry, link_exists: bool) -> bool {
-    former.netns.is_some() && (!link_exists || namespace_is_gone(former))
 }
 
 /// The pod died without a DEL.

@@ -33,6 +33,7 @@ mod second;
 mod status;
 mod stores;
 mod tuning;
+mod twice;
 mod vlans;
 
 /// Both families, and everything that a pod can ask for; `name` is the container's.
