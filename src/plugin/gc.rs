@@ -33,7 +33,8 @@ pub fn gc(gc: &Gc, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let mut failures = Failures::default();
     let links = rtnl.links(None).or_internal("list the interfaces")?;
     let all = failures.note(further::with_valid(gc));
-    let gc = &all.unwrap_or_else(|| further::with_valid_links(gc, &links));
+    let all = all.unwrap_or_else(|| further::with_valid_links(gc, &links));
+    let gc = &further::with_podmans(all, &links);
     let stale = stale_links(&links, gc);
     if !stale.is_empty() {
         call.line.fact("links", stale.len());

@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::support::Place;
+use crate::support::cni::PLUGINS;
 use crate::support::facts::veths;
+use crate::support::node::command;
 use crate::support::plugin_host::{Call, PluginHost, STORE, conf};
+use crate::support::{Place, soon};
 
 fn subnet() -> Value {
     conf("1.1.0", json!({ "subnet": "10.1.2.0/24" }))
@@ -116,4 +118,39 @@ fn the_renamed_link_of_a_valid_pod_stays_and_that_of_another_goes() {
     assert_eq!(veths(&host).len(), 1);
     assert_eq!(host.list(&format!("{STORE}/owners")), ["alive:eth0"]);
     assert_eq!(host.pod_ip("alive", "link show eth0")[0]["ifname"], "eth0");
+}
+
+/// podman 5 beside CRI-O, which asks for GC when it starts.
+#[test]
+fn a_runtime_that_does_not_know_the_containers_of_podman_5_takes_no_network_from_them() {
+    let host = PluginHost::new();
+    host.run("mkdir -p /etc/cni/net.d").ok();
+    host.write("/etc/cni/net.d/05-humanz.conf", &subnet().to_string());
+    let podman = |verb: &str, name: &str| {
+        let port = json!({ "host_port": 8080, "container_port": 80, "protocol": "tcp" });
+        let document = json!({
+            "container_id": format!("{name}-0123"), "container_name": name, "port_mappings": [port],
+            "network": { "name": "mine", "options": {} }, "network_options": { "interface_name": "eth0" },
+        });
+        let mut line = command(&format!("{PLUGINS}/humanz {verb} /run/netns/{name}"));
+        host.run_command(&mut line, &document.to_string()).ok()
+    };
+    for name in ["web", "c1", "c2"] {
+        host.netns(name);
+    }
+    podman("setup", "web");
+    let of_web = host.leftovers();
+    for name in ["c1", "c2"] {
+        let pod = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web";
+        Call::new("ADD", &subnet(), name).with("CNI_ARGS", pod).run(&host).ok();
+    }
+    gc(&subnet(), listed(&["c1"])).run(&host).ok();
+    assert_eq!(veths(&host).len(), 2);
+    gc(&subnet(), json!([])).run(&host).ok();
+    assert_eq!(host.leftovers(), of_web);
+    // What is left of a container that ended without podman is no more than that of another runtime.
+    host.run("ip netns del web").ok();
+    soon("its link is gone", || veths(&host).is_empty());
+    gc(&subnet(), json!([])).run(&host).ok();
+    host.assert_clean("after GC");
 }
