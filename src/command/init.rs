@@ -21,12 +21,15 @@ use crate::command::table::Tone;
 use crate::inspect::{Host, HostList, preflight, runtimes};
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::os::files;
-use crate::plan::Line;
+use crate::plan::{Line, ownership};
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source, Texts};
 
 /// Where containers get their addresses from, unless `--subnet` says otherwise.
 const SUBNET: &str = "10.244.1.0/24";
+
+/// What does not change below attached pods.
+const OF_PODS: [&str; 4] = ["SUBNET", "CNI_NAME", "BRIDGE_NAME", "IPAM_DIR"];
 
 /// Permissions of the configuration: that of the agent.
 const MODE: u32 = 0o600;
@@ -71,6 +74,7 @@ pub fn run(call: &mut Call<'_>, options: &Init) -> Result<Outcome, Exit> {
     let (settings, texts) = (loaded.settings, loaded.texts);
     refuse(&settings)?;
     let host = Host::inspect(&settings, HostList::Skip)?;
+    refuse_to_move(&settings, &texts, &host)?;
     let mtu = host.state().map(|state| state.own.pod_mtu_bytes).ok();
     let text = configuration((&settings, &texts), &host.subnets, mtu);
     let mut applier = Applier::new(options.dry_run);
@@ -140,6 +144,25 @@ fn refuse(settings: &Settings) -> Result<(), Exit> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Pods of an earlier `init` would lose their masquerading with another subnet, and their DELs with another name.
+fn refuse_to_move(settings: &Settings, texts: &Texts, host: &Host) -> Result<(), Exit> {
+    let Some(former) = single_machine::texts(&settings.cni.config) else { return Ok(()) };
+    let moved = OF_PODS.into_iter().find(|name| former.get(name) != texts.get(name));
+    let links = host.kernel.rtnl.links(None).map_err(anyhow::Error::from)?;
+    let (pods, it) = match ownership::attached(&links).len() {
+        0 => return Ok(()),
+        1 => ("1 pod is".to_owned(), "it"),
+        many => (format!("{many} pods are"), "them"),
+    };
+    moved.map_or(Ok(()), |name| {
+        let why = format!(
+            "{pods} attached with {name}={}: stop {it} first (humanz-agent pods); nothing was changed",
+            former[name]
+        );
+        Err(Exit::new(exit::FAILURE, why))
+    })
 }
 
 fn write(path: &Path, text: &str, applier: &mut Applier) {

@@ -236,3 +236,29 @@ fn no_agent_is_missed_where_init_set_the_machine_up_and_what_is_wrong_is_said() 
     let ended = run(host, "status", UNSET);
     assert!(ended.status.code() == Some(1) && ended.stdout.contains("no agent serves"), "{ended}");
 }
+
+#[test]
+fn running_pods_keep_the_subnet_and_the_network_that_they_came_with() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    run(host, "init --subnet 10.4.0.0/24", UNSET).ok();
+    let one = pod(host, "one");
+    let conf = host.read(CONF);
+    for (options, former) in [
+        ("--subnet 10.5.0.0/24", "SUBNET=10.4.0.0/24"),
+        ("--subnet 10.4.0.0/24 --cni-name other", "CNI_NAME=humanz"),
+    ] {
+        let why = format!("1 pod is attached with {former}: stop it first");
+        for dry in ["", " --dry-run"] {
+            let ended = run(host, &format!("init {options}{dry}"), UNSET);
+            refused(&ended, 1, &[&why, "nothing was changed"]);
+        }
+    }
+    assert_eq!(host.read(CONF), conf);
+    let again = run(host, "init --subnet 10.4.0.0/24 --pod-guard off", UNSET).ok();
+    assert!(again.starts_with("~ CNI configuration"), "{again}");
+    one.delete();
+    run(host, "init --subnet 10.5.0.0/24", UNSET).ok();
+    let two = pod(host, "two");
+    assert!(two.v4().to_string().starts_with("10.5.0."), "{}", two.result);
+}
