@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::agent::cni_conf;
 use crate::agent::dry_run::DryRun;
 use crate::checks::shell::word;
+use crate::cni::error::code;
 use crate::command::arguments::typed;
 use crate::inspect::Host;
 use crate::net::{Object, Problem, ProblemKind};
@@ -64,7 +65,22 @@ fn of_plugin(settings: &Settings) -> Result<Vec<Line>, Problem> {
     };
     let text = fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
     let passed = cni_conf::passed(&text).ok_or_else(|| problem("it is not valid JSON".into()))?;
-    plugin::pending(passed.to_string().as_bytes()).map_err(|error| problem(error.to_string()))
+    plugin::pending(passed.to_string().as_bytes()).map_err(|error| {
+        let why = error.details.map(|why| format!("{}: {why}", error.msg)).unwrap_or(error.msg);
+        match error.code {
+            code::IO => no_room(&settings.cni.ipam_dir, &why),
+            _ => problem(why),
+        }
+    })
+}
+
+/// No address can be written down: another configuration would not help.
+fn no_room(ipam_dir: &Path, why: &str) -> Problem {
+    let dir = word(ipam_dir.display());
+    let fix =
+        format!("df -h {dir}; ls -la {dir} # make room there, or let root write to it (IPAM_DIR)");
+    let subject = Object::File("store", ipam_dir.to_owned());
+    Problem::new(ProblemKind::IpamStore, subject, format!("no pod starts: {why}")).with_fix(fix)
 }
 
 /// What puts right what is pending.

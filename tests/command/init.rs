@@ -262,3 +262,30 @@ fn running_pods_keep_the_subnet_and_the_network_that_they_came_with() {
     let two = pod(host, "two");
     assert!(two.v4().to_string().starts_with("10.5.0."), "{}", two.result);
 }
+
+#[test]
+fn where_the_store_has_no_room_no_other_configuration_is_advised() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    run(host, "init", UNSET).ok();
+    let one = pod(host, "one");
+    host.run("mv /run/humanz/ipam /run/humanz/away").ok();
+    host.shell(
+        "mkdir /run/humanz/ipam && mount -t tmpfs -o size=64m,mode=755 store /run/humanz/ipam
+         cp -a /run/humanz/away/. /run/humanz/ipam
+         dd if=/dev/zero of=/run/humanz/ipam/rest bs=1M || true",
+    )
+    .ok();
+    let is_said = |why: &str| {
+        let words = [why, "no pod starts: write to /run/humanz/ipam", "df -h /run/humanz/ipam"];
+        wrong(host, &words);
+        let said = run(host, "status", UNSET).stdout;
+        assert!(!said.contains("rm /etc/cni"), "{said}");
+    };
+    is_said("No space left on device");
+    host.shell("rm /run/humanz/ipam/rest && mount -o remount,ro /run/humanz/ipam").ok();
+    is_said("Read-only file system");
+    host.run("mount -o remount,rw /run/humanz/ipam").ok();
+    well(host);
+    one.delete();
+}
