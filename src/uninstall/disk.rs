@@ -68,6 +68,16 @@ pub fn plugin(settings: &Settings, applier: &mut Applier) {
     file("plugin", &copy, applier);
 }
 
+/// What says that the stores of older plugins were imported: what such a plugin gives out from now on is imported when
+/// humanz comes back.
+pub fn imports(settings: &Settings, applier: &mut Applier) {
+    for path in files_in(&settings.cni.ipam_dir, applier) {
+        if Store::is_at(&path).unwrap_or(false) {
+            file("record of imports", &path.join("boot"), applier);
+        }
+    }
+}
+
 /// The pods' addresses of every network.
 pub fn store(settings: &Settings, applier: &mut Applier) {
     let directory = &settings.cni.ipam_dir;

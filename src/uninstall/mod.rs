@@ -86,6 +86,8 @@ fn remove(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
     if options.purge {
         disk::store(settings, &mut applier);
         disk::log(settings, &mut applier);
+    } else {
+        disk::imports(settings, &mut applier);
     }
     if options.release {
         let released = release::run(settings, &kernel, options.dry_run, &mut applier);

@@ -289,3 +289,24 @@ fn where_the_store_has_no_room_no_other_configuration_is_advised() {
     well(host);
     one.delete();
 }
+
+/// Back to bridge and host-local, and to humanz again, in one boot.
+#[test]
+fn an_address_that_the_former_network_gave_out_meanwhile_has_no_second_owner() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let options = "--subnet 10.4.0.0/24 --cni-name cbr0 --bridge-name cni0";
+    run(host, &format!("init {options}"), UNSET).ok();
+    let one = pod(host, "one");
+    assert_eq!(one.v4().to_string(), "10.4.0.2");
+    one.delete();
+    run(host, &format!("uninstall {options}"), UNSET).ok();
+    host.run("mkdir -p /var/lib/cni/networks/cbr0").ok();
+    host.write("/var/lib/cni/networks/cbr0/10.4.0.3", "two\r\neth0");
+    run(host, &format!("init {options}"), UNSET).ok();
+    let three = pod(host, "three");
+    assert_eq!(three.v4().to_string(), "10.4.0.4", "{}", three.result);
+    let listed = run(host, "ipam ls", UNSET).ok();
+    assert!(listed.contains("10.4.0.3") && listed.contains("two"), "{listed}");
+    three.delete();
+}
