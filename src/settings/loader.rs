@@ -251,8 +251,8 @@ impl SettingsLoader {
             || self.defaults.get(name).map(|text| (text.clone(), SettingSource::Default));
         let in_file = || file.get(name).map(|set| self.line(set));
         let set = option().or_else(environment).or_else(running).or_else(in_file);
-        let set = set.or_else(replaced).map(|(text, source)| (text.trim().to_owned(), source));
-        let set = set.filter(|(text, _)| !text.is_empty());
+        let set = set.map(|(text, source)| (text.trim().to_owned(), source));
+        let set = set.filter(|(text, _)| !text.is_empty()).or_else(replaced);
         set.unwrap_or_else(|| (default.to_owned(), SettingSource::Default))
     }
 

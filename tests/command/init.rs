@@ -310,3 +310,16 @@ fn an_address_that_the_former_network_gave_out_meanwhile_has_no_second_owner() {
     assert!(listed.contains("10.4.0.3") && listed.contains("two"), "{listed}");
     three.delete();
 }
+
+#[test]
+fn an_empty_line_of_the_settings_file_leaves_the_default_of_init_and_uninstall() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    host.run("mkdir -p /etc/humanz").ok();
+    host.write("/etc/humanz/agent.env", "ETCD_HOST=\nSUBNET_SOURCE=\nSUBNET=\n");
+    let said = run(host, "init", UNSET).ok();
+    assert!(host.read(CONF).unwrap().contains("\"10.244.1.0/24\""), "{said}");
+    well(host);
+    run(host, "uninstall", UNSET).ok();
+    assert_eq!((host.list("/opt/cni/bin"), host.list("/etc/cni/net.d")), (vec![], vec![]));
+}
