@@ -72,7 +72,7 @@ impl<'a> Call<'a> {
     /// Takes the settings of the agent, or where nothing says where etcd is those of `init`.
     fn follow(&mut self) -> FollowedSettings {
         if self.follow_agent()
-            || !self.origin.text_of("ETCD_HOST").is_empty()
+            || self.origin.is_given("ETCD_HOST")
             || !self.origin.may_follow_agent()
         {
             return FollowedSettings::Agent;

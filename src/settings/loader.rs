@@ -226,9 +226,21 @@ impl SettingsLoader {
     /// # Panics
     /// There is no such variable.
     pub fn text_of(&mut self, name: &str) -> String {
+        self.look_up(name).0
+    }
+
+    /// Somebody has given `name` a value: an option, the environment, the agent, or the settings file.
+    ///
+    /// # Panics
+    /// There is no such variable.
+    pub fn is_given(&mut self, name: &str) -> bool {
+        self.look_up(name).1 != SettingSource::Default
+    }
+
+    fn look_up(&mut self, name: &str) -> (String, SettingSource) {
         let variable = VARIABLES.iter().find(|variable| variable.name == name);
         let file = self.file().unwrap_or_default();
-        self.text(variable.expect("a variable of humanz"), &file).0
+        self.text(variable.expect("a variable of humanz"), &file)
     }
 
     /// The settings file.

@@ -323,3 +323,23 @@ fn an_empty_line_of_the_settings_file_leaves_the_default_of_init_and_uninstall()
     run(host, "uninstall", UNSET).ok();
     assert_eq!((host.list("/opt/cni/bin"), host.list("/etc/cni/net.d")), (vec![], vec![]));
 }
+
+#[test]
+fn addresses_are_looked_for_and_imported_where_init_keeps_them() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let options = "--subnet 10.4.0.0/24 --cni-name cbr0 --ipam-dir /var/lib/humanz/ipam";
+    run(host, &format!("init {options}"), UNSET).ok();
+    let one = pod(host, "one");
+    let listed = run(host, "ipam ls", UNSET).ok();
+    assert!(listed.contains("10.4.0.2") && listed.contains("default/one"), "{listed}");
+    let seed = r#"[{"IP":"10.4.0.1/24","Used":true},{"IP":"10.4.0.3/24","Used":true}]"#;
+    host.write("/run/seed.json", seed);
+    run(host, "ipam import /run/seed.json", UNSET).ok();
+    let two = pod(host, "two");
+    assert_eq!(two.v4().to_string(), "10.4.0.4", "{}", two.result);
+    assert!(host.list("/run/humanz/ipam").is_empty());
+    let stays = run(host, "ipam free 10.4.0.2", UNSET);
+    refused(&stays, 1, &["default/one is attached"]);
+    [one, two].into_iter().for_each(Pod::delete);
+}
