@@ -1,5 +1,7 @@
 //! The subcommands `tenant`, `net`, `group`, `ns`, and `policy` rule by rule.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use crate::support::{Cluster, Ended, Node};
@@ -242,6 +244,18 @@ fn a_pin_that_cannot_be_says_which_pod_has_the_address_and_what_to_do() {
 }
 
 /// As somebody else may write it.
+#[test]
+fn pins_that_many_make_at_once_have_an_address_each() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    done(host, "net create blue/data --cidr 10.36.0.0/16 --pins 10.36.255.0/24");
+    let make = |n: u32| done(host, &format!("pin create shop/db-{n} --network blue/data"));
+    std::thread::scope(|scope| (0..24).for_each(|n| drop(scope.spawn(move || make(n)))));
+    let listed = done(host, "pin ls");
+    let addresses = listed.lines().skip(1).map(|line| line.split_whitespace().nth(1));
+    assert_eq!(addresses.collect::<BTreeSet<_>>().len(), 24, "{listed}");
+}
+
 #[test]
 fn an_object_that_is_invalid_is_listed_and_shown_with_its_fault() {
     let cluster = Cluster::new(1);

@@ -20,8 +20,8 @@ use crate::sources::{
     read_policies,
 };
 
-/// How often others may change objects meanwhile.
-const TRIES: u32 = 10;
+/// How often others may change objects meanwhile: of many at once one gets through each time.
+const TRIES: u32 = 64;
 
 /// Who makes an object there would else take it for enforced.
 const OFF: &str = "this host enforces none of it, because of POLICY=off; humanz-agent doctor --all # has the others that do not";
