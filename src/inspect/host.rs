@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -18,6 +19,8 @@ use crate::net::gather::Gather;
 use crate::net::{Family, PerFamily, Problem};
 use crate::netlink::address::Address;
 use crate::netlink::link::Link;
+use crate::netlink::rtnl::Rtnl;
+use crate::os::netns::NetNs;
 use crate::policy::knowledge::HostKnowledge;
 use crate::policy::served::ServedNetworks;
 use crate::policy::{Networks, Scoped};
@@ -201,6 +204,16 @@ impl Host {
     /// The attachment that has this address.
     pub fn owner(&self, address: IpAddr) -> Option<&PodAttachment> {
         self.attachments().iter().find(|known| known.entry.addresses.contains(&address))
+    }
+
+    /// The address that the pod of `known` sends from to `to`, by its own routes: one with several interfaces has
+    /// several addresses of a family. `None` where it has one interface, or cannot be looked into.
+    pub fn source(&self, known: &PodAttachment, to: IpAddr) -> Option<IpAddr> {
+        let is_of = |it: &&PodAttachment| it.entry.container_id == known.entry.container_id;
+        self.attachments().iter().filter(is_of).nth(1)?;
+        let netns = NetNs::open(Path::new(known.entry.netns.as_deref()?)).ok()?;
+        let way = netns.run(|| Rtnl::open()?.lookup_route(to)).ok()?.ok()??;
+        way.source.filter(|source| self.owner(*source).as_ref().is_some_and(is_of))
     }
 
     /// The status of the agent, by its socket; an error is why it does not answer.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use crate::etcd::{FROM_ETCD, apply};
+use crate::etcd::{FROM_ETCD, apply, own};
 use crate::support::cni::Network;
 use crate::support::ping::round_trip;
 use crate::support::{Agent, Cluster, Node, Place, Pod, facts, soon};
@@ -63,6 +63,49 @@ fn commands_say_the_network_of_each_interface_and_count_pods() {
     for words in ["2 interfaces plugged in", "2 interfaces in network humanz"] {
         assert!(status.contains(words), "{words} in {status}");
     }
+    agents.iter().for_each(Agent::stop);
+}
+
+/// Names of interfaces sort before eth0, too.
+#[test]
+fn commands_judge_a_pod_by_the_address_that_it_sends_from() {
+    let cluster = Cluster::new(1);
+    let h1 = &cluster.hosts[0];
+    let peer = json!({"direction": "in", "action": "allow", "peer": {"network": "back"}});
+    let mut objects = with_two_networks();
+    objects.last_mut().unwrap()["spec"]["allow"] = json!(["back", "own"]);
+    for (kind, name, spec) in [
+        ("GroupPolicy", "back", json!({"rules": [peer]})),
+        ("Group", "own", json!({"policies": ["back"], "default": {"in": "deny"}})),
+    ] {
+        objects.push(own(kind, name, spec));
+        objects.last_mut().unwrap()["metadata"]["tenant"] = json!("blue");
+    }
+    apply(h1, &objects);
+    let agents = cluster.start_agents(FROM_ETCD);
+    let both = try_add(h1, "shop/both", networks("front,back@a0")).unwrap();
+    let asks = json!({"humanz.io/network": "back", "humanz.io/group": "own"});
+    let back = try_add(h1, "shop/back", asks).unwrap();
+    let (eth0, a0) = (addresses(&both, "eth0"), addresses(&both, "a0"));
+    let [v4, v6] = [back.v4(), back.v6()];
+    soon("the policy", || pings(&both, "", v4) && pings(&both, "", v6));
+    let run = |line: String| Agent::run(h1, &line, FROM_ETCD);
+    let judged = run("policy test --from shop/both --to shop/back".into()).ok();
+    for (source, to) in [(a0[0], v4), (a0[1], v6)] {
+        let words = format!("shop/both {source} -> shop/back {to} icmp");
+        assert!(judged.contains(&words), "{words} in {judged}");
+    }
+    for family in ["", " --ipv6"] {
+        // Nobody listens there.
+        let seen = run(format!("explain shop/both shop/back 5000 --quiet{family}")).stdout;
+        assert!(seen.contains("tcp/5000 allowed: policy blue/back ingress rule 0"), "{seen}");
+    }
+    // Of what it does not share with the other end it sends from the first one.
+    let outside =
+        run(format!("policy test --from shop/both --to {}:80", cluster.outside.v4())).ok();
+    assert!(outside.contains(&format!("shop/both {} -> ", eth0[0])), "{outside}");
+    let judged = run("policy test --from shop/back --to shop/both".into()).ok();
+    assert!(judged.contains(&format!(" -> shop/both {} icmp", eth0[0])), "{judged}");
     agents.iter().for_each(Agent::stop);
 }
 

@@ -231,6 +231,7 @@ pub fn pair(
         let why = format!("{} and {} have no address of the same family", from.text, to.text);
         return Err(Exit::new(exit::SETTINGS, why));
     };
+    let sent = from.attachment.as_ref().and_then(|it| host.source(it, destination));
     let (destination, port, mut leads) = lead(destination, to.port, host)?;
     let to = match leads.is_empty() {
         true => to,
@@ -242,7 +243,7 @@ pub fn pair(
     };
     let (sender, receiver) = (pinned(&from, source), pinned(&to, destination));
     let ends = PathEnds {
-        from: end(source, from, sender.as_ref(), host)?,
+        from: end(sent.unwrap_or(source), from, sender.as_ref(), host)?,
         to: end(destination, to, receiver.as_ref(), host)?,
         transport: port,
         leads: Vec::new(),
@@ -309,7 +310,9 @@ fn locate(
     attachment: Option<PodAttachment>,
     host: &Host,
 ) -> Result<PathEnd, Exit> {
-    if let Some(attachment) = attachment.or_else(|| host.owner(address).cloned()) {
+    // A pod may send from the address of a further interface.
+    let named = attachment.filter(|it| it.entry.addresses.contains(&address));
+    if let Some(attachment) = named.or_else(|| host.owner(address).cloned()) {
         let place = EndPlace::Pod(Box::new(pod_of(&attachment)));
         return Ok(PathEnd { address, name: title(&attachment), place });
     }

@@ -14,7 +14,7 @@ use crate::net::node_name::NodeName;
 use crate::policy::change::Replaced;
 use crate::policy::partial::{Knowledge, PartialDecision};
 use crate::policy::view::{QuarantineReason, Quarantined, WithoutPolicies};
-use crate::policy::{Decision, Direction, Reason, Rule, Tuple};
+use crate::policy::{Decision, Direction, Endpoint, Reason, Rule, Tuple};
 use crate::settings::exit::Exit;
 
 /// What this host says of one end.
@@ -49,8 +49,11 @@ pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
     let (to, port) = destination(&options.to)?;
     let port = port.map(|port| (options.protocol, port));
     let tuples = tuples(|what| judge.addresses(what), (&options.from, to), port)?;
-    let judged: Vec<(Tuple, [LiveEnd<'_>; 2])> =
-        tuples.into_iter().map(|tuple| (tuple, judge.ends(&tuple))).collect();
+    let mut judged: Vec<(Tuple, [LiveEnd<'_>; 2])> = Vec::new();
+    for tuple in tuples {
+        let tuple = judge.sent(&options.from, tuple);
+        judged.push((tuple, judge.ends(&tuple)));
+    }
     let all: Vec<Option<bool>> =
         judged.iter().flat_map(|(_, ends)| ends).map(LiveEnd::allowed).collect();
     let allowed = all_allow(&all);
@@ -91,7 +94,13 @@ struct LiveJudge<'a> {
 impl<'a> LiveJudge<'a> {
     /// Names of other hosts' pods are not known.
     fn addresses(&self, what: &str) -> Result<Vec<IpAddr>, Exit> {
-        let known = self.knowledge.pods.iter().map(|pod| (pod.to_string(), &*pod.addresses));
+        let is_further = |pod: &&Endpoint| {
+            let owner = pod.addresses.first().and_then(|address| self.host.host.owner(*address));
+            owner.is_some_and(|owner| owner.entry.ifname != "eth0")
+        };
+        let mut pods: Vec<&Endpoint> = self.knowledge.pods.iter().collect();
+        pods.sort_by_key(is_further);
+        let known = pods.into_iter().map(|pod| (pod.to_string(), &*pod.addresses));
         let held = self.quarantined.iter().map(|it| (it.pod.clone(), &*it.addresses));
         // Where no policies are known they have names by the runtime alone.
         let view = &self.host.view;
@@ -103,6 +112,14 @@ impl<'a> LiveJudge<'a> {
             known.chain(held).chain(running),
             "of this host (of a pod elsewhere give the address)",
         )
+    }
+
+    /// As the pod `from` sends it, by its routes, if that is one of several interfaces.
+    fn sent(&self, from: &str, tuple: Tuple) -> Tuple {
+        let host = &self.host.host;
+        let named = host.owner(tuple.source).filter(|_| from.parse::<IpAddr>().is_err());
+        let source = named.and_then(|known| host.source(known, tuple.destination));
+        Tuple { source: source.unwrap_or(tuple.source), ..tuple }
     }
 
     fn ends(&self, tuple: &Tuple) -> [LiveEnd<'a>; 2] {
