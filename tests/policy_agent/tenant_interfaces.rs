@@ -109,6 +109,34 @@ fn commands_judge_a_pod_by_the_address_that_it_sends_from() {
     agents.iter().for_each(Agent::stop);
 }
 
+#[test]
+fn explain_says_that_answers_by_another_interface_are_dropped() {
+    let cluster = Cluster::new(1);
+    let h1 = &cluster.hosts[0];
+    apply(h1, &with_two_networks());
+    let agents = cluster.start_agents(FROM_ETCD);
+    let both = try_add(h1, "shop/both", networks("front,back@eth1")).unwrap();
+    let back = try_add(h1, "shop/back", json!({"humanz.io/network": "back"})).unwrap();
+    let (eth0, eth1) = (addresses(&both, "eth0"), addresses(&both, "eth1"));
+    for (at, family) in [(0, ""), (1, " --ipv6")] {
+        soon("the network of both", || pings(&back, "", eth1[at]));
+        assert!(!pings(&back, "", eth0[at]));
+        let explain =
+            |to: &str| Agent::run(h1, &format!("explain shop/back {to}{family}"), FROM_ETCD);
+        let lost = explain("shop/both");
+        let words = format!(
+            "lost at pod-way-back (shop/both): packets to {} leave by the interface with {}, whose \
+                             guard drops those of {}",
+            back.addresses()[at],
+            eth1[at],
+            eth0[at]
+        );
+        assert!(!lost.succeeded() && lost.stdout.contains(&words), "{lost}");
+        explain(&eth1[at].to_string()).ok();
+    }
+    agents.iter().for_each(Agent::stop);
+}
+
 /// A frozen agent cannot help a plugin that gets an address which is still that of the pod before.
 #[test]
 fn a_freed_address_rests_where_pods_of_other_networks_start() {

@@ -13,7 +13,7 @@ pub fn source(path: &Path) -> Vec<Hop> {
     let Some(pod) = path.from.pod() else { return Vec::new() };
     let mut hops = inside(&path.from, pod);
     if let Ok(inside) = &pod.inside {
-        hops.push(route(&path.from, &path.to, inside));
+        hops.push(route(&path.from, pod, &path.to, inside));
     }
     hops.extend(bridge(path));
     hops.push(port(&path.from, pod, &path.host));
@@ -31,7 +31,7 @@ pub fn destination(path: &Path) -> Vec<Hop> {
     hops.push(port(&path.to, pod, &path.host));
     hops.extend(inside(&path.to, pod));
     if let Ok(inside) = &pod.inside {
-        hops.push(Hop { name: "pod-way-back", ..route(&path.to, &path.from, inside) });
+        hops.push(Hop { name: "pod-way-back", ..route(&path.to, pod, &path.from, inside) });
     }
     hops
 }
@@ -84,7 +84,7 @@ fn unseen(name: &str, pod: &TracedPod, error: &str) -> Hop {
 }
 
 /// The pod's own route to the other end.
-fn route(end: &PathEnd, other: &PathEnd, inside: &PodNetns) -> Hop {
+fn route(end: &PathEnd, pod: &TracedPod, other: &PathEnd, inside: &PodNetns) -> Hop {
     let to = other.address;
     let device = inside.link.as_ref().map(|link| link.index);
     let again = "recreate the pod, or restore its default route, via the bridge's address, by hand";
@@ -92,6 +92,14 @@ fn route(end: &PathEnd, other: &PathEnd, inside: &PodNetns) -> Hop {
         Err(error) => Hop::lost("pod-route", &end.name, format!("no way to {to}: {error}"), again),
         Ok(None) => Hop::lost("pod-route", &end.name, format!("it has no route to {to}"), again),
         Ok(Some(way)) if way.device != device && !way.local => {
+            if let Some(own) = pod.leaves_from.filter(|_| pod.guard.is_some()) {
+                let not = end.address;
+                let seen = format!(
+                    "packets to {to} leave by the interface with {own}, whose guard drops those of {not}"
+                );
+                let fix = format!("use {own} there, the address of its network, in place of {not}");
+                return Hop::lost("pod-route", &end.name, seen, fix);
+            }
             let seen = format!("packets to {to} leave by another interface of the pod");
             let fix = "that is right if the pod has a second network; else remove the route in \
                         the pod that is nearer";

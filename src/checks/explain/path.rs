@@ -93,6 +93,8 @@ pub struct TracedPod {
     pub guard: Option<BTreeMap<DropReason, u64>>,
     /// Its namespace is there no more, and would be seen from here. The link may go a moment later.
     pub is_gone: bool,
+    /// Its address at another interface of ours, by which it sends to the other end.
+    pub leaves_from: Option<IpAddr>,
     /// What its namespace looks like; an error is why it could not be looked at.
     pub inside: Result<PodNetns, String>,
 }

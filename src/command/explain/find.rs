@@ -361,6 +361,7 @@ fn pod_of(attachment: &PodAttachment) -> TracedPod {
         port: None,
         guard: None,
         is_gone: false,
+        leaves_from: None,
         inside: Err("not inspected".to_owned()),
     }
 }

@@ -63,8 +63,8 @@ pub fn path(ends: PathEnds, found: &Host, echoes: bool) -> Result<Path, Exit> {
         there.entering = way.map(drop).map_err(|error| why(&error));
     }
     let bridge = host.bridge.as_ref().map(|bridge| bridge.index);
-    inspect(&mut from, to.address, rtnl, bridge)?;
-    inspect(&mut to, from.address, rtnl, bridge)?;
+    inspect(&mut from, to.address, found, bridge)?;
+    inspect(&mut to, from.address, found, bridge)?;
     let judged = Judged {
         from: &from,
         to: &to,
@@ -116,7 +116,13 @@ fn why(error: &NetlinkError) -> String {
 }
 
 /// Completes what is known of an endpoint: its pod's interface and namespace, or the route to its host.
-fn inspect(end: &mut PathEnd, other: IpAddr, rtnl: &Rtnl, bridge: Option<u32>) -> Result<(), Exit> {
+fn inspect(
+    end: &mut PathEnd,
+    other: IpAddr,
+    found: &Host,
+    bridge: Option<u32>,
+) -> Result<(), Exit> {
+    let rtnl = &found.kernel.rtnl;
     match &mut end.place {
         EndPlace::Pod(pod) => {
             let port = match (pod.is_taken_over(), bridge) {
@@ -134,6 +140,8 @@ fn inspect(end: &mut PathEnd, other: IpAddr, rtnl: &Rtnl, bridge: Option<u32>) -
                 None => None,
             };
             pod.inside = inside(&pod.netns, &pod.ifname, other);
+            pod.leaves_from = found.owner(end.address).and_then(|it| found.source(it, other));
+            pod.leaves_from.take_if(|source| *source == end.address);
             pod.is_gone = !pod.is_taken_over()
                 && pod.inside.is_err()
                 && netns::is_gone(path::Path::new(&pod.netns));
