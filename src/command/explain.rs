@@ -1,6 +1,6 @@
 //! `explain`: hop by hop from one end to the other, and where packets are lost.
 
-mod find;
+pub mod find;
 mod observe;
 mod pins;
 mod policies;

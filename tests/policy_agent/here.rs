@@ -6,11 +6,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::etcd::{FROM_ETCD, apply};
+use crate::support::cni::{Attachment, Network};
 use crate::support::local::problem;
 use crate::support::wait::SOON;
-use crate::support::{Agent, Cluster, Ended, Node, Place, Pod, eventually, soon};
+use crate::support::{self, Agent, Cluster, Ended, Node, Place, Pod, eventually, soon};
 use crate::tenants::{add as add_to_network, namespace, reaches, with_two_networks};
-use crate::{PORT, STANDALONE, add, alone, only_from, serve, write_policies};
+use crate::{PORT, STANDALONE, add, alone, attachment, only_from, serve, write_policies};
 
 /// What `policy test` says on a host, and with which exit code.
 struct Asked<'a> {
@@ -46,6 +47,42 @@ fn connects(from: &Pod, to: &Pod) -> bool {
 
 fn at(address: IpAddr, port: u16) -> String {
     SocketAddr::new(address, port).to_string()
+}
+
+#[test]
+fn a_port_of_the_host_is_judged_by_the_pod_that_it_leads_to() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    let agent = serve(host, &[]);
+    let ports = json!([{"hostPort": 8080, "containerPort": PORT, "protocol": "tcp"}]);
+    support::pod::make_netns(host, "db");
+    let attachment =
+        Attachment { runtime: json!({"portMappings": ports}), ..attachment("db", "db") };
+    let db = Pod::connect(host, &Network::of(host), attachment).unwrap();
+    let [web, mon] = ["web", "mon"].map(|name| add(host, name, name));
+    let here = Asked { host, settings: STANDALONE };
+    let [rule, denied] = [
+        "allowed: NetworkPolicy shop/db ingress rule 0",
+        "denied: NetworkPolicy shop/db ingress default",
+    ];
+    for own in host.addresses() {
+        let target = SocketAddr::new(own, 8080);
+        let _listener =
+            db.spot().listen(SocketAddr::new(if own.is_ipv4() { db.v4() } else { db.v6() }, PORT));
+        let wait = Duration::from_millis(300) * support::wait::patience();
+        let connects =
+            |pod: &Pod| pod.spot().inside(|| TcpStream::connect_timeout(&target, wait).is_ok());
+        soon("the host port", || connects(&web));
+        assert!(!connects(&mon));
+        let to = target.to_string();
+        here.says(["shop/web", &to, ""], 0, &[rule, "allowed"]);
+        here.says(["shop/mon", &to, ""], 1, &[denied, "denied"]);
+        here.says(["shop/mon", &at(own, 8081), ""], 0, &["ingress  allowed: not a pod"]);
+        let outside = if own.is_ipv4() { "198.51.100.10" } else { "2001:db8:51::10" };
+        here.says([outside, &to, ""], 1, &[denied]);
+    }
+    agent.stop();
 }
 
 #[test]

@@ -270,10 +270,13 @@ fn end(
 }
 
 /// An address, the protocol number and port there, and the hops on the way to it.
-type Lead = (IpAddr, Option<(u8, u16)>, Vec<Hop>);
+pub type Lead = (IpAddr, Option<(u8, u16)>, Vec<Hop>);
 
 /// Where a port of this host leads to.
-fn lead(address: IpAddr, port: Option<(u8, u16)>, host: &Host) -> Result<Lead, Exit> {
+///
+/// # Errors
+/// The kernel does not answer.
+pub fn lead(address: IpAddr, port: Option<(u8, u16)>, host: &Host) -> Result<Lead, Exit> {
     let stays = Ok((address, port, Vec::new()));
     let protocol = match port {
         Some((TCP, _)) => Protocol::Tcp,

@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
+use crate::command::explain::find;
 use crate::command::objects::files;
 use crate::command::policy::here::HostPolicies;
 use crate::command::policy::test::{Test, addresses, destination, group_of_settings, tuples};
@@ -14,7 +15,7 @@ use crate::net::node_name::NodeName;
 use crate::policy::change::Replaced;
 use crate::policy::partial::{Knowledge, PartialDecision};
 use crate::policy::view::{QuarantineReason, Quarantined, WithoutPolicies};
-use crate::policy::{Decision, Direction, Endpoint, Reason, Rule, Tuple};
+use crate::policy::{Decision, Direction, Endpoint, Reason, Rule, Transport, Tuple};
 use crate::settings::exit::Exit;
 
 /// What this host says of one end.
@@ -51,7 +52,7 @@ pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
     let tuples = tuples(|what| judge.addresses(what), (&options.from, to), port)?;
     let mut judged: Vec<(Tuple, [LiveEnd<'_>; 2])> = Vec::new();
     for tuple in tuples {
-        let tuple = judge.sent(&options.from, tuple);
+        let tuple = judge.led(judge.sent(&options.from, tuple))?;
         judged.push((tuple, judge.ends(&tuple)));
     }
     let all: Vec<Option<bool>> =
@@ -120,6 +121,15 @@ impl<'a> LiveJudge<'a> {
         let named = host.owner(tuple.source).filter(|_| from.parse::<IpAddr>().is_err());
         let source = named.and_then(|known| host.source(known, tuple.destination));
         Tuple { source: source.unwrap_or(tuple.source), ..tuple }
+    }
+
+    /// As the pod gets it that a port of this host leads to.
+    fn led(&self, tuple: Tuple) -> Result<Tuple, Exit> {
+        let Transport::Port(protocol, port) = tuple.transport else { return Ok(tuple) };
+        let asked = Some((protocol.number(), port));
+        let (destination, port, _) = find::lead(tuple.destination, asked, &self.host.host)?;
+        let transport = port.map_or(tuple.transport, |it| Transport::Port(protocol, it.1));
+        Ok(Tuple { destination, transport, ..tuple })
     }
 
     fn ends(&self, tuple: &Tuple) -> [LiveEnd<'a>; 2] {

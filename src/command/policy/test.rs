@@ -15,7 +15,7 @@ use crate::settings::values::group;
 
 /// say whether a connection is allowed, and which rule decides at each end: by what holds on this host, or
 /// by files alone with policies, groups, pods, namespaces and nodes (JSON, policies also as YAML). A service
-/// is tested by the pods behind it
+/// is tested by the pods behind it, a port of this host by the pod that it leads to
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
