@@ -149,17 +149,18 @@ fn refuse(settings: &Settings) -> Result<(), Exit> {
 /// Pods of an earlier `init` would lose their masquerading with another subnet, and their DELs with another name.
 fn refuse_to_move(settings: &Settings, texts: &Texts, host: &Host) -> Result<(), Exit> {
     let Some(former) = single_machine::texts(&settings.cni.config) else { return Ok(()) };
-    let moved = OF_PODS.into_iter().find(|name| former.get(name) != texts.get(name));
+    let moved = OF_PODS.into_iter().find_map(|name| {
+        former.get(name).filter(|it| texts.get(name) != Some(it)).map(|it| (name, it))
+    });
     let links = host.kernel.rtnl.links(None).map_err(anyhow::Error::from)?;
     let (pods, it) = match ownership::attached(&links).len() {
         0 => return Ok(()),
         1 => ("1 pod is".to_owned(), "it"),
         many => (format!("{many} pods are"), "them"),
     };
-    moved.map_or(Ok(()), |name| {
+    moved.map_or(Ok(()), |(name, text)| {
         let why = format!(
-            "{pods} attached with {name}={}: stop {it} first (humanz-agent pods); nothing was changed",
-            former[name]
+            "{pods} attached with {name}={text}: stop {it} first (humanz-agent pods); nothing was changed"
         );
         Err(Exit::new(exit::FAILURE, why))
     })
