@@ -8,7 +8,6 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::inspect::names::ask;
@@ -17,6 +16,7 @@ use crate::lease::records::NodeName;
 use crate::net::PerFamily;
 use crate::os::heartbeat;
 use crate::os::heartbeat::Heartbeat;
+use crate::os::threads;
 
 /// First wait after a failure; doubled up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(1);
@@ -42,8 +42,8 @@ impl Names {
         publish: impl Fn(Resolved) + Send + 'static,
     ) -> io::Result<Names> {
         let (wanted, requests) = channel();
-        let name = thread::Builder::new().name("names".into());
-        name.spawn(move || Resolver { table, due: Vec::new() }.serve(&requests, &publish, &beat))?;
+        let resolve = move || Resolver { table, due: Vec::new() }.serve(&requests, &publish, &beat);
+        threads::spawn("names", resolve)?;
         Ok(Names { wanted })
     }
 

@@ -16,6 +16,7 @@ use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
 use serde::Serialize;
 
 use crate::inspect::local_socket;
+use crate::os::threads;
 use crate::os::wait::is_any_readable;
 use crate::policy::ask::{self, LocalPod, PolicyAnswer};
 use crate::policy::network_plan::{BlockAnswer, BlockQuestion};
@@ -129,7 +130,7 @@ pub fn listen(
             wait(&listener, &askers);
         }
     };
-    thread::Builder::new().name("policies".into()).spawn(receive).map(|_| new_pods)
+    threads::spawn("policies", receive).map(|_| new_pods)
 }
 
 /// A plugin that has connected, and not asked yet.

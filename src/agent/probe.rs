@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::agent::active_problems::ProblemSource;
@@ -22,6 +21,7 @@ use crate::netlink::rtnl::Rtnl;
 use crate::os::echo::{self, Echo};
 use crate::os::echoes::{EchoOutcome, Echoes};
 use crate::os::heartbeat::Heartbeat;
+use crate::os::threads;
 
 /// How long an answer is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ pub fn spawn(shared: &Arc<SharedState>) -> std::io::Result<()> {
         end(&shared, &why);
         beat.retire();
     };
-    thread::Builder::new().name("probe".into()).spawn(work)?;
+    threads::spawn("probe", work)?;
     Ok(())
 }
 

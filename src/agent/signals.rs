@@ -5,6 +5,7 @@ use std::{process, thread};
 
 use nix::sys::signal::{SigSet, Signal};
 
+use crate::os::threads;
 use crate::settings::exit;
 
 /// How long the agent may take to end, whatever hangs. The longest that it waits for on purpose, pods of a test, takes half
@@ -24,7 +25,7 @@ pub fn watch(publish: impl Fn(Signal) + Send + 'static) -> std::io::Result<()> {
         signals.add(signal);
     }
     signals.thread_block()?;
-    thread::Builder::new().name("signals".into()).spawn(move || {
+    threads::spawn("signals", move || {
         while let Ok(signal) = signals.wait() {
             publish(signal);
             if signal != Signal::SIGHUP {
@@ -40,7 +41,7 @@ fn end_in_time(signal: Signal) -> ! {
     thread::sleep(END_WITHIN);
     // What hangs may be who reads the log.
     let log = move || log::error!("{signal}: not ended within {END_WITHIN:?}: ends as it is");
-    let _logged = thread::Builder::new().name("end".into()).spawn(log);
+    let _logged = threads::spawn("end", log);
     thread::sleep(LOG_WITHIN);
     process::exit(exit::FAILURE.into())
 }

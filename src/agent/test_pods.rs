@@ -23,6 +23,7 @@ use crate::inspect::pods::{self, Life};
 use crate::ipam::TEST_CONTAINER;
 use crate::lease::records::TestPodsState;
 use crate::os::attended::AttendedProgram;
+use crate::os::threads;
 
 /// The socket of the unit `humanz-connectivity.socket`.
 const SOCKET: &str = "/run/humanz/connectivity.sock";
@@ -55,7 +56,7 @@ pub fn answer(shared: &Arc<SharedState>) -> io::Result<()> {
             clean_up(&shared);
         }
     };
-    thread::Builder::new().name("test-pods".into()).spawn(clean_up).map(drop)
+    threads::spawn("test-pods", clean_up).map(drop)
 }
 
 fn attach(shared: &SharedState) -> Result<HeldTestPods, TestPodsState> {

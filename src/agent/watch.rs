@@ -16,6 +16,7 @@ use crate::netlink::NetlinkProtocol;
 use crate::netlink::events::{Events, KernelEvent};
 use crate::os::file_watch::{FileEvents, FileWatch};
 use crate::os::heartbeat::{self, Heartbeat};
+use crate::os::threads;
 use crate::settings::exit::Exit;
 
 /// Starts the threads that receive the kernel's events.
@@ -31,10 +32,8 @@ pub fn kernel(
         let events = Events::open(protocol).context("watch the kernel")?;
         let (filter, triggers) = (EventFilter::new(bridge, Arc::clone(own)), triggers.clone());
         let beat = shared.expect(name, shared_state::LIMIT);
-        let thread = thread::Builder::new().name(name.into());
-        thread
-            .spawn(move || forward_kernel_events(events, protocol, filter, &triggers, &beat))
-            .context("start a thread")?;
+        let forward = move || forward_kernel_events(events, protocol, filter, &triggers, &beat);
+        threads::spawn(name, forward).context("start a thread")?;
     }
     Ok(())
 }
@@ -60,7 +59,7 @@ pub fn files(
             beat.retire();
         }
     };
-    thread::Builder::new().name("files".into()).spawn(receive).context("start a thread")?;
+    threads::spawn("files", receive).context("start a thread")?;
     Ok(Some(watch))
 }
 

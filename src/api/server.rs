@@ -28,6 +28,7 @@ use crate::api::reachability::reachability;
 use crate::api::status::{self, ChangeLine};
 use crate::flows::reply::DropLine;
 use crate::netlink::nflog::LoggedPacket;
+use crate::os::threads;
 use crate::settings::Settings;
 
 /// Time between two attempts to open a listener, or to open again a socket that was removed.
@@ -49,7 +50,7 @@ pub fn start(shared: Arc<SharedState>, settings: &Settings) -> io::Result<Box<dy
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let (listen, wanted) = latest::channel(Listen::of(settings));
     let (opened, was_opened) = channel();
-    let thread = thread::Builder::new().name("local".into()).spawn(move || {
+    let thread = threads::spawn("local", move || {
         LocalSet::new().block_on(&runtime, serve(shared, wanted, opened));
     })?;
     // A thread that ended will not listen.

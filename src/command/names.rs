@@ -3,13 +3,13 @@
 mod find;
 
 use std::sync::mpsc::{self, Receiver};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
+use crate::os::threads;
 use crate::settings::exit::{self, Exit};
 
 /// Somebody waits for it with a finger on a key.
@@ -51,9 +51,8 @@ pub fn run(call: &mut Call<'_>, options: &PrintNames) -> Result<Outcome, Exit> {
     let (found, finds) = mpsc::channel();
     let origin = call.origin.clone();
     // It ends with the process.
-    let finder = thread::Builder::new();
-    let _started =
-        finder.spawn(move || find::find(origin, kind, &|names| found.send(names).is_ok()));
+    let find = move || find::find(origin, kind, &|names| found.send(names).is_ok());
+    let _started = threads::spawn("find", find);
     let mut names = last(&finds, Instant::now() + WITHIN);
     if options.bare {
         names.iter_mut().for_each(|name| *name = bare(name).to_owned());

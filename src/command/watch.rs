@@ -3,7 +3,6 @@
 use std::io::BufRead;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Sender, channel};
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
@@ -20,6 +19,7 @@ use crate::net::time::timestamp;
 use crate::netlink::NetlinkProtocol;
 use crate::netlink::events::{Events, KernelEvent};
 use crate::netlink::route;
+use crate::os::threads;
 use crate::settings::exit::{self, Exit};
 
 /// show what changes, as it changes, until it is interrupted
@@ -90,10 +90,7 @@ fn kernel(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
     for protocol in [NetlinkProtocol::Route, NetlinkProtocol::Netfilter] {
         let events = Events::open(protocol).context("watch the kernel")?;
         let sender = sender.clone();
-        thread::Builder::new()
-            .name("kernel".into())
-            .spawn(move || forward(events, &sender))
-            .context("start a thread")?;
+        threads::spawn("kernel", move || forward(events, &sender)).context("start a thread")?;
     }
     drop(sender);
     for event in events {

@@ -24,9 +24,9 @@ pub mod table;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use crate::flows::store::{FlowStore, Views};
+use crate::os::threads;
 
 /// The threads that count. Dropped, they end within a second and close their sockets; those of a new one
 /// wait for that.
@@ -46,13 +46,9 @@ impl FlowRecorder {
         let recorder = FlowRecorder { stop: Arc::clone(&stop), store: Arc::clone(store) };
         store.begin();
         let (own, ours, theirs) = (Arc::clone(&stop), Arc::clone(store), Arc::clone(&views));
-        thread::Builder::new()
-            .name("flows".into())
-            .spawn(move || connections::record(&ours, &theirs, &own))?;
+        threads::spawn("flows", move || connections::record(&ours, &theirs, &own))?;
         let store = Arc::clone(store);
-        thread::Builder::new()
-            .name("denials".into())
-            .spawn(move || denials::record(&store, &views, &stop))?;
+        threads::spawn("denials", move || denials::record(&store, &views, &stop))?;
         Ok(recorder)
     }
 }

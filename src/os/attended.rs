@@ -7,11 +7,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Deserializer, Value};
+
+use crate::os::threads;
 
 /// Its standard input and output. Dropping it ends the program, without waiting.
 pub struct AttendedProgram(UnixStream);
@@ -36,7 +37,7 @@ impl AttendedProgram {
         let mut child = command.spawn()?;
         // Its end closes the last copy of the other side.
         drop(command);
-        thread::Builder::new().name("attended".into()).spawn(move || child.wait())?;
+        threads::spawn("attended", move || drop(child.wait()))?;
         Ok(AttendedProgram(ours))
     }
 

@@ -7,6 +7,8 @@ use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch as latest};
 
+use crate::os::threads;
+
 /// A session that runs until it is stopped. Dropping it signals the end without waiting.
 #[derive(Debug)]
 pub struct EventLoop {
@@ -25,7 +27,7 @@ impl EventLoop {
     ) -> io::Result<EventLoop> {
         let (stop, stopped) = oneshot::channel();
         let runtime = runtime()?;
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let thread = threads::spawn(name, move || {
             runtime.block_on(session(stopped));
             // Pending name lookups are abandoned.
             runtime.shutdown_background();

@@ -16,6 +16,7 @@ pub mod process;
 pub mod random;
 pub mod resolver;
 pub mod sysctl;
+pub mod threads;
 pub mod usage;
 pub mod wait;
 pub mod xtables_lock;

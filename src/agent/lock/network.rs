@@ -15,6 +15,8 @@ use nix::sys::socket::{
 };
 use nix::unistd::Uid;
 
+use crate::os::threads;
+
 /// A reader of either lock has it for much less.
 pub(super) const AGAIN: Duration = Duration::from_millis(20);
 pub(super) const TRIES: usize = 5;
@@ -86,7 +88,7 @@ pub fn holder(name: &str) -> Option<LockHolder> {
 impl NetworkLock {
     fn new(listener: UnixListener) -> io::Result<NetworkLock> {
         let queue = listener.try_clone()?;
-        let drain = thread::Builder::new().name("lock".into()).spawn(move || drain(&queue))?;
+        let drain = threads::spawn("lock", move || drain(&queue))?;
         Ok(NetworkLock { listener, drain: Some(drain) })
     }
 }

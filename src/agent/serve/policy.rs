@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::agent::active_problems::ProblemSource;
@@ -18,7 +16,7 @@ use crate::inspect::{Kernel, last_policies, pods, policy_file};
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::netlink::NetlinkError;
-use crate::os::files;
+use crate::os::{files, threads};
 use crate::policy::compile::POLICY_TABLE;
 use crate::policy::held::{Published, Sharing};
 use crate::policy::knowledge::HostKnowledge;
@@ -30,6 +28,9 @@ use crate::sources::{ApiStart, Followed, PodScope, PoliciesInForce, PoliciesStar
 
 /// Wait after a change of the file: what is written in several steps is read once.
 const SETTLE: Duration = Duration::from_millis(20);
+
+/// The thread that waits for the disk.
+const KEEPER: &str = "keep";
 
 /// Time between two looks whether pods in quarantine are still there.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -53,11 +54,6 @@ pub fn kept_policies(
 /// A kernel that does not answer may have it.
 fn may_have_table(found: Result<Vec<String>, NetlinkError>) -> bool {
     found.map_or(true, |tables| tables.iter().any(|it| it == POLICY_TABLE))
-}
-
-/// Runs `work`, which may wait for a disk, on a thread of its own.
-fn aside(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new().name("keep".into()).spawn(work).map(drop)
 }
 
 fn not_kept(error: &dyn fmt::Display) {
@@ -180,7 +176,7 @@ impl Agent {
             let written = last_policies::write_next(&folder, &text).map(|()| text.len());
             trigger::send(&to, Trigger::Kept(written.map_err(|error| error.to_string())));
         };
-        if let Err(error) = aside(write) {
+        if let Err(error) = threads::spawn(KEEPER, write) {
             self.note_kept(Err(error.to_string()));
         }
     }
@@ -199,8 +195,8 @@ impl Agent {
         }
         let folder = self.settings.state_dir.clone();
         // Without a thread the new name is on the disk some seconds later.
-        let _synced =
-            aside(move || files::sync_directory(&folder).unwrap_or_else(|error| not_kept(&error)));
+        let sync = move || files::sync_directory(&folder).unwrap_or_else(|error| not_kept(&error));
+        let _synced = threads::spawn(KEEPER, sync);
     }
 
     pub(super) fn policy_input(&self) -> HostKnowledge {

@@ -16,6 +16,7 @@ use crate::net::{Family, IfName, PerFamily};
 use crate::netlink::link::{self, LinkChange, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
+use crate::os::threads;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
@@ -92,7 +93,7 @@ impl<'a> TestPod<'a> {
         for address in self.addresses.iter().copied() {
             let listen = || TcpListener::bind(SocketAddr::new(address, PORT));
             let listener = self.netns.run(listen).map_err(io::Error::other)??;
-            thread::Builder::new().name("answer".into()).spawn(move || {
+            threads::spawn("answer", move || {
                 for mut client in listener.incoming().flatten() {
                     // One that has gone has its answer already, or wants none.
                     let _gone = client.write_all(GREETING);
