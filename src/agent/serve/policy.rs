@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -28,9 +29,6 @@ use crate::sources::{ApiStart, Followed, PodScope, PoliciesInForce, PoliciesStar
 
 /// Wait after a change of the file: what is written in several steps is read once.
 const SETTLE: Duration = Duration::from_millis(20);
-
-/// The thread that waits for the disk.
-const KEEPER: &str = "keep";
 
 /// Time between two looks whether pods in quarantine are still there.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -176,7 +174,7 @@ impl Agent {
             let written = last_policies::write_next(&folder, &text).map(|()| text.len());
             trigger::send(&to, Trigger::Kept(written.map_err(|error| error.to_string())));
         };
-        if let Err(error) = threads::spawn(KEEPER, write) {
+        if let Err(error) = self.on_disk(write) {
             self.note_kept(Err(error.to_string()));
         }
     }
@@ -196,7 +194,18 @@ impl Agent {
         let folder = self.settings.state_dir.clone();
         // Without a thread the new name is on the disk some seconds later.
         let sync = move || files::sync_directory(&folder).unwrap_or_else(|error| not_kept(&error));
-        let _synced = threads::spawn(KEEPER, sync);
+        let _synced = self.on_disk(sync);
+    }
+
+    /// Has the thread do `work` that waits for the disk.
+    fn on_disk(&mut self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let disk = match self.state.disk.take() {
+            Some(disk) => disk,
+            None => threads::worker("disk")?,
+        };
+        let _ended = disk.send(Box::new(work));
+        self.state.disk = Some(disk);
+        Ok(())
     }
 
     pub(super) fn policy_input(&self) -> HostKnowledge {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
@@ -17,6 +18,7 @@ use crate::inspect::host_state::HostState;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
+use crate::os::threads::Work;
 use crate::policy::held::Published;
 use crate::policy::keeping::Keeping;
 use crate::policy::sources::Policies;
@@ -90,6 +92,8 @@ pub struct AgentState {
     pub(super) held: BTreeMap<String, Held>,
     /// What of it is kept for the next start.
     pub(super) kept_policies: Keeping,
+    /// The thread that writes it, once there is something to write.
+    pub(super) disk: Option<Sender<Work>>,
     /// All that is known of them, as it was published last; `None`: something has changed.
     pub(super) policy_view: Option<Arc<View>>,
     /// When to look whether pods in quarantine are still there.
@@ -154,6 +158,7 @@ impl AgentState {
             published: Arc::default(),
             held: BTreeMap::new(),
             kept_policies: Keeping::new(now),
+            disk: None,
             policy_view: None,
             quarantine_due: None,
             networks: HostNetworks::default(),
