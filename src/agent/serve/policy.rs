@@ -17,7 +17,8 @@ use crate::inspect::{Kernel, last_policies, pods, policy_file};
 use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::netlink::NetlinkError;
-use crate::os::{files, threads};
+use crate::os::files;
+use crate::os::threads::Worker;
 use crate::policy::compile::POLICY_TABLE;
 use crate::policy::held::{Published, Sharing};
 use crate::policy::knowledge::HostKnowledge;
@@ -201,10 +202,9 @@ impl Agent {
     fn on_disk(&mut self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let disk = match self.state.disk.take() {
             Some(disk) => disk,
-            None => threads::worker("disk")?,
+            None => Worker::spawn("disk")?,
         };
-        let _ended = disk.send(Box::new(work));
-        self.state.disk = Some(disk);
+        self.state.disk.insert(disk).give(work);
         Ok(())
     }
 

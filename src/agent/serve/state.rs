@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
@@ -18,7 +17,7 @@ use crate::inspect::host_state::HostState;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
-use crate::os::threads::Work;
+use crate::os::threads::Worker;
 use crate::policy::held::Published;
 use crate::policy::keeping::Keeping;
 use crate::policy::sources::Policies;
@@ -93,7 +92,7 @@ pub struct AgentState {
     /// What of it is kept for the next start.
     pub(super) kept_policies: Keeping,
     /// The thread that writes it, once there is something to write.
-    pub(super) disk: Option<Sender<Work>>,
+    pub(super) disk: Option<Worker>,
     /// All that is known of them, as it was published last; `None`: something has changed.
     pub(super) policy_view: Option<Arc<View>>,
     /// When to look whether pods in quarantine are still there.
