@@ -35,7 +35,7 @@ pub enum Trigger {
     /// Hosts have other blocks of tenants' networks.
     Blocks(BlocksUpdate),
     /// The policies for the next start were written, in so many bytes, or could not be.
-    Kept(Result<usize, String>),
+    Kept(anyhow::Result<usize>),
     /// A plugin asks for something.
     Plugin(PluginRequest),
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::inspect::policy_file;
@@ -64,14 +65,11 @@ pub fn write_next(state_dir: &Path, text: &[u8]) -> Result<(), FileError> {
 ///
 /// # Errors
 /// It cannot be renamed.
-pub fn take_next(state_dir: &Path, is_current: bool) -> io::Result<()> {
-    let name = if is_current { FILE } else { OUTDATED };
-    fs::rename(state_dir.join(NEXT), state_dir.join(name))?;
-    if is_current {
-        files::found(fs::remove_file(state_dir.join(OUTDATED))).map(drop)
-    } else {
-        Ok(())
-    }
+pub fn take_next(state_dir: &Path, is_current: bool) -> anyhow::Result<()> {
+    let (next, name) = (state_dir.join(NEXT), if is_current { FILE } else { OUTDATED });
+    let renamed = fs::rename(&next, state_dir.join(name));
+    renamed.with_context(|| format!("rename {} to {name}", next.display()))?;
+    if is_current { Ok(files::remove(&state_dir.join(OUTDATED))?) } else { Ok(()) }
 }
 
 /// Marks the file: what is in force is newer from now on.

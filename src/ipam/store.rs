@@ -64,6 +64,11 @@ impl Store {
         Ok(is_file(&layout.boot())? || is_file(&layout.lock())?)
     }
 
+    /// What says in which boot the stores of older plugins were imported into that at `dir`.
+    pub fn boot_record(dir: &Path) -> PathBuf {
+        Layout::new(dir.to_owned()).boot()
+    }
+
     /// The folder of the network.
     pub fn dir(&self) -> &Path {
         self.layout.dir()

@@ -1,6 +1,7 @@
 //! Threads of the agent and of subcommands.
 
 use std::io;
+use std::iter;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
@@ -17,7 +18,7 @@ type Work = Box<dyn FnOnce() + Send>;
 /// A thread that does what it is given, one after the other, as long as the process lives.
 pub struct Worker(Arc<Queue>);
 
-/// A channel of the standard library would be 10 KB of code.
+/// A channel of the standard library would be 9 KB of code.
 #[derive(Default)]
 struct Queue {
     all: Mutex<Vec<Work>>,
@@ -30,11 +31,8 @@ impl Worker {
     pub fn spawn(name: &str) -> io::Result<Worker> {
         let queue = Arc::<Queue>::default();
         let worker = Worker(Arc::clone(&queue));
-        spawn(name, move || {
-            loop {
-                queue.wait().into_iter().for_each(|work| work());
-            }
-        })?;
+        let all = iter::repeat_with(move || queue.wait()).flatten();
+        spawn(name, move || all.for_each(|work| work()))?;
         Ok(worker)
     }
 
@@ -56,7 +54,7 @@ impl Queue {
     }
 }
 
-/// For each type of closure the standard library's would be 2 KB of code.
+/// The standard library's for each type of closure was 16 KB of code in all.
 fn spawn_boxed(name: &str, work: Work) -> io::Result<JoinHandle<()>> {
     Builder::new().name(name.to_owned()).spawn(work)
 }

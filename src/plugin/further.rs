@@ -103,12 +103,10 @@ pub fn with_valid_links(gc: &Gc, links: &[Link]) -> Gc {
 }
 
 /// `gc` with what podman 5 has attached, which has no CNI, and is in no list of another runtime: as long as the links
-/// exist. Its containers have names without a namespace.
+/// exist.
 pub fn with_podmans(mut gc: Gc, links: &[Link]) -> Gc {
     let aliases = links.iter().filter_map(|link| link.alias.as_deref());
-    let of_podman = |alias: &&str| alias.split(' ').skip(4).any(|it| !it.contains(['/', '=']));
-    let podmans = aliases.filter(of_podman).filter_map(LinkIdentity::in_alias);
-    gc.valid.extend(podmans.filter_map(|of| {
+    gc.valid.extend(aliases.filter_map(LinkIdentity::of_podman).filter_map(|of| {
         let (container_id, ifname) = (of.container_id.parse().ok()?, of.ifname.parse().ok()?);
         Some(Attachment { container_id, ifname })
     }));

@@ -73,7 +73,7 @@ pub fn plugin(settings: &Settings, applier: &mut Applier) {
 pub fn imports(settings: &Settings, applier: &mut Applier) {
     for path in files_in(&settings.cni.ipam_dir, applier) {
         if Store::is_at(&path).unwrap_or(false) {
-            file("record of imports", &path.join("boot"), applier);
+            file("record of imports", &Store::boot_record(&path), applier);
         }
     }
 }

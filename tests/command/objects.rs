@@ -243,7 +243,6 @@ fn a_pin_that_cannot_be_says_which_pod_has_the_address_and_what_to_do() {
     refused(&typed(host, "pin create shop/db-2 --network blue/frnt"), 1, &[gone]);
 }
 
-/// As somebody else may write it.
 #[test]
 fn pins_that_many_make_at_once_have_an_address_each() {
     let cluster = Cluster::new(1);
@@ -256,6 +255,7 @@ fn pins_that_many_make_at_once_have_an_address_each() {
     assert_eq!(addresses.collect::<BTreeSet<_>>().len(), 24, "{listed}");
 }
 
+/// As somebody else may write it.
 #[test]
 fn an_object_that_is_invalid_is_listed_and_shown_with_its_fault() {
     let cluster = Cluster::new(1);

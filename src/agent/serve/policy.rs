@@ -1,11 +1,11 @@
 //! Policies: what their sources say, new pods, and what is kept for the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
 
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::new_pods;
@@ -55,8 +55,8 @@ fn may_have_table(found: Result<Vec<String>, NetlinkError>) -> bool {
     found.map_or(true, |tables| tables.iter().any(|it| it == POLICY_TABLE))
 }
 
-fn not_kept(error: &dyn fmt::Display) {
-    log::error!("keep the policies for the next start: {error}");
+fn not_kept(error: impl Into<anyhow::Error>) {
+    log::error!("keep the policies for the next start: {:#}", error.into());
 }
 
 impl Agent {
@@ -167,42 +167,39 @@ impl Agent {
         let (text, folder) = (last_policies::text(&policies), self.settings.state_dir.clone());
         self.state.kept_policies.begun();
         if at_end {
-            let kept = last_policies::keep(&folder, &text);
-            return kept.unwrap_or_else(|error| not_kept(&error));
+            // The thread may be writing the next file.
+            return last_policies::keep(&folder, &text).unwrap_or_else(not_kept);
         }
         let to = self.to_loop.clone();
         let write = move || {
             let written = last_policies::write_next(&folder, &text).map(|()| text.len());
-            trigger::send(&to, Trigger::Kept(written.map_err(|error| error.to_string())));
+            trigger::send(&to, Trigger::Kept(written.map_err(anyhow::Error::from)));
         };
-        if let Err(error) = self.on_disk(write) {
-            self.note_kept(Err(error.to_string()));
-        }
+        self.on_disk(write).unwrap_or_else(|error| self.note_kept(Err(error)));
     }
 
     /// What was to be kept was `written`, in so many bytes, or could not be.
-    pub(super) fn note_kept(&mut self, written: Result<usize, String>) {
+    pub(super) fn note_kept(&mut self, written: anyhow::Result<usize>) {
         let (now, kept) = (Instant::now(), &mut self.state.kept_policies);
         let taken = written.and_then(|bytes| {
             let is_current = kept.written(bytes, now);
-            let taken = last_policies::take_next(&self.settings.state_dir, is_current);
-            taken.map_err(|error| error.to_string())
+            last_policies::take_next(&self.settings.state_dir, is_current)
         });
         if let Err(error) = taken {
-            not_kept(&error);
+            not_kept(error);
             return kept.failed(now);
         }
         let folder = self.settings.state_dir.clone();
         // Without a thread the new name is on the disk some seconds later.
-        let sync = move || files::sync_directory(&folder).unwrap_or_else(|error| not_kept(&error));
+        let sync = move || files::sync_directory(&folder).unwrap_or_else(not_kept);
         let _synced = self.on_disk(sync);
     }
 
     /// Has the thread do `work` that waits for the disk.
-    fn on_disk(&mut self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    fn on_disk(&mut self, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
         let disk = match self.state.disk.take() {
             Some(disk) => disk,
-            None => Worker::spawn("disk")?,
+            None => Worker::spawn("disk").context("start a thread")?,
         };
         self.state.disk.insert(disk).give(work);
         Ok(())

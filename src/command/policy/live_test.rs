@@ -18,6 +18,9 @@ use crate::policy::view::{QuarantineReason, Quarantined, WithoutPolicies};
 use crate::policy::{Decision, Direction, Endpoint, Reason, Rule, Transport, Tuple};
 use crate::settings::exit::Exit;
 
+/// What runtimes call the first interface of a pod.
+const FIRST: &str = "eth0";
+
 /// What this host says of one end.
 enum LiveEnd<'a> {
     Judged(PartialDecision<'a>),
@@ -97,7 +100,7 @@ impl<'a> LiveJudge<'a> {
     fn addresses(&self, what: &str) -> Result<Vec<IpAddr>, Exit> {
         let is_further = |pod: &&Endpoint| {
             let owner = pod.addresses.first().and_then(|address| self.host.host.owner(*address));
-            owner.is_some_and(|owner| owner.entry.ifname != "eth0")
+            owner.is_some_and(|owner| owner.entry.ifname != FIRST)
         };
         let mut pods: Vec<&Endpoint> = self.knowledge.pods.iter().collect();
         pods.sort_by_key(is_further);

@@ -88,6 +88,13 @@ impl<'a> LinkIdentity<'a> {
         Some(LinkIdentity { network, container_id, ifname })
     }
 
+    /// The attachment in `alias`, if it is of podman 5: its containers have a name without a namespace.
+    pub fn of_podman(alias: &'a str) -> Option<LinkIdentity<'a>> {
+        let mut rest = alias.split(' ').skip(4);
+        rest.find(|word| !word.contains(['/', '=']))?;
+        LinkIdentity::in_alias(alias)
+    }
+
     /// `alias` says that the link belongs to this attachment.
     pub fn owns(&self, alias: Option<&str>) -> bool {
         let rest = alias.and_then(|alias| alias.strip_prefix(&self.words()));
