@@ -69,6 +69,14 @@ impl Before {
         self.undisturbed(etcd);
     }
 
+    /// The state after a restart of etcd, once the host has its connection again.
+    fn restarted(self, etcd: &mut EtcdServer) -> Before {
+        etcd.restart();
+        let connected = |update: &Update| matches!(update, Update::Connected { .. });
+        self.host.reported(self.mark, "the return", connected);
+        Before::of(self.host, etcd)
+    }
+
     fn undisturbed(&self, etcd: &EtcdServer) {
         for update in self.host.since(self.mark) {
             assert!(
@@ -164,11 +172,7 @@ fn unusable_files_are_reported_and_the_previous_ones_stay_in_use() {
         before.undisturbed(&etcd);
         assert_eq!(connections(), before.connections, "it connected anew for nothing");
         // A connection that breaks meanwhile is reopened with the previous files.
-        etcd.restart();
-        before
-            .host
-            .reported(before.mark, "the return", |said| matches!(said, Update::Connected { .. }));
-        before = Before::of(before.host, &etcd);
+        before = before.restarted(&mut etcd);
         before.files(&["refuses the certificate in ETCD_CERT", "mine.pem", "stays in use"]);
         certificates.copy("second", "mine");
         before.moved(&etcd);
@@ -202,8 +206,7 @@ fn the_authorities_of_a_running_cluster_are_replaced() {
         before.files(&[]);
         let arguments = certificates.arguments("server", Some("both.pem"));
         etcd.change_arguments(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
-        etcd.restart();
-        before = Before::of(before.host, &etcd);
+        before = before.restarted(&mut etcd);
         certificates.copy("new-client", "mine");
         before.moved(&etcd);
         before.files(&[]);
