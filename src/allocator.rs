@@ -1,10 +1,15 @@
-//! Memory of a process that lives for milliseconds. musl's allocator asks the kernel for pages, gives them back as
-//! soon as they are free and asks again: 37 system calls of an ADD. The first small blocks come from an arena, which
-//! gives nothing back; all others come from musl, so that an agent, which lives for years, loses the arena and no more.
+//! Memory without a system call for each page. musl's allocator asks the kernel for pages, gives them back as soon as
+//! they are free and asks again: 37 system calls of an ADD. The first small blocks come from an arena, which gives
+//! nothing back: a process that lives for milliseconds needs no more. All others come from musl, by way of
+//! [`freed`], so that an agent, which lives for years, loses the arena and no more.
+
+mod freed;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use freed::FreedBlocks;
 
 /// Four times what an ADD allocates in blocks that are not large.
 const ARENA: usize = 256 << 10;
@@ -18,6 +23,7 @@ pub struct ArenaFirst {
     arena: UnsafeCell<[u8; ARENA]>,
     /// So many bytes of the arena have been given out.
     used: AtomicUsize,
+    freed: FreedBlocks,
 }
 
 // SAFETY: blocks of the arena do not overlap, as each is given out by one successful exchange of `used`.
@@ -26,7 +32,11 @@ unsafe impl Sync for ArenaFirst {}
 
 impl ArenaFirst {
     pub const fn new() -> ArenaFirst {
-        ArenaFirst { arena: UnsafeCell::new([0; ARENA]), used: AtomicUsize::new(0) }
+        ArenaFirst {
+            arena: UnsafeCell::new([0; ARENA]),
+            used: AtomicUsize::new(0),
+            freed: FreedBlocks::new(),
+        }
     }
 
     fn take(&self, layout: Layout) -> Option<*mut u8> {
@@ -60,35 +70,46 @@ impl ArenaFirst {
 // SAFETY: a block's address says whose it is, and it goes back there.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for ArenaFirst {
+    #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: what the caller promises, here and below.
-        self.take(layout).unwrap_or_else(|| unsafe { System.alloc(layout) })
+        self.take(layout).unwrap_or_else(|| unsafe { self.freed.alloc(layout) })
     }
 
+    #[inline(never)]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // The arena gives nothing out twice: it still has the zeros of the executable's .bss.
-        self.take(layout).unwrap_or_else(|| unsafe { System.alloc_zeroed(layout) })
+        self.take(layout).unwrap_or_else(|| unsafe { System.alloc_zeroed(freed::rounded(layout)) })
     }
 
+    #[inline(never)]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if self.position(block).is_none() {
-            unsafe { System.dealloc(block, layout) }
+            unsafe { self.freed.dealloc(block, layout) }
         }
     }
 
+    #[inline(never)]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let Some(begin) = self.position(block) else {
-            return unsafe { System.realloc(block, layout, size) };
-        };
-        let fits = size <= LARGEST && begin + size <= ARENA;
-        if size <= layout.size() || fits && self.moved(begin + layout.size(), begin + size) {
-            return block;
-        }
         // SAFETY: the caller promises that the size, rounded up to the alignment, is no more than isize::MAX.
+        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        if let Some(begin) = self.position(block) {
+            let fits = size <= LARGEST && begin + size <= ARENA;
+            if size <= layout.size() || fits && self.moved(begin + layout.size(), begin + size) {
+                return block;
+            }
+        } else {
+            match (freed::list(layout.size()), freed::list(size)) {
+                (None, None) => return unsafe { System.realloc(block, layout, size) },
+                (old, new) if old == new => return block,
+                _ => {}
+            }
+        }
         unsafe {
-            let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+            let new = self.alloc(wanted);
             if !new.is_null() {
-                new.copy_from_nonoverlapping(block, layout.size());
+                new.copy_from_nonoverlapping(block, layout.size().min(size));
+                self.dealloc(block, layout);
             }
             new
         }
