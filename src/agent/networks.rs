@@ -53,23 +53,19 @@ pub struct ClosedFrom {
 
 impl ClosedFrom {
     pub fn is_same(&self, other: &ClosedFrom) -> bool {
-        let are_hosts = match (&self.hosts, &other.hosts) {
-            (Some(one), Some(other)) => Arc::ptr_eq(&one.nodes, &other.nodes),
-            (one, other) => one.is_none() && other.is_none(),
-        };
-        let are_known = Arc::ptr_eq(&self.known, &other.known);
-        are_known && are_hosts && self.segments == other.segments
+        let nodes = |of: &ClosedFrom| of.hosts.as_ref().map(|found| Arc::as_ptr(&found.nodes));
+        let is_known = Arc::ptr_eq(&self.known, &other.known);
+        let are_known = is_known || self.known.networks == other.known.networks;
+        are_known && nodes(self) == nodes(other) && self.segments == other.segments
     }
 }
 
 impl PlansFrom {
     pub fn is_same(&self, other: &PlansFrom) -> bool {
-        let is_same = match (&self.known, &other.known) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (one, other) => one.is_none() && other.is_none(),
-        };
+        let known = |of: &PlansFrom| of.known.as_ref().map(Arc::as_ptr);
         let own = (self.exchanges, &self.open, &self.families, &self.closed);
-        is_same && own == (other.exchanges, &other.open, &other.families, &other.closed)
+        let others = (other.exchanges, &other.open, &other.families, &other.closed);
+        known(self) == known(other) && own == others
     }
 }
 

@@ -50,7 +50,10 @@ pub fn run(
         own.set_pools(run.pools().collect());
         own.policies.store(run.settings.policy.is_some(), Ordering::Relaxed);
     }
-    reconcile::store::check(run, applier);
+    // Policies come often, and change nothing there.
+    if run.scope != Scope::POLICY {
+        reconcile::store::check(run, applier);
+    }
     if !close_gates(run, known, applier) {
         return None;
     }

@@ -9,13 +9,16 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::agent::notify;
 use crate::agent::serve::agent::Agent;
+use crate::agent::trigger::Scope;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
 impl Agent {
     /// Why a service manager should start the agent again: a folder that could be written to is read-only.
     pub(super) fn lost_folder(&mut self) -> Option<Exit> {
-        if !notify::is_supervised() {
+        // Policies and pods are written elsewhere, and come often.
+        let writes_elsewhere = matches!(self.state.scope, Scope::POLICY | Scope::PODS);
+        if writes_elsewhere || !notify::is_supervised() {
             return None;
         }
         let (read_only, writable): (Vec<_>, Vec<_>) =

@@ -144,7 +144,8 @@ impl Agent {
         let segments = state.host_state.iter().flat_map(|found| &found.connected);
         let segments = segments.map(|connected| connected.prefix).collect();
         let from = ClosedFrom { known: Arc::clone(known), hosts: state.snapshot.clone(), segments };
-        if state.networks.closed_from.as_ref().is_some_and(|before| before.is_same(&from)) {
+        if let Some(before) = state.networks.closed_from.as_mut().filter(|it| it.is_same(&from)) {
+            *before = from;
             return;
         }
         let nodes = from.hosts.iter().flat_map(|found| found.nodes.iter());
