@@ -37,7 +37,7 @@ pub fn dry_run(settings: &Settings) -> Result<DryRun, Exit> {
     let (lines, lease, peers) = match settings.source.clone() {
         Source::Static(subnets) => (Vec::new(), Lease { subnets }, None),
         Source::Etcd { server, roots } => claim(&mut host, &server, &roots)?,
-        Source::Kubernetes(api) => given(&host, &api)?,
+        Source::Kubernetes(api) => given(&mut host, &api)?,
     };
     host.subnets = lease.subnets;
     host.peers = peers.map(Arc::new);
@@ -132,7 +132,7 @@ pub fn growth(found: &Snapshot, ours: &Network) -> Result<Option<Line>, LeaseErr
 }
 
 /// The subnets that Kubernetes gives this host, and the other hosts.
-fn given(host: &Host, api: &KubeSettings) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
+fn given(host: &mut Host, api: &KubeSettings) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
     let settings = &host.settings;
     let name = identity::node_name(settings)?;
     let own = identity::of_host(&name, &host.kernel.machine_id)?;
@@ -141,6 +141,7 @@ fn given(host: &Host, api: &KubeSettings) -> Result<(Vec<Line>, Lease, Option<Pe
     let lease = kube::own::lease(nodes.own(), &own, &settings.pools);
     let lease = lease.map_err(|error| refused(&error.into()))?;
     let others = peers(nodes.snapshot(), &name, &lease.subnets, &settings.pools);
+    host.follow_addresses(nodes.snapshot(), &name);
     Ok((Vec::new(), lease, Some(others)))
 }
 

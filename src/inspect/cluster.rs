@@ -11,6 +11,7 @@ use crate::inspect::state_file;
 use crate::kube;
 use crate::lease::records::{NodeName, Roots};
 use crate::lease::{Lease, Peers, Snapshot, growth, peers};
+use crate::net::Family;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 
@@ -101,7 +102,11 @@ pub fn read(settings: &Settings) -> Result<ClusterView, Exit> {
     let why = match found {
         Ok(snapshot) => {
             let subnets = snapshot.nodes.get(&own).map(|node| node.value.subnets);
-            let lease = Lease { subnets: subnets.unwrap_or_default() };
+            let mut lease = Lease { subnets: subnets.unwrap_or_default() };
+            // A node has podCIDRs of families, too, that the network has not.
+            for family in Family::BOTH.into_iter().filter(|it| settings.pools.get(*it).is_none()) {
+                lease.subnets.set(family, None);
+            }
             let snapshot = Arc::new(snapshot);
             return Ok(ClusterView { snapshot, lease, own, store: store(settings), stale: None });
         }

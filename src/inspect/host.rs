@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use ipnetwork::IpNetwork;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::inspect::cluster::{self, ClusterView};
 use crate::inspect::host_state::{self, HostState};
 use crate::inspect::pods::{self, PodAttachment};
 use crate::inspect::{Kernel, agent_socket, identity, last_policies, names, networks, state_file};
-use crate::lease::{NodeName, Peer, Peers, Resolved};
+use crate::lease::{NodeName, Peer, Peers, Resolved, Snapshot};
 use crate::net::gather::Gather;
-use crate::net::{Family, PerFamily, Problem};
+use crate::net::{Family, PerFamily, Problem, subnet};
 use crate::netlink::address::Address;
 use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
@@ -100,6 +101,11 @@ impl Host {
     }
 
     fn join(&mut self, mut cluster: ClusterView) {
+        if cluster.stale.is_none()
+            && let Some(served) = self.served()
+        {
+            cluster.lease.subnets = served;
+        }
         if cluster.lease.subnets.is_empty() {
             // Its keys were deleted: an agent puts them back.
             let saved = state_file::read(&self.settings.state_file()).ok().flatten();
@@ -109,6 +115,7 @@ impl Host {
             cluster.lease = own.map(|saved| saved.lease).unwrap_or_default();
         }
         let mut peers = cluster.others(&mut self.settings);
+        self.follow_addresses(&cluster.snapshot, &cluster.own);
         let answers = cluster.stale.is_none();
         let blocks = networks::at_start(&self.settings, self.known_networks(), answers).1;
         peers.set_blocks(&blocks.by_host);
@@ -116,6 +123,24 @@ impl Host {
         self.subnets = cluster.lease.subnets;
         self.in_sync = cluster.stale.is_none();
         self.cluster = Some(cluster);
+    }
+
+    /// Where Kubernetes has the addresses of hosts, an agent uses those, unless some are set.
+    pub fn follow_addresses(&mut self, found: &Snapshot, own: &NodeName) {
+        let settings = &mut self.settings;
+        if settings.node_addresses.is_empty() && matches!(settings.source, Source::Kubernetes(_)) {
+            settings.node_addresses =
+                host_state::internal_addresses(&self.kernel.rtnl, settings, found, own);
+        }
+    }
+
+    /// The subnets that a running agent serves: it keeps them for its pods, whatever its node has by now.
+    fn served(&self) -> Option<PerFamily<IpNetwork>> {
+        let subnets = &self.agent().as_ref().ok()?["lease"]["subnets"];
+        let subnets: Vec<IpNetwork> = Deserialize::deserialize(subnets).ok()?;
+        let mut served = PerFamily::default();
+        subnets.into_iter().for_each(|it| served.set(subnet::family(it), Some(it)));
+        (!served.is_empty()).then_some(served)
     }
 
     /// The other hosts by name; none if they are unknown.

@@ -7,8 +7,8 @@ use std::num::NonZeroU16;
 use anyhow::Context;
 
 use crate::checks::interface;
-use crate::lease::HostAttributes;
-use crate::lease::records::{WireguardEnd, comparable_group};
+use crate::lease::records::{NodeName, WireguardEnd, comparable_group};
+use crate::lease::{HostAttributes, Snapshot};
 use crate::net::gather::Gather;
 use crate::net::{Family, Hint, IfName, PerFamily, subnet};
 use crate::netlink::NetlinkError;
@@ -124,6 +124,27 @@ fn global_addresses(
     let of_tunnel = |found: &Address| links.get(&found.index).is_some_and(tunnel::is_marked);
     addresses.retain(|found| !of_tunnel(found));
     Ok((addresses, links))
+}
+
+/// The InternalIPs of this host's node that it really has, outside the pools of `settings`: on a host with several
+/// interfaces the default route may lead elsewhere.
+pub fn internal_addresses(
+    rtnl: &Rtnl,
+    settings: &Settings,
+    found: &Snapshot,
+    own: &NodeName,
+) -> PerFamily<IpAddr> {
+    let here = rtnl.addresses(None).unwrap_or_default();
+    let wanted = found.nodes.get(own).map(|node| node.value.addresses).unwrap_or_default();
+    let mut present = PerFamily::default();
+    for (family, address) in wanted.entries() {
+        let is_here = here.iter().any(|found| found.address.ip() == *address);
+        let pool = settings.pools.get(family).map(|pool| pool.network());
+        if is_here && !pool.is_some_and(|pool| pool.contains(*address)) {
+            present.set(family, Some(*address));
+        }
+    }
+    present
 }
 
 /// The attributes that this host publishes. Source: `settings`, and its own addresses and MTU.

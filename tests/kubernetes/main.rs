@@ -21,6 +21,7 @@ mod enforced;
 mod exchange;
 mod hostile;
 mod kubelets;
+mod looked_at;
 mod moved;
 mod netpol;
 mod objects;

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use crate::agent::trigger::Scope;
+use crate::inspect::host_state;
 use crate::lease::Snapshot;
-use crate::net::{PerFamily, Problem};
-use crate::netlink::rtnl::Rtnl;
+use crate::net::Problem;
 use crate::settings::{Settings, Source, invalid};
 
 use crate::agent::serve::agent::Agent;
@@ -18,7 +18,8 @@ impl Agent {
         if is_set || !matches!(self.settings.source, Source::Kubernetes(_)) {
             return;
         }
-        let addresses = self.addresses_of_node(&self.settings, found);
+        let rtnl = &self.kernel.rtnl;
+        let addresses = host_state::internal_addresses(rtnl, &self.settings, found, &self.name);
         if addresses != self.settings.node_addresses {
             let listed: Vec<String> = addresses.iter().map(ToString::to_string).collect();
             log::info!("this host's address for the others: {} (InternalIP)", listed.join(", "));
@@ -42,28 +43,4 @@ impl Agent {
         let fix = "ip address show # set one that it has, or add this one first";
         Err(invalid("NODE_IP", &missing.to_string(), why).with_fix(fix))
     }
-
-    /// The InternalIPs of this host's node that it really has, outside the pools of `settings`.
-    pub(super) fn addresses_of_node(
-        &self,
-        settings: &Settings,
-        found: &Snapshot,
-    ) -> PerFamily<IpAddr> {
-        let node = found.nodes.get(&self.name);
-        let wanted = node.map(|node| node.value.addresses).unwrap_or_default();
-        present(&self.kernel.rtnl, settings, &wanted)
-    }
-}
-
-fn present(rtnl: &Rtnl, settings: &Settings, wanted: &PerFamily<IpAddr>) -> PerFamily<IpAddr> {
-    let here = rtnl.addresses(None).unwrap_or_default();
-    let mut present = PerFamily::default();
-    for (family, address) in wanted.entries() {
-        let is_here = here.iter().any(|found| found.address.ip() == *address);
-        let pool = settings.pools.get(family).map(|pool| pool.network());
-        if is_here && !pool.is_some_and(|pool| pool.contains(*address)) {
-            present.set(family, Some(*address));
-        }
-    }
-    present
 }

@@ -8,6 +8,7 @@ use crate::agent::reconcile::run;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::trigger::Scope;
 use crate::agent::{cleanup, dry_run, logger, notify};
+use crate::inspect::host_state;
 use crate::inspect::identity;
 use crate::inspect::preflight;
 use crate::lease::{Network, growth};
@@ -86,7 +87,9 @@ impl Agent {
             if matches!(settings.source, Source::Kubernetes(_))
                 && settings.node_addresses.is_empty()
             {
-                settings.node_addresses = self.addresses_of_node(&settings, found);
+                let rtnl = &self.kernel.rtnl;
+                settings.node_addresses =
+                    host_state::internal_addresses(rtnl, &settings, found, &self.name);
             }
         }
         Ok(NewSettings { plan, settings })
