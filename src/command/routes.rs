@@ -17,6 +17,7 @@ use crate::inspect::{Host, HostList};
 use crate::net::gather::Gather;
 use crate::plan::peer_routes::{self, PeerRoutes};
 use crate::plan::routes::{FoundRoute, NextHop, Routes};
+use crate::settings::Source;
 use crate::settings::exit::Exit;
 
 /// show the routes to the pods of other hosts
@@ -57,7 +58,9 @@ struct Row {
 /// A setting is wrong, the kernel cannot be looked at, or the hosts are not known.
 pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
     let loaded = call.load_to_look()?;
-    crate::inspect::cluster::etcd(&loaded.settings)?;
+    if !matches!(loaded.settings.source, Source::Kubernetes(_)) {
+        crate::inspect::cluster::etcd(&loaded.settings)?;
+    }
     let host = Host::inspect(&loaded.settings, HostList::Live)?;
     if let Some(why) = &host.peers_unknown {
         return Err(Exit::new(crate::settings::exit::UNAVAILABLE, why));

@@ -9,7 +9,7 @@ use crate::policies::policy;
 use crate::support::local::{has_problem, status};
 use crate::support::wait::SOON;
 use crate::support::{Agent, Node, Place, eventually, soon};
-use crate::{node, with};
+use crate::{Scene, node, routes_become, with};
 
 fn doctor(host: &Node) -> Vec<(String, String)> {
     let said = Agent::run(host, "doctor --json", &with(ON)).stdout;
@@ -68,5 +68,19 @@ fn subcommands_take_the_internal_ip_as_the_agent_does() {
         let is_same = !doctor.contains("change-pending") && !start.contains("humanz-vx4");
         if is_same { Ok(()) } else { Err(format!("{doctor}{start}")) }
     });
+    agent.stop();
+}
+
+#[test]
+fn routes_and_nodes_of_kubernetes_are_shown() {
+    let scene = Scene::new(2, 0);
+    let agent = scene.serve(1, &[]);
+    let h1 = scene.host(1);
+    routes_become(h1, &[("10.244.2.0/24", "192.0.2.12")]);
+    let run = |command: &str| Agent::run(h1, command, &with(&[])).ok();
+    let routes = run("routes");
+    assert!(routes.contains("10.244.2.0/24") && routes.contains("192.0.2.12"), "{routes}");
+    let shown = run("nodes show h2");
+    assert!(shown.contains("10.244.2.0/24") && shown.contains("192.0.2.12"), "{shown}");
     agent.stop();
 }

@@ -11,6 +11,7 @@ use crate::inspect::cluster::{self, ClusterView};
 use crate::lease::claim::leave;
 use crate::lease::key_owners;
 use crate::lease::records::{NodeName, Roots, Tunnel, WireguardEnd};
+use crate::settings::Source;
 use crate::settings::exit::Exit;
 
 /// show all that etcd has of one host
@@ -34,12 +35,15 @@ pub struct ShowNode {
 pub fn run(call: &mut Call<'_>, options: &ShowNode) -> Result<Outcome, Exit> {
     let host = name(&options.host)?;
     let loaded = call.load()?;
-    let (_, roots) = cluster::etcd(&loaded.settings)?;
+    let roots = match &loaded.settings.source {
+        Source::Kubernetes(_) => None,
+        _ => Some(cluster::etcd(&loaded.settings)?.1),
+    };
     let cluster = cluster::read(&loaded.settings)?;
     if !names(&cluster.snapshot).contains(&host) {
         return Err(unknown(&cluster.snapshot, &host));
     }
-    let keys = keys(&cluster, &host, roots);
+    let keys = roots.map(|roots| keys(&cluster, &host, roots)).unwrap_or_default();
     let mut node = object(&cluster, &host);
     let found = cluster.snapshot.nodes.get(&host).map(|node| &node.value);
     node["boot_id"] = found.map(|node| &*node.boot_id).into();
