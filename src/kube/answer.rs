@@ -66,11 +66,11 @@ pub fn broken(error: &(dyn Error + 'static)) -> FailureReason {
     let (meaning, fix) = match tls_error(error) {
         Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer)) => (
             "its certificate was not signed by the authority in the kubeconfig (or the service account)",
-            "set certificate-authority in the kubeconfig to that of this cluster",
+            "humanz-agent config # KUBECONFIG: set certificate-authority there to that of this cluster",
         ),
         Some(TlsError::InvalidCertificate(CertificateError::NotValidForNameContext { .. })) => (
             "its certificate is for other names",
-            "set tls-server-name in the kubeconfig, or KUBE_API",
+            "humanz-agent config # KUBECONFIG: set tls-server-name there, or KUBE_API to a name of the certificate",
         ),
         _ => return reason.into(),
     };

@@ -260,9 +260,12 @@ impl Api {
     fn refused(&self, what: &str, status: StatusCode, said: &str) -> ApiError {
         let code = status.as_u16();
         let fix = match code {
-            401 => Some("is the token (or client certificate) this cluster's, and not expired?"),
+            401 => Some(
+                "humanz-agent config # KUBECONFIG: is the token (or client certificate) this cluster's, and not expired?",
+            ),
             403 => Some(
-                "give its account the role in packaging/daemonset-kubernetes.yaml (of the controller: controller.yaml)",
+                "kubectl get clusterrole humanz -o yaml # give its account the role in packaging/daemonset-kubernetes.yaml \
+                 (POLICY=kubernetes: policy-role.yaml, of the controller: controller.yaml)",
             ),
             _ => None,
         };

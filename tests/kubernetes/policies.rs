@@ -197,7 +197,9 @@ fn a_role_that_lacks_a_resource_is_a_problem_and_opens_nothing() {
     scene.api.enforce(without);
     let follower = Follower::start(&scene.api, scene.host(1), PodScope::All);
     let denied = follower.wait_problem(ProblemKind::KubernetesApi, "networkpolicies");
-    assert!(denied.fix.as_ref().unwrap().contains("give its account the role"), "{denied}");
+    let fix = denied.fix.as_deref().unwrap();
+    let command = "kubectl get clusterrole humanz -o yaml # give its account the role";
+    assert!(fix.starts_with(command) && fix.contains("policy-role.yaml"), "{denied}");
     assert!(follower.snapshot().is_none(), "pods stay closed until the policies were read");
     scene.api.enforce(role());
     follower.members_become(WEB);

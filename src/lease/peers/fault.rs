@@ -68,8 +68,8 @@ impl PeerFault {
     pub fn problem(&self) -> Problem {
         let fix = match self {
             PeerFault::OutsidePool { host, .. } => format!(
-                "humanz-agent nodes ls # if {host} was removed for good: humanz-agent nodes rm {host}; else set \
-                 the same IP_SUBNET and IPV6_SUBNET on both hosts"
+                "humanz-agent nodes ls # if {host} was removed for good: humanz-agent nodes rm {host}, on Kubernetes kubectl \
+                 delete node {host}; else set the same IP_SUBNET and IPV6_SUBNET on both hosts (there --cluster-cidr)"
             ),
             PeerFault::Overlap { host, .. } => format!(
                 "humanz-agent nodes show {host} # two hosts share a name, a disk or a hand-made key: repair it there"
@@ -79,7 +79,8 @@ impl PeerFault {
                 format!("humanz-agent nodes show {host} # set NODE_IP there")
             }
             PeerFault::SharedAddress { other, .. } => format!(
-                "humanz-agent nodes ls # if {other} is permanently gone: humanz-agent nodes rm {other}"
+                "humanz-agent nodes ls # if {other} is permanently gone: humanz-agent nodes rm {other}, on Kubernetes \
+                 kubectl delete node {other}"
             ),
             PeerFault::SharedKey { host, owner, alive, .. } => own_key(host, owner, *alive),
             PeerFault::UnclaimedKey { own } => format!(
