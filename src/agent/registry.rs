@@ -1,6 +1,7 @@
 //! The registry that gives this host its subnets and lists the other hosts: etcd, Kubernetes, or the settings.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use ipnetwork::IpNetwork;
 use crate::agent::shared_state::{self, SharedState};
 use crate::etcd::{self, Contact, EtcdStart, Update};
 use crate::inspect::host_state::{self, attributes};
+use crate::inspect::pods::{self, Life, PodAttachment};
 use crate::inspect::{Kernel, identity, state_file};
 use crate::kube;
 use crate::lease::error::LeaseError;
@@ -125,7 +127,8 @@ impl Registry {
             Wanted::Kubernetes(api) => {
                 let setup = kube::Setup { api: api.clone(), pools: settings.pools };
                 let (identity, has_served) = (identity.clone(), saved.is_some());
-                let start = kube::Start { setup, identity, attributes, has_served };
+                let kept = saved.as_ref().and_then(|saved| with_pods(settings, &saved.lease));
+                let start = kube::Start { setup, identity, attributes, has_served, kept };
                 kubernetes_connection(start, shared, publish)
             }
             Wanted::Static(_) => unreachable!("it needs no connection"),
@@ -351,6 +354,17 @@ fn last_known_good(path: &Path, identity: &Identity) -> Option<Saved> {
             None
         }
     }
+}
+
+/// `lease`, if pods that run have addresses of it.
+fn with_pods(settings: &Settings, lease: &Lease) -> Option<Lease> {
+    let links = pods::links().unwrap_or_default();
+    let is_its = |address: &IpAddr| lease.subnets.iter().any(|subnet| subnet.contains(*address));
+    let mut all = pods::attachments(settings).0.into_iter();
+    let has_pods = all.any(|PodAttachment { network, entry }| {
+        entry.addresses.iter().any(is_its) && Life::of(&entry, &network, &links) == Life::Attached
+    });
+    has_pods.then(|| lease.clone())
 }
 
 /// This host cannot have a subnet: the exit code says whether waiting helps.

@@ -3,7 +3,7 @@
 use crate::kube::object::NodeObject;
 use crate::lease::{Identity, Lease, NodeError, choose};
 use crate::net::PerFamily;
-use crate::net::subnet::Pool;
+use crate::net::subnet::{self, Pool};
 
 /// The subnets that this host gets: those of its `node`, of each family that has a pool.
 ///
@@ -40,6 +40,18 @@ pub fn lease(
         lease.subnets.set(family, Some(subnet));
     }
     Ok(lease)
+}
+
+/// What this host serves of `given`: of each family what its pods have of `kept`, as far as that is in the pool.
+pub fn beside(given: Lease, kept: Option<Lease>, pools: &PerFamily<Pool>) -> Lease {
+    let mut lease = given;
+    for (family, subnet) in kept.iter().flat_map(|kept| kept.subnets.entries()) {
+        let pool = pools.get(family).map(Pool::network);
+        if pool.is_some_and(|pool| subnet::contains(pool, *subnet)) {
+            lease.subnets.set(family, Some(*subnet));
+        }
+    }
+    lease
 }
 
 /// The contradiction between the node and the lease `kept`, which this host keeps.

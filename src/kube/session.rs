@@ -59,6 +59,7 @@ pub async fn run(start: Start, inputs: Inputs, contact: &Contact, publish: impl 
     let mut session = KubeSession {
         identity: start.identity,
         has_served: start.has_served,
+        kept: start.kept,
         contact,
         inputs,
         listed: None,
@@ -91,6 +92,7 @@ struct KubeSession<'a, P> {
     contact: &'a Contact,
     /// The host has a state to serve.
     has_served: bool,
+    kept: Option<Lease>,
     inputs: Inputs,
     /// All nodes, at a version from which they can be watched.
     listed: Option<Listed>,
@@ -217,8 +219,11 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
                 self.publish_trouble(trouble);
             }
             None => match own::lease(nodes.own(), &self.identity, &setup.pools) {
-                Ok(lease) => {
-                    self.publish_trouble(None);
+                Ok(given) => {
+                    let lease = own::beside(given, self.kept.take(), &setup.pools);
+                    let trouble =
+                        own::disagreement(&lease, nodes.own(), &self.identity, &setup.pools);
+                    self.publish_trouble(trouble);
                     self.lease = Some(lease.clone());
                     (self.publish)(Update::Lease(lease));
                 }

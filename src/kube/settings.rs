@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use http::Uri;
 
-use crate::lease::{HostAttributes, Identity};
+use crate::lease::{HostAttributes, Identity, Lease};
 use crate::net::PerFamily;
 use crate::net::subnet::Pool;
 
@@ -36,6 +36,8 @@ pub struct Start {
     pub attributes: HostAttributes,
     /// The host has a saved state to serve until the API answers.
     pub has_served: bool,
+    /// What pods that run have addresses of: it stays theirs whatever podCIDR the node has by now.
+    pub kept: Option<Lease>,
 }
 
 /// The address of the API.

@@ -42,6 +42,12 @@ fn a_host_keeps_its_subnet_for_its_pods_when_its_node_is_registered_anew() {
     routes_become(host, &[("10.244.2.0/24", "192.0.2.12"), ("10.244.5.0/24", "192.0.2.95")]);
     assert_eq!(facts::addresses(host, "humanz0"), ["10.244.1.1/24"]);
     pod.check().unwrap();
+    // A crash of the agent is nothing that its pods notice.
+    agent.kill();
+    let agent = scene.serve(1, &[]);
+    wait_logged(&agent, "has the podCIDR 10.244.9.0/24 now, and this host serves 10.244.1.0/24");
+    assert_eq!(facts::addresses(host, "humanz0"), ["10.244.1.1/24"]);
+    pod.check().unwrap();
     pod.delete();
     // Drained and restarted it serves the new one.
     agent.stop();
