@@ -5,9 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use crate::inspect::state_file;
 use crate::lease::Identity;
 use crate::lease::records::NodeName;
+use crate::netlink::rtnl::Rtnl;
 use crate::os::identity;
+use crate::plan::ownership::is_of_pod;
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
 
@@ -25,7 +28,8 @@ fn denied_fix(is_root: bool) -> &'static str {
     }
 }
 
-/// The name of this host in etcd, or of its node in Kubernetes: `NODE_NAME`, else the host name.
+/// The name of this host in etcd, or of its node in Kubernetes: `NODE_NAME`, else the name that its running pods
+/// came with, else the host name.
 ///
 /// # Errors
 /// The host name is not a valid node name.
@@ -34,6 +38,16 @@ pub fn node_name(settings: &Settings) -> Result<NodeName, Exit> {
         return Ok(name.clone());
     }
     let mut name = identity::host_name().context("NODE_NAME is not set")?;
+    if matches!(settings.source, Source::Etcd { .. })
+        && let Some(served) = served_name(settings)
+        && served.as_str() != name
+    {
+        log::warn!(
+            "the host name is {name} now: this host goes on as {served}, under whose subnet its pods run; set \
+             NODE_NAME={served} # or end them: the next start then takes the new name and another subnet"
+        );
+        return Ok(served);
+    }
     if matches!(settings.source, Source::Kubernetes(_)) {
         // As the kubelet does.
         name.make_ascii_lowercase();
@@ -42,6 +56,17 @@ pub fn node_name(settings: &Settings) -> Result<NodeName, Exit> {
     Ok(parsed.with_context(|| {
         format!("the host name {name:?} is not a valid node name: set NODE_NAME")
     })?)
+}
+
+/// The name under which this machine serves pods that still run. Another one, as DHCP or cloud-init may give a
+/// host, would lease another subnet and cut them off.
+fn served_name(settings: &Settings) -> Option<NodeName> {
+    let links = Rtnl::open().and_then(|rtnl| rtnl.links(None)).ok()?;
+    let has_pods = links.iter().any(is_of_pod);
+    let saved =
+        if has_pods { state_file::read(&settings.state_file()).ok()?? } else { return None };
+    let is_own = saved.machine_id == machine_id(&settings.state_dir).ok()?;
+    is_own.then_some(saved.host)
 }
 
 /// /etc/machine-id; on a host without one the identifier in `state_dir`, or a fresh one if there is

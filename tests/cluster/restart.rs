@@ -123,3 +123,27 @@ fn touches_the_kernel(line: &str) -> bool {
     let contains = |words: &[&str]| words.iter().any(|word| line.contains(word));
     line.contains("INFO") && contains(&things) && contains(&deeds)
 }
+
+#[test]
+fn a_host_that_gets_another_name_keeps_its_subnet_while_its_pods_run() {
+    let cluster = Cluster::new(2);
+    let agents = cluster.start_agents(&[]);
+    let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
+    let (near, far) = (Pod::add(host, "a"), Pod::add(other, "a"));
+    let pinger = Pinger::start(&far, near.v4());
+    host.run("hostname renamed").ok();
+    agents[0].stop();
+    let agent = Agent::start(host, &[]);
+    agent.wait_ready();
+    near.run(&format!("ping -n -c 2 -W 3 {}", far.v4())).ok();
+    pinger.report().assert_nothing_lost();
+    agent.wait_log(&["the host name is renamed now", "goes on as h1", "NODE_NAME=h1"]);
+    let ended = Agent::run(host, "doctor", &[]);
+    assert!(ended.succeeded(), "doctor knows this host by the same name: {ended}");
+    assert!(Agent::run(host, "nodes ls", &[]).ok().contains("h1*"));
+    near.delete();
+    agent.stop();
+    let agent = Agent::start(host, &[]);
+    agent.wait_ready();
+    assert!(Agent::run(host, "nodes ls", &[]).stdout.contains("renamed*"));
+}
