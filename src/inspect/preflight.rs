@@ -1,10 +1,12 @@
 //! Checks settings against this host: files, the bridge's name, its own addresses.
 
+use std::net::IpAddr;
+
 use crate::etcd;
 use crate::inspect::{identity, last_policies, preshared_secret, state_file};
 use crate::kube::{self, KubeSettings};
 use crate::lease::{LeaseError, Saved};
-use crate::net::Problem;
+use crate::net::{PerFamily, Problem};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::wireguard::Wireguard;
 use crate::plan::tunnel;
@@ -74,6 +76,16 @@ fn unknown_api(api: &KubeSettings) -> Option<Problem> {
     let wrong = kube::check(api).err()?;
     let path = api.kubeconfig.as_ref().map(|path| path.display().to_string());
     Some(invalid("KUBECONFIG", &path.unwrap_or_default(), wrong))
+}
+
+/// An address of NODE_IP that no interface has.
+pub fn missing_address(node_addresses: &PerFamily<IpAddr>, rtnl: &Rtnl) -> Option<Problem> {
+    let here = rtnl.addresses(None).ok()?;
+    let is_here = |wanted: &&IpAddr| here.iter().any(|found| found.address.ip() == **wanted);
+    let missing = node_addresses.iter().find(|wanted| !is_here(wanted))?;
+    let why = "no interface of this host has this address";
+    let fix = "ip address show # set one that it has, or add this one first";
+    Some(invalid("NODE_IP", &missing.to_string(), why).with_fix(fix))
 }
 
 fn foreign_bridge(settings: &HostSettings, rtnl: &Rtnl) -> Option<Problem> {

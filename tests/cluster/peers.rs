@@ -208,3 +208,20 @@ fn median(times: &[Duration]) -> Duration {
     times.sort();
     times[times.len() / 2]
 }
+
+/// It may still come after a start, which is therefore not refused; until then the other hosts lose what they send.
+#[test]
+fn a_node_ip_that_no_interface_has_is_a_problem_until_one_has_it() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let settings = [("NODE_IP", "192.0.2.99"), ("RESYNC_INTERVAL", "2s")];
+    let preview = Agent::run(host, "--dry-run", &settings);
+    let problem = "NODE_IP=192.0.2.99: no interface of this host has this address";
+    assert!(preview.stdout.contains(&format!("! {problem}")), "{preview}");
+    let agent = Agent::start(host, &settings);
+    agent.wait_ready();
+    agent.wait_log(&["ERROR", problem]);
+    assert!(Agent::run(host, "status", &[]).stdout.contains(problem));
+    host.run("ip address add 192.0.2.99/24 dev eth0").ok();
+    agent.wait_log(&["no longer", problem]);
+}

@@ -80,7 +80,8 @@ impl Agent {
         let found = self.state.snapshot.as_deref();
         let mut settings = settings::parse(&plan.texts, preflight::check)?;
         if plan.changes.iter().any(|change| change.variable == "NODE_IP") {
-            self.own_addresses_are_here(&settings).map_err(|fault| vec![fault])?;
+            let missing = preflight::missing_address(&settings.node_addresses, &self.kernel.rtnl);
+            missing.map_or(Ok(()), |fault| Err(vec![fault]))?;
         }
         if let Some(found) = found {
             settings.pools = growth::followed(&settings.pools, &settings.limits, found);
