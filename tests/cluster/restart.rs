@@ -146,4 +146,9 @@ fn a_host_that_gets_another_name_keeps_its_subnet_while_its_pods_run() {
     let agent = Agent::start(host, &[]);
     agent.wait_ready();
     assert!(Agent::run(host, "nodes ls", &[]).stdout.contains("renamed*"));
+    let found = Agent::run(host, "doctor", &[]).stdout;
+    assert!(found.contains("h1 has the machine id and the address of this host"), "{found}");
+    Agent::run(host, "nodes rm h1", &[]).ok();
+    let ended = Agent::run(host, "doctor", &[]);
+    assert!(ended.succeeded(), "nothing is left of the former name: {ended}");
 }

@@ -8,6 +8,7 @@ use crate::command::doctor::context::DoctorContext;
 use crate::command::doctor::unenforced;
 use crate::etcd::{self, EtcdSettings};
 use crate::inspect::cluster::ClusterView;
+use crate::lease::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::Source;
 
@@ -38,6 +39,23 @@ pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     problems
 }
 
+/// `host` has the machine id of this host, and if it `is_former` its address, too, and no agent.
+fn same_machine(host: &NodeName, is_former: bool) -> Problem {
+    let (what, fix) = match is_former {
+        true => (
+            "and the address of this host, and no agent: it is a former name of it",
+            format!("humanz-agent nodes show {host} # then humanz-agent nodes rm {host}"),
+        ),
+        false => (
+            "of this host: one is a copy",
+            "rm /etc/machine-id && systemd-machine-id-setup # on the copy, then reboot it"
+                .to_owned(),
+        ),
+    };
+    let what = format!("host {host} has the machine id {what}");
+    Problem::new(ProblemKind::MachineId, Object::Host(host.clone()), what).with_fix(fix)
+}
+
 /// What is wrong with what is in it.
 fn records(context: &DoctorContext<'_>, cluster: &ClusterView) -> Vec<Problem> {
     let snapshot = &cluster.snapshot;
@@ -45,14 +63,11 @@ fn records(context: &DoctorContext<'_>, cluster: &ClusterView) -> Vec<Problem> {
     problems.extend(snapshot.problems());
     let (name, others) = (&cluster.own, context.host.peers.iter());
     problems.extend(others.flat_map(|peers| peers.problems()));
-    let own = snapshot.nodes.get(name).map(|node| &node.value.machine_id);
-    for (host, node) in snapshot.nodes.iter() {
-        if host != name && Some(&node.value.machine_id) == own {
-            let what = format!("host {host} has the machine id of this host: one is a copy");
-            let fix =
-                "rm /etc/machine-id && systemd-machine-id-setup # on the copy, then reboot it";
-            let subject = Object::Host(host.clone());
-            problems.push(Problem::new(ProblemKind::MachineId, subject, what).with_fix(fix));
+    let own = snapshot.nodes.get(name);
+    for (host, node) in snapshot.nodes.iter().filter(|(host, _)| *host != name) {
+        if let Some(own) = own.filter(|own| own.value.machine_id == node.value.machine_id) {
+            let is_here = node.value.addresses == own.value.addresses;
+            problems.push(same_machine(host, is_here && !snapshot.alive.contains_key(host)));
         }
     }
     let others = context.host.others();
