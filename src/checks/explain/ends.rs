@@ -1,5 +1,7 @@
 //! Pure. The two ends, as far as they are pods of this host.
 
+use std::net::IpAddr;
+
 use crate::checks::explain::hop::{AGENT, HERE, Hop, HopFix};
 use crate::checks::explain::path::{Path, PathEnd, PathHost, PodNetns, TracedPod};
 use crate::net::Family;
@@ -13,7 +15,7 @@ pub fn source(path: &Path) -> Vec<Hop> {
     let Some(pod) = path.from.pod() else { return Vec::new() };
     let mut hops = inside(&path.from, pod);
     if let Ok(inside) = &pod.inside {
-        hops.push(route(&path.from, pod, &path.to, inside));
+        hops.push(route(path, (&path.from, pod), &path.to, inside));
     }
     hops.extend(bridge(path));
     hops.push(port(&path.from, pod, &path.host));
@@ -31,7 +33,7 @@ pub fn destination(path: &Path) -> Vec<Hop> {
     hops.push(port(&path.to, pod, &path.host));
     hops.extend(inside(&path.to, pod));
     if let Ok(inside) = &pod.inside {
-        hops.push(Hop { name: "pod-way-back", ..route(&path.to, pod, &path.from, inside) });
+        hops.push(Hop { name: "pod-way-back", ..route(path, (&path.to, pod), &path.from, inside) });
     }
     hops
 }
@@ -84,7 +86,12 @@ fn unseen(name: &str, pod: &TracedPod, error: &str) -> Hop {
 }
 
 /// The pod's own route to the other end.
-fn route(end: &PathEnd, pod: &TracedPod, other: &PathEnd, inside: &PodNetns) -> Hop {
+fn route(
+    path: &Path,
+    (end, pod): (&PathEnd, &TracedPod),
+    other: &PathEnd,
+    inside: &PodNetns,
+) -> Hop {
     let to = other.address;
     let device = inside.link.as_ref().map(|link| link.index);
     let again = "recreate the pod, or restore its default route, via the bridge's address, by hand";
@@ -107,9 +114,21 @@ fn route(end: &PathEnd, pod: &TracedPod, other: &PathEnd, inside: &PodNetns) -> 
         }
         Ok(Some(way)) => {
             let via = way.gateway.map_or("directly".to_owned(), |via| format!("via {via}"));
-            Hop::fine("pod-route", &end.name, format!("{to} {via}"))
+            if way.gateway.is_none_or(|gateway| !is_former_gateway(gateway, &path.host)) {
+                return Hop::fine("pod-route", &end.name, format!("{to} {via}"));
+            }
+            let seen = format!("{to} {via}, which is no address of this host by now");
+            let fix =
+                "recreate the pod, or give this host back what it had: its subnet, its NODE_NAME";
+            Hop::odd("pod-route", &end.name, seen, fix)
         }
     }
+}
+
+/// A pod got it as its gateway, and this host has it no more; or it is another pod, which forwards for this one.
+fn is_former_gateway(gateway: IpAddr, host: &PathHost) -> bool {
+    let is_pods = host.pools.iter().any(|pool| pool.contains(gateway));
+    is_pods && !host.addresses.iter().any(|found| found.address.ip() == gateway)
 }
 
 /// The bridge that pods are plugged into.
@@ -147,8 +166,8 @@ fn bridge(path: &Path) -> Vec<Hop> {
 }
 
 /// An address that pods can have as their gateway.
-fn is_gateway(family: Family, address: std::net::IpAddr) -> bool {
-    let link_local = matches!(address, std::net::IpAddr::V6(v6) if v6.is_unicast_link_local());
+fn is_gateway(family: Family, address: IpAddr) -> bool {
+    let link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     Family::of(address) == family && !link_local
 }
 

@@ -88,6 +88,22 @@ fn who_does_not_answer_is_odd_and_the_path_not_said_to_be_right() {
 }
 
 #[test]
+fn a_gateway_that_this_host_has_no_more_is_odd() {
+    let (cluster, pods) = scene();
+    let host = &cluster.hosts[0];
+    let gateway = pods[0].gateways()[0];
+    host.shell(&format!(
+        "ip addr add 10.244.77.1/24 dev humanz0; ip addr del {gateway}/24 dev humanz0"
+    ))
+    .ok();
+    let (_, value) = lost(host, &format!("a {}", pods[2].v4()));
+    let hop = hops(&value).find(|hop| hop["hop"] == "pod-route").unwrap();
+    assert_eq!(hop["verdict"], "odd", "{value:#}");
+    let seen = hop["seen"].as_str().unwrap();
+    assert!(seen.ends_with(&format!("via {gateway}, which is no address of this host by now")));
+}
+
+#[test]
 fn a_port_where_nothing_listens_is_found() {
     let (cluster, pods) = scene();
     let mut case = broken(&cluster, &pods);
