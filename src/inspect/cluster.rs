@@ -59,7 +59,10 @@ impl ClusterView {
 pub fn etcd(settings: &Settings) -> Result<(&EtcdSettings, &Roots), Exit> {
     match &settings.source {
         Source::Etcd { .. } if settings.is_etcd_unknown() => {
-            let why = format!("{NOT_SET}: list its members there (host, host:port or URL)");
+            let why = match nix::unistd::geteuid().is_root() {
+                true => format!("{NOT_SET}: list its members there (host, host:port or URL)"),
+                false => format!("{NOT_SET} where this user may read: run this as root, or set it"),
+            };
             Err(Exit::new(exit::SETTINGS, why))
         }
         Source::Etcd { server, roots } => Ok((server, roots)),

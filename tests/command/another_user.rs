@@ -73,6 +73,17 @@ fn what_another_user_may_not_read_is_not_reported_as_absent() {
 }
 
 #[test]
+fn another_user_who_may_not_read_the_settings_is_asked_to_be_root() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    for (user, words) in [("65534", "run this as root"), ("0", "list its members there")] {
+        let call = format!("setpriv --reuid {user} --clear-groups {EXECUTABLE} routes");
+        let ended = host.run_command(command(&call).env_remove("ETCD_HOST"), "");
+        refused(&ended, 2, &["ETCD_HOST is not set", words]);
+    }
+}
+
+#[test]
 fn other_hosts_are_shown_as_unknown_to_another_user() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
