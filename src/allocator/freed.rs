@@ -19,12 +19,12 @@ const WAITING: usize = 16 << 10;
 
 pub struct FreedBlocks {
     busy: AtomicBool,
-    lists: UnsafeCell<[List; SIZES]>,
+    lists: UnsafeCell<[FreedList; SIZES]>,
 }
 
 /// Blocks of one size; each begins with the address of the next.
 #[derive(Clone, Copy)]
-struct List {
+struct FreedList {
     first: *mut u8,
     blocks: usize,
 }
@@ -54,14 +54,14 @@ fn size(list: usize) -> usize {
 #[allow(unsafe_code)]
 impl FreedBlocks {
     pub const fn new() -> FreedBlocks {
-        let none = List { first: ptr::null_mut(), blocks: 0 };
+        let none = FreedList { first: ptr::null_mut(), blocks: 0 };
         FreedBlocks { busy: AtomicBool::new(false), lists: UnsafeCell::new([none; SIZES]) }
     }
 
     /// # Safety
     /// As [`GlobalAlloc::alloc`].
     pub unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let pop = |list: &mut List| {
+        let pop = |list: &mut FreedList| {
             let block = list.first;
             (!block.is_null()).then(|| {
                 // SAFETY: a block that waits is the list's, and begins with the address of the next.
@@ -83,7 +83,7 @@ impl FreedBlocks {
                 (list.blocks < WAITING / size(which)).then(|| {
                     // SAFETY: the block is free, is aligned for an address, and has room for one.
                     unsafe { block.cast::<*mut u8>().write(list.first) };
-                    *list = List { first: block, blocks: list.blocks + 1 };
+                    *list = FreedList { first: block, blocks: list.blocks + 1 };
                 })
             })
         });
@@ -93,7 +93,7 @@ impl FreedBlocks {
     }
 
     /// `None` also where another thread is at the lists: nobody waits for it.
-    fn with<T>(&self, list: usize, then: impl FnOnce(&mut List) -> Option<T>) -> Option<T> {
+    fn with<T>(&self, list: usize, then: impl FnOnce(&mut FreedList) -> Option<T>) -> Option<T> {
         if self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
