@@ -146,9 +146,15 @@ fn a_host_that_gets_another_name_keeps_its_subnet_while_its_pods_run() {
     let agent = Agent::start(host, &[]);
     agent.wait_ready();
     assert!(Agent::run(host, "nodes ls", &[]).stdout.contains("renamed*"));
-    let found = Agent::run(host, "doctor", &[]).stdout;
-    assert!(found.contains("h1 has the machine id and the address of this host"), "{found}");
+    eventually("its former name is known as one", SOON, || {
+        let found = Agent::run(host, "doctor", &[]).stdout;
+        let is_known = found.contains("h1 has the machine id and the address of this host");
+        if is_known { Ok(()) } else { Err(found) }
+    });
     Agent::run(host, "nodes rm h1", &[]).ok();
-    let ended = Agent::run(host, "doctor", &[]);
-    assert!(ended.succeeded(), "nothing is left of the former name: {ended}");
+    // The agent learns of it from etcd.
+    eventually("nothing is left of the former name", SOON, || {
+        let ended = Agent::run(host, "doctor", &[]);
+        if ended.succeeded() { Ok(()) } else { Err(ended.to_string()) }
+    });
 }
