@@ -136,10 +136,10 @@ impl Host {
 
     /// The subnets that a running agent serves: it keeps them for its pods, whatever its node has by now.
     fn served(&self) -> Option<PerFamily<IpNetwork>> {
-        let subnets = &self.agent().as_ref().ok()?["lease"]["subnets"];
-        let subnets: Vec<IpNetwork> = Deserialize::deserialize(subnets).ok()?;
+        let status = ServedStatus::deserialize(self.agent().as_ref().ok()?).ok()?;
         let mut served = PerFamily::default();
-        subnets.into_iter().for_each(|it| served.set(subnet::family(it), Some(it)));
+        let subnets = status.lease.subnets.into_iter();
+        subnets.for_each(|it| served.set(subnet::family(it), Some(it)));
         (!served.is_empty()).then_some(served)
     }
 
@@ -246,6 +246,17 @@ impl Host {
         let ask = |path| agent_socket::get(path, "/v1/status");
         self.agent.get_or_init(|| agent_socket::of(&self.settings).and_then(ask))
     }
+}
+
+/// Of the status of an agent: the lease that it serves.
+#[derive(Deserialize)]
+struct ServedStatus {
+    lease: ServedLease,
+}
+
+#[derive(Deserialize)]
+struct ServedLease {
+    subnets: Vec<IpNetwork>,
 }
 
 fn once<T>(cell: &OnceCell<T>, read: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<&T> {
