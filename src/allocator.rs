@@ -70,26 +70,22 @@ impl ArenaFirst {
 // SAFETY: a block's address says whose it is, and it goes back there.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for ArenaFirst {
-    #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: what the caller promises, here and below.
         self.take(layout).unwrap_or_else(|| unsafe { self.freed.alloc(layout) })
     }
 
-    #[inline(never)]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // The arena gives nothing out twice: it still has the zeros of the executable's .bss.
         self.take(layout).unwrap_or_else(|| unsafe { System.alloc_zeroed(freed::rounded(layout)) })
     }
 
-    #[inline(never)]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if self.position(block).is_none() {
             unsafe { self.freed.dealloc(block, layout) }
         }
     }
 
-    #[inline(never)]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller promises that the size, rounded up to the alignment, is no more than isize::MAX.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
