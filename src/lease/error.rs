@@ -87,7 +87,9 @@ impl LeaseError {
             }
             LeaseError::HeldByOther { .. }
             | LeaseError::HeldByCopy { .. }
-            | LeaseError::MayBeCopy { .. } => own.iter().copied().collect(),
+            | LeaseError::MayBeCopy { .. }
+            // Another node may have the former podCIDR by now.
+            | LeaseError::Node(NodeError::Changed { .. }) => own.iter().copied().collect(),
             _ => Vec::new(),
         }
     }

@@ -25,7 +25,7 @@ pub enum NodeError {
     TooSmall { name: NodeName, subnet: IpNetwork },
     #[error(
         "node {name} has the podCIDR {theirs} now, and this host serves {ours}, which it keeps for \
-        its pods"
+        its pods; no new pod starts there"
     )]
     Changed { name: NodeName, theirs: String, ours: String },
 }

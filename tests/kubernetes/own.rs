@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::support::cni::Network;
 use crate::support::wait::SOON;
 use crate::support::{Agent, Place, Pod, eventually, facts, soon};
 use crate::{Scene, count, node, node_of, routes_become, wait_logged, with};
@@ -48,6 +49,12 @@ fn a_host_keeps_its_subnet_for_its_pods_when_its_node_is_registered_anew() {
     wait_logged(&agent, "has the podCIDR 10.244.9.0/24 now, and this host serves 10.244.1.0/24");
     assert_eq!(facts::addresses(host, "humanz0"), ["10.244.1.1/24"]);
     pod.check().unwrap();
+    // Another node may have got the former podCIDR.
+    let refused = eventually("no new pod gets an address of it", SOON, || {
+        let added = Pod::try_add(host, "b", &Network::of(host));
+        added.err().ok_or_else(|| "it got one".to_owned())
+    });
+    assert!(format!("{refused:?}").contains("10.244.9.0/24"), "{refused:?}");
     pod.delete();
     // Drained and restarted it serves the new one.
     agent.stop();
