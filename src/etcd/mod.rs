@@ -47,7 +47,7 @@ pub use test_answers::HeldTestPods;
 pub use test_requests::{AskedTest, LOOK as REQUEST_LOOK};
 pub use tls::meaning::tls_error;
 pub use update::Update;
-pub use watch::{after, canceled};
+pub use watch::{after, canceled, watch_failed};
 
 use std::collections::BTreeSet;
 use std::io;

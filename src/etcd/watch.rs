@@ -101,7 +101,7 @@ impl KeyWatch {
     pub async fn rest(&mut self) -> Result<(), EtcdError> {
         self.phase = Phase::Resting;
         for id in [HOSTS, HUMANZ] {
-            self.stream.cancel(id).await.map_err(failed)?;
+            self.stream.cancel(id).await.map_err(watch_failed)?;
         }
         Ok(())
     }
@@ -111,7 +111,7 @@ impl KeyWatch {
         self.phase = Phase::Resuming;
         self.seen.answered = self.seen.complete;
         for (range, options) in requests(&self.roots, self.seen) {
-            self.stream.watch(range, Some(options)).await.map_err(failed)?;
+            self.stream.watch(range, Some(options)).await.map_err(watch_failed)?;
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ impl KeyWatch {
 
     /// Requests a progress notification: a response without events.
     pub async fn request_progress(&mut self) -> Result<(), EtcdError> {
-        self.stream.request_progress().await.map_err(failed)
+        self.stream.request_progress().await.map_err(watch_failed)
     }
 
     /// A watch ended because it was to rest.
@@ -229,7 +229,7 @@ pub fn after(prefix: &str) -> Vec<u8> {
     end
 }
 
-fn failed(error: Error) -> EtcdError {
+pub fn watch_failed(error: Error) -> EtcdError {
     EtcdError::Unreachable(format!("watch: {}", reason(&error)).into())
 }
 

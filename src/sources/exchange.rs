@@ -6,6 +6,7 @@
 //! was announced from the host's own keys: an announcement says where to look, never what is there. What is
 //! taken of that: `known_members`.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::etcd::Etcd;
 use crate::lease::EtcdError;
 use crate::os::event_loop::{self, EventLoop};
+use crate::policy::Selector;
 use crate::sources::exchanged::{
     ExchangeInputs, ExchangeStart, Exchanged, ExchangedMembers, retry,
 };
@@ -25,7 +27,8 @@ use crate::sources::kept_generations;
 use crate::sources::known_members::{KnownMembers, MembersReading};
 use crate::sources::own_members::Writer;
 use crate::sources::published::PublishedAt;
-use crate::sources::ranges::KeyChange;
+use crate::sources::ranges::{KeyChange, RangeWatch};
+use crate::sources::shared::{GroupId, Hosts};
 
 /// Wait before a group that too many hosts announce is read again.
 const CROWDED: Duration = Duration::from_secs(60);
@@ -96,6 +99,8 @@ struct GroupReader<'a, P> {
     /// etcd was away, and is back.
     returned: &'a Notify,
     published: ExchangedMembers,
+    /// Failures in a row.
+    failures: u32,
 }
 
 impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
@@ -110,58 +115,79 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
         let received = KnownGenerations::new(kept_generations::read(&start.state_dir, &at));
         let known = KnownMembers::new(start, received);
         let (published, note_at) = (ExchangedMembers::default(), Instant::now());
-        GroupReader { etcd, start, inputs, publish, known, at, note_at, returned, published }
+        let failures = 0;
+        GroupReader {
+            etcd,
+            start,
+            inputs,
+            publish,
+            known,
+            at,
+            note_at,
+            returned,
+            published,
+            failures,
+        }
     }
 
     async fn run(&mut self) -> Infallible {
-        let mut failures = 0;
         loop {
-            match self.follow(&mut failures).await {
-                // Other groups are needed, or there are other hosts.
-                Ok(()) => failures = 0,
+            match self.follow().await {
+                // There are other hosts, or the groups have to be read again.
+                Ok(()) => self.failures = 0,
                 Err(error) => {
                     // An etcd that comes back may be an older one.
                     if !self.known.generations.is_noted() {
                         self.note();
                     }
-                    failures += 1;
+                    self.failures += 1;
                     self.known.is_unsure = true;
                     self.publish(Some(&error));
-                    sleep(retry(failures)).await;
+                    sleep(retry(self.failures)).await;
                 }
             }
         }
     }
 
-    async fn follow(&mut self, failures: &mut u32) -> Result<(), EtcdError> {
-        let read_for = self.inputs.borrow_and_update().clone();
+    async fn follow(&mut self) -> Result<(), EtcdError> {
+        let read_for = ReadFor::of(&self.inputs.borrow_and_update());
         self.known().need(&read_for.needed);
-        let ExchangeStart { roots, host, .. } = self.start;
-        let limit = 2 * read_for.hosts.len() + SPARE;
-        let announced = self.known.groups.keys();
-        let announced = announced.map(|group| (roots.announcements(group.as_str()), limit));
-        // A host that needs no group has to learn, too, that etcd was away: others read what it publishes.
-        let ranges: Vec<_> = announced.chain([(roots.members_of(host), 0)]).collect();
-        let (found, from) = self.etcd.keys(&ranges).await?;
-        if *failures > 0 {
-            self.returned.notify_one();
-        }
-        let reading = self.known().reading_all(found);
-        self.read(reading).await?;
-        self.known.complete(Instant::now().into_std());
-        *failures = 0;
+        let all: Vec<GroupId> = self.known.groups.keys().cloned().collect();
+        let ranges = self.ranges(&all);
+        let from = self.read_groups(all).await?;
+        self.failures = 0;
         self.publish(None);
-        let ranges: Vec<String> = ranges.into_iter().map(|(range, _)| range).collect();
-        self.watch(&ranges, from + 1, &read_for).await
+        let mut watch = self.etcd.watch_ranges(&ranges, from).await?;
+        self.follow_changes(&mut watch, read_for).await
     }
 
-    async fn watch(
+    /// Where `groups` are announced. A host that needs no group has to learn, too, that etcd was away: others read what
+    /// it publishes, and its own range is the last one.
+    fn ranges(&self, groups: &[GroupId]) -> Vec<String> {
+        let ExchangeStart { roots, host, .. } = self.start;
+        let announced = groups.iter().map(|group| roots.announcements(group.as_str()));
+        announced.chain([roots.members_of(host)]).collect()
+    }
+
+    /// Reads the members of `groups`, and gives the revision from which on to watch them.
+    async fn read_groups(&mut self, groups: Vec<GroupId>) -> Result<i64, EtcdError> {
+        let limit = 2 * self.known.hosts.len() + SPARE;
+        let ranges = self.ranges(&groups).into_iter().zip(groups.iter().map(|_| limit).chain([0]));
+        let (found, from) = self.etcd.keys(&ranges.collect::<Vec<_>>()).await?;
+        if self.failures > 0 {
+            self.returned.notify_one();
+        }
+        let reading = self.known().reading_announced(&groups, found);
+        self.read(reading).await?;
+        self.known.complete(Instant::now().into_std());
+        Ok(from + 1)
+    }
+
+    async fn follow_changes(
         &mut self,
-        ranges: &[String],
-        from: i64,
-        read_for: &ExchangeInputs,
+        watch: &mut RangeWatch<'_>,
+        mut read_for: ReadFor,
     ) -> Result<(), EtcdError> {
-        let mut watch = self.etcd.watch_ranges(ranges, from).await?;
         let again = Instant::now() + CROWDED;
         let mut look = Instant::now() + BEHIND;
         let mut inputs = self.inputs.clone();
@@ -185,15 +211,42 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
                 }
                 () = sleep_until(again), if !self.known.crowded.is_empty() => return Ok(()),
                 changed = inputs.changed() => {
-                    if changed.is_err() || is_more(&inputs.borrow_and_update(), read_for) {
+                    if changed.is_err() || !self.take_inputs(&mut inputs, &mut read_for, watch).await? {
                         return Ok(());
                     }
-                    // Other hosts, perhaps: what they may say is judged again.
-                    self.known().forget_removed();
                 }
             }
             self.publish(None);
         }
+    }
+
+    /// Reads and watches what other inputs need; `false` if everything has to be read again.
+    async fn take_inputs(
+        &mut self,
+        inputs: &mut latest::Receiver<ExchangeInputs>,
+        read_for: &mut ReadFor,
+        watch: &mut RangeWatch<'_>,
+    ) -> Result<bool, EtcdError> {
+        let now = ReadFor::of(&inputs.borrow_and_update());
+        let before = std::mem::replace(read_for, now);
+        if read_for.has_more_hosts(&before) {
+            return Ok(false);
+        }
+        if read_for.needed == before.needed {
+            // Other hosts, perhaps: what they may say is judged again.
+            self.known().forget_removed();
+            return Ok(true);
+        }
+        // etcd checks who asks for each further range, by the token that the watch began with, which expires.
+        if self.start.etcd.user.is_some() {
+            return Ok(false);
+        }
+        // Others are left alone: where a policy names another group, all hosts of its pods read it at once.
+        self.known().need(&read_for.needed);
+        let from = self.read_groups(self.known.unread()).await?;
+        let all: Vec<GroupId> = self.known.groups.keys().cloned().collect();
+        watch.change(self.ranges(&all), from).await?;
+        Ok(true)
     }
 
     /// What is known, with the hosts that there are now.
@@ -247,8 +300,20 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
     }
 }
 
-/// Other groups are needed than when `before` was read, or there are further hosts.
-fn is_more(now: &ExchangeInputs, before: &ExchangeInputs) -> bool {
-    let mut hosts = now.hosts.keys();
-    now.needed != before.needed || hosts.any(|host| !before.hosts.contains_key(host))
+/// What is read: members of these groups, on these hosts.
+struct ReadFor {
+    needed: BTreeSet<Selector>,
+    hosts: Arc<Hosts>,
+}
+
+impl ReadFor {
+    fn of(inputs: &ExchangeInputs) -> ReadFor {
+        ReadFor { needed: inputs.needed.clone(), hosts: Arc::clone(&inputs.hosts) }
+    }
+
+    fn has_more_hosts(&self, before: &ReadFor) -> bool {
+        let mut hosts = self.hosts.keys();
+        !Arc::ptr_eq(&self.hosts, &before.hosts)
+            && hosts.any(|host| !before.hosts.contains_key(host))
+    }
 }

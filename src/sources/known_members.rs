@@ -94,8 +94,14 @@ impl<'a> KnownMembers<'a> {
         self.values.retain(|(group, _), _| groups.contains_key(group));
         self.known.retain(|group| groups.contains_key(group));
         self.partly.retain(|group, _| groups.contains_key(group));
+        self.crowded.retain(|selector| needed.contains(selector));
         self.groups = groups;
         self.forget_removed();
+    }
+
+    /// The needed groups that have not been read.
+    pub fn unread(&self) -> Vec<GroupId> {
+        self.groups.keys().filter(|group| !self.known.contains(*group)).cloned().collect()
     }
 
     /// A host that was removed is not behind, and another one may have its name.
@@ -106,13 +112,21 @@ impl<'a> KnownMembers<'a> {
         }
     }
 
-    /// What to read of the needed groups; `announced`: the keys of each, `None` instead of too many.
-    pub fn reading_all(&mut self, announced: Vec<Option<Vec<Vec<u8>>>>) -> MembersReading {
-        let mut places: BTreeSet<MembersKey> = self.values.keys().cloned().gather();
-        self.crowded.clear();
-        for ((group, selector), keys) in self.groups.iter().zip(announced) {
+    /// What to read of `groups`, which are needed, in their order; `announced`: the keys of each, `None` instead of too many.
+    pub fn reading_announced(
+        &mut self,
+        groups: &[GroupId],
+        announced: Vec<Option<Vec<Vec<u8>>>>,
+    ) -> MembersReading {
+        let known = self.values.keys().filter(|(group, _)| groups.binary_search(group).is_ok());
+        let mut places: BTreeSet<MembersKey> = known.cloned().gather();
+        for (group, keys) in groups.iter().zip(announced) {
+            let selector = &self.groups[group];
             match keys {
-                Some(keys) => places.extend(keys.iter().filter_map(|key| self.place(key))),
+                Some(keys) => {
+                    self.crowded.remove(selector);
+                    places.extend(keys.iter().filter_map(|key| self.place(key)));
+                }
                 // Whoever may announce can do so for hosts that do not exist: those that do are looked up.
                 None => {
                     self.crowded.insert(selector.clone());
@@ -160,10 +174,11 @@ impl<'a> KnownMembers<'a> {
         read
     }
 
-    /// The place that `key` announces; `None` if it is this host's, or none.
+    /// The place that `key` announces; `None` if it is this host's, of a group that is not needed, or none.
     fn place(&self, key: &[u8]) -> Option<MembersKey> {
         let (group, host) = self.start.roots.announced(key)?;
-        (host != self.start.host).then_some((GroupId::parse(group)?, host))
+        let group = GroupId::parse(group).filter(|group| self.groups.contains_key(group))?;
+        (host != self.start.host).then_some((group, host))
     }
 
     /// The places of a group on `hosts`, but for this one.

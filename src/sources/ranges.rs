@@ -11,7 +11,7 @@ use etcd_client::{
 use tokio::time::{Instant, Interval, interval_at, sleep_until};
 
 use crate::etcd::failure::reason;
-use crate::etcd::{Etcd, MemberConnection, after, canceled};
+use crate::etcd::{Etcd, MemberConnection, after, canceled, watch_failed};
 use crate::lease::EtcdError;
 
 /// A value, and the revision of its last write.
@@ -102,35 +102,36 @@ impl Etcd {
         ranges: &[String],
         revision: i64,
     ) -> Result<RangeWatch<'_>, EtcdError> {
-        let options = |range: &str, id| {
-            WatchOptions::new()
-                .with_range(after(range))
-                .with_start_revision(revision)
-                .with_progress_notify()
-                .with_watch_id(id)
-        };
+        let (first, id) = (&ranges[0], 1);
         let request = async |mut member: MemberConnection| {
-            let mut numbered = (1..).zip(ranges);
-            let (id, first) = numbered.next().unwrap_or((1, &ranges[0]));
-            let mut stream = member.watch.watch(first.as_str(), Some(options(first, id))).await?;
-            for (id, range) in numbered {
-                stream.watch(range.as_str(), Some(options(range, id))).await?;
-            }
-            Ok(stream)
+            member.watch.watch(first.as_str(), Some(watch_options(first, id, revision))).await
         };
         let stream = self.members().call("watch", request).await?;
         let received_at = Instant::now();
-        Ok(RangeWatch {
+        let mut watch = RangeWatch {
             etcd: self,
             stream,
             endpoint: self.endpoint(),
             revision: 0,
+            watched: vec![(first.clone(), id)],
+            last: id,
             received: Vec::new(),
             taken_at: None,
             received_at,
             ask: interval_at(received_at + ASK, ASK),
-        })
+        };
+        watch.change(ranges.to_vec(), revision).await?;
+        Ok(watch)
     }
+}
+
+/// Those of the watch `id` of a range, from `revision` on.
+fn watch_options(range: &str, id: i64, revision: i64) -> WatchOptions {
+    WatchOptions::new()
+        .with_range(after(range))
+        .with_start_revision(revision)
+        .with_progress_notify()
+        .with_watch_id(id)
 }
 
 /// A key that was put or deleted.
@@ -165,6 +166,10 @@ pub struct RangeWatch<'a> {
     endpoint: String,
     /// That of etcd at the last answer; 0 before the first one.
     pub revision: i64,
+    /// The number of the watch of each range on the stream …
+    watched: Vec<(String, i64)>,
+    /// … and the last one.
+    last: i64,
     received: Vec<KeyChange>,
     /// When what was received is taken.
     taken_at: Option<Instant>,
@@ -173,6 +178,41 @@ pub struct RangeWatch<'a> {
 }
 
 impl RangeWatch<'_> {
+    /// Watches `ranges` alone from now on, those that it did not watch yet from `revision` on. What was received of
+    /// others may still come.
+    ///
+    /// # Errors
+    /// The watch has ended.
+    pub async fn change(
+        &mut self,
+        mut ranges: Vec<String>,
+        revision: i64,
+    ) -> Result<(), EtcdError> {
+        ranges.sort_unstable();
+        let mut ids = vec![0; ranges.len()];
+        for (range, id) in mem::take(&mut self.watched) {
+            match ranges.binary_search(&range) {
+                Ok(at) => ids[at] = id,
+                Err(_) => self.stream.cancel(id).await.map_err(watch_failed)?,
+            }
+        }
+        for (range, mut id) in ranges.into_iter().zip(ids) {
+            if id == 0 {
+                self.last += 1;
+                id = self.last;
+                let options = watch_options(&range, id, revision);
+                self.stream.watch(range.as_str(), Some(options)).await.map_err(watch_failed)?;
+            }
+            self.watched.push((range, id));
+        }
+        Ok(())
+    }
+
+    /// The watch `id` ended because its range is not to be watched any more. A watch that was refused has none.
+    fn was_left(&self, id: i64) -> bool {
+        id > 0 && !self.watched.iter().any(|(_, watched)| *watched == id)
+    }
+
     /// What was put or deleted, whole transactions, those of a few milliseconds together; nothing: a sign of
     /// life. Cancel-safe.
     ///
@@ -203,7 +243,9 @@ impl RangeWatch<'_> {
     ) -> Result<bool, EtcdError> {
         let ended = |why: String| format!("watch: etcd {}: {why}", self.endpoint);
         let answer = match answer {
-            Ok(Some(answer)) if answer.canceled() => return Err(canceled(&answer, ended)),
+            Ok(Some(answer)) if answer.canceled() && !self.was_left(answer.watch_id()) => {
+                return Err(canceled(&answer, ended));
+            }
             Ok(Some(answer)) => answer,
             Ok(None) => {
                 return Err(EtcdError::Unreachable(ended("the stream ended".to_owned()).into()));
@@ -226,7 +268,6 @@ impl RangeWatch<'_> {
             let why = format!("watch: no response for {SILENCE:?}");
             return Err(EtcdError::Unreachable(why.into()));
         }
-        let asked = self.stream.request_progress().await;
-        asked.map_err(|error| EtcdError::Unreachable(format!("watch: {}", reason(&error)).into()))
+        self.stream.request_progress().await.map_err(watch_failed)
     }
 }

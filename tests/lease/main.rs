@@ -21,6 +21,7 @@ mod keys;
 mod keys_changed;
 mod loss;
 mod many_blocks;
+mod other_groups;
 mod outage;
 mod python;
 mod reports;

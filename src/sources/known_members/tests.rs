@@ -110,7 +110,8 @@ impl<'a> Scene<'a> {
         let range = self.announcement("");
         let keys = self.etcd.keys().filter(|key| key.starts_with(&range));
         let keys: Vec<_> = keys.map(|key| key.clone().into_bytes()).collect();
-        let reading = self.known.reading_all(vec![(!is_crowded).then_some(keys)]);
+        let groups: Vec<_> = self.known.groups.keys().cloned().collect();
+        let reading = self.known.reading_announced(&groups, vec![(!is_crowded).then_some(keys)]);
         self.read(reading);
         self.known.complete(self.now);
     }
@@ -334,7 +335,8 @@ fn further_groups_make_the_first_wait_no_longer() {
     let after = |seconds| begin + Duration::from_secs(seconds);
     for (needed, now) in [(&first, after(0)), (&both, after(10))] {
         known.need(needed);
-        let reading = known.reading_all(vec![Some(Vec::new()); needed.len()]);
+        let groups = known.unread();
+        let reading = known.reading_announced(&groups, vec![Some(Vec::new()); groups.len()]);
         let nothing = reading.keys(&start.roots).iter().map(|_| None).collect();
         known.take(reading, nothing);
         known.complete(now);
