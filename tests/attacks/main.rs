@@ -12,6 +12,7 @@ use humanz_test_support as support;
 mod agent;
 mod agentless;
 mod attack;
+mod checksums;
 mod forged_hosts;
 mod frames;
 mod headers;
