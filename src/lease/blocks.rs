@@ -232,7 +232,8 @@ impl BlockFault {
                 format!("humanz-agent nodes show {host} # look at its keys: no host has room for so many pods"),
             ),
             BlockFault::Malformed(key) => {
-                (Object::Key(key.to_string()), format!("etcdctl del {key:?}"))
+                let quoted = key.replace('\'', r"'\''");
+                (Object::Key(key.to_string()), format!("etcdctl del '{quoted}'"))
             }
         };
         Problem::new(ProblemKind::OtherHost, subject, self.to_string()).with_fix(fix)

@@ -105,9 +105,7 @@ impl Snapshot {
             Ok(None) => return,
             Ok(Some(key)) => match self.insert(&key, raw) {
                 Ok(()) => {
-                    if self.faults.contains_key(&text) {
-                        Arc::make_mut(&mut self.faults).remove(&text);
-                    }
+                    discard(&mut self.faults, &text);
                     return;
                 }
                 Err(what) => {
@@ -136,9 +134,7 @@ impl Snapshot {
         if let Ok(Some(key)) = parsed {
             self.remove(&key);
         }
-        if self.faults.contains_key(&text) {
-            Arc::make_mut(&mut self.faults).remove(&text);
-        }
+        discard(&mut self.faults, &text);
     }
 
     /// Applies a transaction that was committed at `revision`. Other writes up to then are unknown: the
@@ -278,10 +274,11 @@ impl fmt::Display for IgnoredKey {
 
 impl IgnoredKey {
     pub fn problem(&self) -> Problem {
+        let key = self.key.replace('\'', r"'\''");
         let (subject, fix) = match self.store {
             RecordStore::Etcd => (
                 Object::Key(self.key.to_string()),
-                format!("etcdctl get {:?} # look at it, then delete or repair it", self.key),
+                format!("etcdctl get '{key}' # look at it, then delete or repair it"),
             ),
             RecordStore::Kubernetes => (
                 Object::named(format!("Kubernetes node {}", self.key)),

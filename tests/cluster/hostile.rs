@@ -110,6 +110,33 @@ fn an_agent_starts_with_hostile_values_in_etcd() {
     Pod::add(&cluster.hosts[0], "a").delete();
 }
 
+/// Whoever may write below one prefix chooses the rest of the key, and an operator copies what is printed.
+#[test]
+fn a_fix_that_is_copied_runs_nothing_that_a_key_says() {
+    let cluster = Cluster::new(1);
+    let agents = cluster.start_agents(&[("POLICY", "on")]);
+    let host = &cluster.hosts[0];
+    let command = "touch /tmp/pwned";
+    let names =
+        [format!("$({command})"), format!("`{command}`"), format!("';{command};'\";{command};\"")];
+    for (root, name) in
+        ["v1/nodes", "v1-blocks/h9"].iter().flat_map(|it| names.iter().map(move |name| (it, name)))
+    {
+        cluster.etcd.put(&format!("/humanz/{root}/{name}"), "x");
+    }
+    let status = local::status_when(host, "the keys to be reported", |status| {
+        let count = |kind| local::problems(status, kind).count();
+        count("etcd-record") == names.len() && count("other-host") == names.len()
+    });
+    for problem in status["problems"].as_array().unwrap() {
+        let fix = problem["fix"].as_str().unwrap();
+        host.shell(&format!("export ETCDCTL_API=3 ETCDCTL_ENDPOINTS=192.0.2.2:2379; {fix}")).ok();
+        assert_eq!(host.read("/tmp/pwned"), None, "{fix}");
+    }
+    assert_eq!(cluster.etcd.list("/humanz/v1-blocks/"), Vec::new(), "what etcdctl deletes");
+    agents.iter().for_each(Agent::stop);
+}
+
 fn join(cluster: &Cluster, name: &str, subnet: &str, address: &str) {
     let record = format!(
         r#"{{"schema":1,"machineId":"{name}","bootId":"b","version":"0.1.0",
