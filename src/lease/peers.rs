@@ -79,7 +79,9 @@ pub fn peers(
     pools: &PerFamily<Pool>,
 ) -> Peers {
     let own_addresses = snapshot.nodes.get(own).map(|node| node.value.addresses);
-    let candidates = candidates(snapshot, own);
+    let mut candidates = candidates(snapshot, own);
+    let given = snapshot.nodes.get(own).map(|node| node.value.subnets).unwrap_or_default();
+    candidates.retain(|it| !is_unused(it.subnet, &given, pools));
     let (accepted, mut faults) = judge(&candidates, own, own_subnets, pools);
     faults.extend(foreign_claims(&candidates, &accepted));
     let mut by_name = accepted_peers(&candidates, &accepted);
@@ -319,6 +321,13 @@ fn wanted(
     let others = Family::BOTH.into_iter().filter(move |other| *other != family);
     std::iter::once(stored.value)
         .chain(others.filter_map(move |other| recorded.get(other).copied()))
+}
+
+/// Nodes of a dual-stack cluster have subnets of both families, also where pods get addresses of one alone: the node of
+/// this host has those `given`.
+fn is_unused(subnet: IpNetwork, given: &PerFamily<IpNetwork>, pools: &PerFamily<Pool>) -> bool {
+    let family = subnet::family(subnet);
+    given.get(family).is_some() && pools.get(family).is_none()
 }
 
 fn accept(

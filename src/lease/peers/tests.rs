@@ -242,6 +242,22 @@ fn one_bad_family_does_not_cost_the_other() {
     );
 }
 
+/// In a cluster that is dual-stack each node has both families, whichever the settings use.
+#[test]
+fn a_family_that_is_not_used_is_no_fault_of_those_who_have_it_as_this_host_does() {
+    let own = node(r#""10.0.1.0/24","fd10:0:0:1::/64""#, "");
+    let h2 = node(r#""10.0.2.0/24","fd10:0:0:2::/64""#, r#""192.0.2.2""#);
+    let keys = [("/z/nodes/h1", &*own), ("/h/h2", "10.0.2.0/24"), ("/z/nodes/h2", &*h2)];
+    let used = PerFamily { v6: None, ..pools() };
+    let faults = |keys| {
+        let own = PerFamily { v4: subnet::parse("10.0.1.0/24").ok(), v6: None };
+        let peers = peers(&found(keys), &"h1".parse().unwrap(), &own, &used);
+        assert_eq!(peers.by_name.len(), 1);
+        peers.faults.len()
+    };
+    assert_eq!((faults(&keys), faults(&keys[1..])), (0, 1));
+}
+
 #[test]
 fn the_host_key_counts_for_its_family_and_not_the_record() {
     let node = node(r#""10.0.9.0/24""#, r#""192.0.2.2""#);
