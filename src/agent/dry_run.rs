@@ -40,7 +40,7 @@ pub fn dry_run(settings: &Settings) -> Result<DryRun, Exit> {
         Source::Kubernetes(api) => given(&mut host, &api)?,
     };
     host.subnets = lease.subnets;
-    host.peers = peers.map(Arc::new);
+    host.peers = peers.map(|peers| host.with_blocks(peers, true));
     host.in_sync = true;
     let mut found = DryRun::of(&host);
     found.lines.splice(0..0, lines);

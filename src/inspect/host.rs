@@ -114,15 +114,19 @@ impl Host {
             });
             cluster.lease = own.map(|saved| saved.lease).unwrap_or_default();
         }
-        let mut peers = cluster.others(&mut self.settings);
+        let peers = cluster.others(&mut self.settings);
         self.follow_addresses(&cluster.snapshot, &cluster.own);
-        let answers = cluster.stale.is_none();
-        let blocks = networks::at_start(&self.settings, self.known_networks(), answers).1;
-        peers.set_blocks(&blocks.by_host);
-        self.peers = Some(Arc::new(peers));
+        self.peers = Some(self.with_blocks(peers, cluster.stale.is_none()));
         self.subnets = cluster.lease.subnets;
         self.in_sync = cluster.stale.is_none();
         self.cluster = Some(cluster);
+    }
+
+    /// `peers` with their blocks of tenants' networks, as etcd has them if it `answers`.
+    pub fn with_blocks(&self, mut peers: Peers, answers: bool) -> Arc<Peers> {
+        let blocks = networks::at_start(&self.settings, self.known_networks(), answers).1;
+        peers.set_blocks(&blocks.by_host);
+        Arc::new(peers)
     }
 
     /// Where Kubernetes has the addresses of hosts, an agent uses those, unless some are set.

@@ -16,6 +16,8 @@ fn a_restart_changes_nothing_of_the_blocks_of_other_hosts() {
     let pods = [(h1, "blue/a"), (h2, "blue/b"), (h1, "red/a"), (h2, "red/b")];
     let [blue1, blue2, red1, red2] = pods.map(|(host, pod)| add(host, pod));
     soon("both tenants", || reaches(&blue2, &blue1) && reaches(&red2, &red1));
+    let changes = Agent::run(h2, "--dry-run", FROM_ETCD).ok();
+    assert!(!changes.contains("tunnel"), "{changes}");
     let monitor = h2.spawn(&mut command("ip monitor neigh route"));
     agents[1].stop();
     for start in 0..8 {
