@@ -5,6 +5,7 @@ use crate::etcd;
 use crate::inspect::{Kernel, identity};
 use crate::lease::claim::leave;
 use crate::net::Object;
+use crate::net::node_name::NodeName;
 use crate::plan::Line;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
@@ -26,8 +27,8 @@ pub fn run(
         let why = "--release: this host's subnet is not leased (SUBNET_SOURCE is not etcd)";
         return Err(Exit::new(exit::SETTINGS, why));
     };
-    let unreachable = |error| Exit::new(exit::UNAVAILABLE, format!("release the subnet: {error}"));
     let own = identity::of_host(&identity::node_name(settings)?, &kernel.machine_id)?;
+    let unreachable = |error: String| unreachable(&own.name, &error);
     for _ in 0..TRIES {
         let found = etcd::read(server, roots).map_err(unreachable)?;
         let keys = leave::keys(&found, &own).map_err(|error| Exit::new(exit::FAILURE, error))?;
@@ -49,4 +50,13 @@ pub fn run(
         }
     }
     Err(Exit::new(exit::TEMPORARY, "this host's keys keep changing: does an agent run?"))
+}
+
+/// What is left to do, and where, when etcd does not take this host's keys out.
+fn unreachable(host: &NodeName, error: &str) -> Exit {
+    let why = format!(
+        "release the subnet: {error}; humanz-agent uninstall # with the same options again when etcd answers: all else goes \
+         without it; or on another host: humanz-agent nodes rm {host}"
+    );
+    Exit::new(exit::UNAVAILABLE, why)
 }

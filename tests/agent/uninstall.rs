@@ -274,6 +274,13 @@ fn a_released_host_is_gone_from_etcd_and_from_the_others() {
     let output = Agent::run(h1, "uninstall --release --dry-run", &[]).ok();
     assert!(output.contains("- etcd key /humanz/hosts/h1\n"), "{output}");
     assert_eq!(of_h1(), 2);
+    // Without etcd all but the keys goes, and a second time gives them back.
+    cluster.etcd.kill();
+    let left = Agent::run(h1, "uninstall --release --purge", &[]);
+    assert_eq!(left.status.code(), Some(69), "{left}");
+    assert!(left.stderr.contains("humanz-agent nodes rm h1"), "{left}");
+    assert!(!h1.run("ip link show humanz0").status.success());
+    cluster.etcd.restart();
     Agent::run(h1, "uninstall --release --purge", &[]).ok();
     assert_eq!((of_h1(), claims()), (0, 2));
     soon("h2 has no route any more", || routes(h2).is_empty());
