@@ -75,15 +75,15 @@ pub async fn run(
         start;
     let etcd = Etcd::new(etcd, network.roots.clone());
     let (kept_alive, etcd_lease) = latest::channel(None);
-    let since = SystemTime::now();
-    let name = identity.name.clone();
+    let (name, since) = (identity.name.clone(), SystemTime::now());
     let (contact, shared) = (Arc::clone(&inputs.contact), Arc::clone(&inputs.reports));
     let (setup, lease_setup) = (inputs.setup.clone(), inputs.setup.clone());
     let session = Session {
         etcd: &etcd,
         machine: SessionMachine::new(identity, attributes, network, saved, since, random::mark()),
         trouble: None,
-        connection: PublishedState::Disconnected(BTreeSet::new()),
+        endpoint: None,
+        failures: BTreeSet::new(),
         etcd_lease: etcd_lease.clone(),
         read_networks,
         follows_networks,
@@ -124,20 +124,16 @@ struct Session<'a, P> {
     machine: SessionMachine,
     /// As published last.
     trouble: Option<LeaseError>,
-    connection: PublishedState,
+    /// The member that answers, as published: a reload may lead to another one.
+    endpoint: Option<String>,
+    /// The reasons published since one answered: reasons that alternate are published once.
+    failures: BTreeSet<FailureReason>,
     /// The etcd lease that is kept alive.
     etcd_lease: latest::Receiver<Option<i64>>,
     read_networks: NetworkReader,
     follows_networks: bool,
     inputs: EtcdInputs,
     publish: P,
-}
-
-/// The state of the connection, as published.
-enum PublishedState {
-    Connected,
-    /// With the reasons published since: reasons that alternate are published once.
-    Disconnected(BTreeSet<FailureReason>),
 }
 
 impl<P: FnMut(Update)> Session<'_, P> {
@@ -299,20 +295,17 @@ impl<P: FnMut(Update)> Session<'_, P> {
     }
 
     fn publish_connected(&mut self) {
-        let before = std::mem::replace(&mut self.connection, PublishedState::Connected);
-        if let PublishedState::Disconnected(_) = before {
-            let endpoint = self.etcd.endpoint();
+        let endpoint = self.etcd.endpoint();
+        self.failures.clear();
+        if self.endpoint.as_ref() != Some(&endpoint) {
+            self.endpoint = Some(endpoint.clone());
             (self.publish)(Update::Connected { endpoint });
         }
     }
 
     fn publish_disconnected(&mut self, why: FailureReason) {
-        if let PublishedState::Connected = self.connection {
-            self.connection = PublishedState::Disconnected(BTreeSet::new());
-        }
-        if let PublishedState::Disconnected(published) = &mut self.connection
-            && published.insert(why.clone())
-        {
+        self.endpoint = None;
+        if self.failures.insert(why.clone()) {
             (self.publish)(Update::Disconnected { why });
         }
     }

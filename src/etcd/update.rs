@@ -9,11 +9,8 @@ use crate::net::{FailureReason, Problem};
 
 #[derive(Clone, Debug)]
 pub enum Update {
-    /// The store answers; a snapshot follows.
-    Connected {
-        /// The member that answers.
-        endpoint: String,
-    },
+    /// The store answers, by this member; a snapshot follows. Repeated for every other member.
+    Connected { endpoint: String },
     /// The store does not answer; what was published stays valid. Repeated for every new reason.
     Disconnected { why: FailureReason },
     /// The subnets of this host: before the first snapshot, and again if they change.
@@ -23,13 +20,9 @@ pub enum Update {
     Snapshot(Arc<Snapshot>),
     /// The store contradicts the lease that this host holds; the host keeps it. `None`: resolved.
     Trouble(Option<LeaseError>),
-    /// The state of the files with certificates, key and password, when it changes.
-    Files {
-        /// Present and soon.
-        problems: BTreeSet<Problem>,
-        /// End of validity of the first certificate in use.
-        until: Option<SystemTime>,
-    },
+    /// The state of the files with certificates, key and password, when it changes: problems, present and
+    /// soon, and the end of validity of the first certificate in use.
+    Files { problems: BTreeSet<Problem>, until: Option<SystemTime> },
     /// This host cannot have a lease. The last update.
     Fatal(LeaseError),
 }

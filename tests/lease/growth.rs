@@ -188,6 +188,10 @@ fn a_changed_etcd_address_moves_every_connection() {
             let network = host.network.clone();
             host.handle().session.set_up(EtcdSetup { etcd: settings(&[new.url()]), network });
         }
+        for host in [&first, &second] {
+            let is_new = |update: &Update| matches!(update, Update::Connected { endpoint } if *endpoint == new.url());
+            host.reported(0, "the new member", is_new);
+        }
         for (name, subnet) in [("h1", "10.244.1.0/24"), ("h2", "10.244.2.0/24")] {
             eventually("all is there", SOON, || {
                 let found = new.get(&format!("/humanz/hosts/{name}"));
