@@ -54,6 +54,8 @@ pub struct StoreStatus {
     pub endpoint: Option<String>,
     /// Why none does.
     pub down: Option<FailureReason>,
+    /// Why it takes no sign of life of this host: the others see no agent here.
+    pub refused: Option<FailureReason>,
     /// What etcd and this host do not agree on.
     pub trouble: Option<LeaseError>,
     /// When the first certificate in use ends.
@@ -70,8 +72,10 @@ impl StoreStatus {
             _ => (ProblemKind::Etcd, "etcd", "a member is up"),
         };
         let subject = || Object::named(store);
-        let down = self.down.as_ref().map(|why| {
-            let why = why.clone().at(format_args!("{store} does not answer"));
+        let down = self.down.as_ref().map(|why| (why, "does not answer"));
+        let refused = self.refused.as_ref().map(|why| (why, "takes no sign of life of this host"));
+        let failed = down.into_iter().chain(refused).map(|(why, what)| {
+            let why = why.clone().at(format_args!("{store} {what}"));
             let fix = why.fix.unwrap_or_else(|| {
                 format!("humanz-agent config # shows where it is asked: check that {ask}, its port is open, user and certificates are right")
             });
@@ -80,7 +84,7 @@ impl StoreStatus {
             ))
         });
         let trouble = self.trouble.as_ref().map(|error| error.problem(store));
-        down.into_iter().chain(trouble).collect()
+        failed.chain(trouble).collect()
     }
 }
 

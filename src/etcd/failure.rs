@@ -39,8 +39,7 @@ impl Rejection {
 impl Failure {
     pub fn into_reason(self) -> FailureReason {
         match self {
-            Failure::Member(why) | Failure::Files(why) | Failure::Login(why) => why,
-            Failure::Token(why) => why,
+            Self::Member(why) | Self::Files(why) | Self::Login(why) | Self::Token(why) => why,
             Failure::Request(Rejection { reason, .. }) => reason.into(),
         }
     }
@@ -115,8 +114,13 @@ enum Sort {
 }
 
 fn refused(why: String) -> EtcdError {
-    EtcdError::Refused(why.into())
+    let fix = why.contains("database space exceeded").then(|| NO_SPACE.to_owned());
+    EtcdError::Refused(FailureReason { what: why, fix })
 }
+
+/// The fix of an etcd that takes deletions only.
+const NO_SPACE: &str = "etcdctl alarm list # it is full: compact and defragment it, then: etcdctl alarm disarm; \
+    agents that start before appear silent to others: remove no host";
 
 /// What kind of failure an error of the crate is. The numbers are gRPC's status codes
 /// (`google.rpc.Code`); the texts are etcd's (`api/v3rpc/rpctypes/error.go`), which uses one code

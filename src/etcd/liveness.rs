@@ -9,6 +9,7 @@ use tokio::time::sleep;
 use crate::etcd::client::Etcd;
 use crate::etcd::contact::Contact;
 use crate::etcd::settings::EtcdSetup;
+use crate::etcd::update::Update;
 use crate::lease::EtcdError;
 use crate::os::random;
 
@@ -30,10 +31,19 @@ pub async fn keep(
     id: latest::Sender<Option<i64>>,
     mut change: latest::Receiver<EtcdSetup>,
     contact: &Contact,
+    mut publish: impl FnMut(Update),
 ) -> Infallible {
+    let mut refused = None;
     loop {
         change.mark_unchanged();
-        match etcd.grant(TTL).await {
+        let granted = etcd.grant(TTL).await;
+        let why = granted.as_ref().err().cloned().map(Into::into);
+        // That no member answers is the session's to publish.
+        if refused != why && !matches!(granted, Err(EtcdError::Unreachable(_))) {
+            refused.clone_from(&why);
+            publish(Update::Refused(why));
+        }
+        match granted {
             Ok(granted) => {
                 id.send_replace(Some(granted));
                 tokio::select! {
@@ -57,12 +67,9 @@ async fn hold(etcd: &Etcd, lease: i64, contact: &Contact) {
         tokio::select! {
             ended = etcd.keep_alive(lease, EVERY) => {
                 contact.failed(&ended);
-                match ended {
-                    EtcdError::NoLease(why) => {
-                        log::debug!("{why}");
-                        return;
-                    }
-                    why => log::debug!("{why}"),
+                log::debug!("{ended}");
+                if let EtcdError::NoLease(_) = ended {
+                    return;
                 }
             }
             Ok(()) = renewed.changed() => continue,

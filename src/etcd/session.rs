@@ -94,7 +94,7 @@ pub async fn run(
     tokio::select! { biased;
         _ = follow_setup(&etcd, setup) => {}
         () = session.run() => {}
-        _ = liveness::keep(&etcd, kept_alive, lease_setup, &contact) => {}
+        _ = liveness::keep(&etcd, kept_alive, lease_setup, &contact, report) => {}
         _ = files::follow(&etcd, report) => {}
         _ = reports::serve(&etcd, &shared, &name, etcd_lease.clone()) => {}
         _ = pod_answers::serve(&etcd, &shared.pods, &name, &etcd_lease) => {}

@@ -13,6 +13,8 @@ pub enum Update {
     Connected { endpoint: String },
     /// The store does not answer; what was published stays valid. Repeated for every new reason.
     Disconnected { why: FailureReason },
+    /// The store answers, but takes no sign of life of this host. `None`: it does again.
+    Refused(Option<FailureReason>),
     /// The subnets of this host: before the first snapshot, and again if they change.
     Lease(Lease),
     /// The whole content of the store. Never partial, never before this host's lease, and never

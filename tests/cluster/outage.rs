@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::support::local::has_problem;
 use crate::support::wait::SOON;
-use crate::support::{Agent, Cluster, Pinger, Place, Pod, eventually, facts};
+use crate::support::{Agent, Cluster, Pinger, Place, Pod, eventually, facts, local};
 use crate::{DUAL_STACK, TUNNELS};
 
 #[test]
@@ -70,6 +71,35 @@ fn one_host_is_cut_off_from_etcd() {
     network.runs_for(Duration::from_secs(10));
     cluster.join();
     network.ends_in_sync_with_nothing_lost();
+}
+
+/// The first host's agent said that nothing is wrong, while the others saw none there and advised to remove it; the new
+/// one waited for etcd, as it said, without a reason.
+#[test]
+fn a_full_etcd_is_reported_by_hosts_whose_agents_start() {
+    let cluster = Cluster::new(2);
+    let [known, new] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let before = Agent::start(known, &[]);
+    before.wait_ready();
+    before.stop();
+    cluster.etcd.set_full(true);
+    let agents = [known, new].map(|host| Agent::start(host, &[]));
+    for (host, agent) in [known, new].into_iter().zip(&agents) {
+        agent.wait_log(&["etcd takes no sign of life"]);
+        let problem = local::wait_problem(host, "etcd", "etcd");
+        let what = "etcd takes no sign of life of this host: grant an etcd lease: etcd";
+        assert!(problem["what"].as_str().unwrap().starts_with(what), "{problem}");
+        assert!(problem["fix"].as_str().unwrap().starts_with("etcdctl alarm list #"), "{problem}");
+    }
+    cluster.etcd.set_full(false);
+    for agent in &agents {
+        agent.wait_ready();
+    }
+    for host in [known, new] {
+        local::status_when(host, "no problem", |status| !has_problem(status, "etcd"));
+        let key = format!("/humanz/v1/alive/{}", host.name());
+        eventually(&key, SOON, || cluster.etcd.get(&key).ok_or("it is missing".into()));
+    }
 }
 
 /// Three hosts with a pod each, and pings that do not stop.

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, KeyValue, Txn, TxnOp,
+    AlarmAction, AlarmType, Client, Compare, CompareOp, ConnectOptions, Error, GetOptions,
+    KeyValue, Txn, TxnOp,
 };
 
 /// Runs a task where etcd can be reached.
@@ -141,6 +142,12 @@ impl Keys {
             let now = client.put("x", "", None).await?.header().expect("a header").revision();
             client.compact(now, None).await.map(drop)
         });
+    }
+
+    /// Raises the alarm of a full etcd, or ends it.
+    pub fn set_full(&self, full: bool) {
+        let action = if full { AlarmAction::Activate } else { AlarmAction::Deactivate };
+        self.call(async |client| client.alarm(action, AlarmType::Nospace, None).await.map(drop));
     }
 
     fn timed(&self, request: impl AsyncFnOnce(&mut Client) -> Result<(), Error> + Send) -> Instant {

@@ -28,8 +28,10 @@ impl Agent {
                 self.state.etcd.endpoint = Some(endpoint);
                 self.note_down(None);
             }
-            Update::Disconnected { why } => {
-                self.note_down(Some(why));
+            Update::Disconnected { why } => self.note_down(Some(why)),
+            Update::Refused(why) => {
+                self.state.etcd.refused = why;
+                self.note_store();
             }
             Update::Trouble(None) => {
                 log::info!("{store} agrees with this host again");
@@ -38,16 +40,12 @@ impl Agent {
                 self.follow_dispute();
                 self.note_store();
             }
-            Update::Trouble(Some(error)) => {
-                self.release_if_copied(&error);
-                self.dispute(error);
-            }
             Update::Files { problems, until } => {
                 self.shared.problems.set(ProblemSource::StoreFiles, problems);
                 self.state.etcd.certificate_until = until;
             }
             Update::Fatal(error) if self.state.subnets.is_none() => return Err(refused(&error)),
-            Update::Fatal(error) => self.dispute(error),
+            Update::Trouble(Some(error)) | Update::Fatal(error) => self.dispute(error),
             Update::Lease(lease) => {
                 self.take_lease(&lease);
                 return Ok(Scope::ALL);
@@ -65,6 +63,7 @@ impl Agent {
 
     /// The store contradicts what this host serves.
     fn dispute(&mut self, error: LeaseError) {
+        self.release_if_copied(&error);
         self.state.etcd.trouble = Some(error);
         self.note_store();
         self.follow_dispute();
@@ -147,10 +146,10 @@ impl Agent {
     pub(super) fn use_last_known_good(&mut self) {
         let waiting = self.state.peers.is_none();
         let ended = self.registry.patience_ends().is_some_and(|end| end <= Instant::now());
-        if !(waiting && ended) {
-            return;
-        }
-        if let Some((known, down)) = self.registry.last_known_good() {
+        if waiting
+            && ended
+            && let Some((known, down)) = self.registry.last_known_good()
+        {
             log::warn!(
                 "{}: {down}; serving the last known good state ({} hosts as of revision {})",
                 self.registry.store(),
