@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ipnetwork::IpNetwork;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::cni::error::{CniError, code};
 use crate::net::{Family, subnet};
@@ -257,8 +257,9 @@ pub(super) fn address_or_cidr(text: &str) -> Option<IpNetwork> {
 
 /// The object of those fields that have a value.
 pub(super) fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
-    let fields = fields.into_iter();
-    fields.filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+    let mut object = Map::new();
+    object.extend(fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    Value::Object(object)
 }
 
 /// `value` as JSON, at most 60 characters.

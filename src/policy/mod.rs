@@ -9,6 +9,7 @@ pub mod compile;
 pub mod described;
 pub mod drops;
 pub mod endpoint;
+mod entries;
 pub mod evaluate;
 pub mod held;
 pub mod isolation;

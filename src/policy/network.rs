@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::net::gather::Gather;
 use crate::net::subnet::{self, Pool, PoolError, contains};
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
+use crate::policy::entries;
 use crate::policy::name::{PodName, Scoped};
 
 /// The tenant of what has none, and the name of the network of the settings.
@@ -51,7 +52,7 @@ pub struct NetworkPool {
 /// All networks of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Networks {
-    #[serde(with = "by_name")]
+    #[serde(with = "entries")]
     by_name: BTreeMap<Scoped, TenantNetwork>,
     /// Of the settings.
     default: Vec<IpNetwork>,
@@ -59,16 +60,16 @@ pub struct Networks {
     #[serde(default)]
     unread: BTreeSet<Scoped>,
     /// Fixed addresses of pods; none: they are not understood.
-    #[serde(with = "by_name", default)]
+    #[serde(with = "entries", default)]
     pins: BTreeMap<PodName, Vec<IpAddr>>,
     /// Of networks that are objects in etcd: the revision at which what is known here was written.
-    #[serde(with = "by_name", default)]
+    #[serde(with = "entries", default)]
     revisions: BTreeMap<Scoped, i64>,
     /// Those that are there for the blocks that this host has of them alone.
     #[serde(default)]
     gone: BTreeSet<Scoped>,
     /// Of those what their objects say, if they have other addresses now, with the revision.
-    #[serde(with = "by_name", default)]
+    #[serde(with = "entries", default)]
     moved: BTreeMap<Scoped, (TenantNetwork, Option<i64>)>,
 }
 
@@ -295,28 +296,6 @@ impl Networks {
             open.push((pool, network));
         }
         overlaps
-    }
-}
-
-mod by_name {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<K: Serialize, V: Serialize, S: Serializer>(
-        all: &BTreeMap<K, V>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_seq(all)
-    }
-
-    pub fn deserialize<'de, K, V, D>(from: D) -> Result<BTreeMap<K, V>, D::Error>
-    where
-        K: Deserialize<'de> + Ord,
-        V: Deserialize<'de>,
-        D: Deserializer<'de>,
-    {
-        Ok(Vec::<(K, V)>::deserialize(from)?.into_iter().collect())
     }
 }
 

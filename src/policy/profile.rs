@@ -7,6 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::cni::Limit;
+use crate::policy::entries;
 use crate::policy::name::Scoped;
 
 /// A code point of differentiated services: 0 to 63, the upper six bits of TOS (IPv4) or traffic class
@@ -46,9 +47,9 @@ pub enum ProfileUser {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Profiles {
-    #[serde(with = "pairs")]
+    #[serde(with = "entries")]
     by_name: BTreeMap<Scoped, NetProfile>,
-    #[serde(with = "pairs")]
+    #[serde(with = "entries")]
     users: BTreeMap<ProfileUser, Scoped>,
     /// Those whose objects are not understood.
     unread: BTreeSet<Scoped>,
@@ -147,29 +148,6 @@ impl Profiles {
         let network = || network.and_then(|it| self.users.get(&ProfileUser::Network(it.clone())));
         let name = group.or_else(network)?;
         self.by_name.get(name).map(|profile| (name, *profile))
-    }
-}
-
-/// Names and users are no keys of JSON.
-mod pairs {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<K: Serialize, V: Serialize, S: Serializer>(
-        all: &BTreeMap<K, V>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_seq(all)
-    }
-
-    pub fn deserialize<'de, K, V, D>(from: D) -> Result<BTreeMap<K, V>, D::Error>
-    where
-        K: Deserialize<'de> + Ord,
-        V: Deserialize<'de>,
-        D: Deserializer<'de>,
-    {
-        Ok(Vec::<(K, V)>::deserialize(from)?.into_iter().collect())
     }
 }
 

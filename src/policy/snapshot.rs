@@ -261,6 +261,7 @@ mod pairs {
 
     use serde::{Deserialize, Deserializer, Serializer};
 
+    use crate::net::gather::Gather;
     use crate::policy::members::{Member, Members};
     use crate::policy::selector::Selector;
 
@@ -270,7 +271,7 @@ mod pairs {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Members, D::Error> {
         let pairs = Vec::<(Selector, BTreeSet<Member>)>::deserialize(from)?;
-        Ok(pairs.into_iter().map(|(selector, found)| (selector, Arc::new(found))).collect())
+        Ok(pairs.into_iter().map(|(selector, found)| (selector, Arc::new(found))).gather())
     }
 }
 

@@ -253,6 +253,7 @@ mod namespaces {
 
     use serde::{Deserialize, Deserializer, Serializer};
 
+    use crate::net::gather::Gather;
     use crate::policy::endpoint::Namespace;
     use crate::policy::name::ObjectName;
 
@@ -264,7 +265,7 @@ mod namespaces {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ByName, D::Error> {
         let all: Vec<Namespace> = Vec::deserialize(from)?;
-        Ok(all.into_iter().map(|one| (one.name().clone(), Arc::new(one))).collect())
+        Ok(all.into_iter().map(|one| (one.name().clone(), Arc::new(one))).gather())
     }
 }
 
