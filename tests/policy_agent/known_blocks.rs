@@ -56,3 +56,31 @@ fn a_new_block_of_another_host_is_known_at_once() {
     soon("the pod", || reaches(&blue2, &blue1));
     agents.iter().for_each(Agent::stop);
 }
+
+/// An agent that was killed before a change of policies was on disk knew no network at its start, and took all of them
+/// out of the host's tables: a pod that reached a shared network before etcd was read did so by the address of its node,
+/// for as long as the connection lasted.
+#[test]
+fn networks_stay_where_an_agent_was_killed_before_a_change_was_on_disk() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    apply(host, &two_tenants());
+    let agent = Agent::start(host, FROM_ETCD);
+    agent.wait_ready();
+    let _blue = add(host, "blue/a");
+    let folder = "/var/lib/humanz";
+    soon("what holds is kept", || host.list(folder).contains(&"policy.json".to_owned()));
+    agent.kill();
+    cluster.etcd.kill();
+    host.run(&format!("mv {folder}/policy.json {folder}/policy.json.outdated")).ok();
+    // Its return shows that the agent has compared the kernel with what it knows.
+    host.run("nft delete table inet humanz").ok();
+    let agent = Agent::start(host, FROM_ETCD);
+    let table = || host.run("nft list table inet humanz").stdout;
+    soon("the table", || table().contains("masquerade"));
+    let found = table();
+    for wanted in ["10.32.0.0", "fd00:32::/64", "ip saddr 10.32."] {
+        assert!(found.contains(wanted), "no {wanted}: {found}");
+    }
+    agent.kill();
+}

@@ -12,6 +12,7 @@ use crate::agent::serve::agent::Agent;
 use crate::agent::serve::state::AgentState;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::checks::network_addresses;
+use crate::inspect::last_policies;
 use crate::inspect::networks::kept_blocks;
 use crate::inspect::pods;
 use crate::inspect::pool_use::full_network;
@@ -33,7 +34,10 @@ use crate::sources::BlocksUpdate;
 /// What this host knew of blocks when its agent stopped.
 pub fn kept_networks(settings: &Settings, host: &NodeName, policies: &Policies) -> HostNetworks {
     let kept = kept_blocks(settings, host);
-    let networks = policies.snapshot().map(|known| known.networks.clone()).unwrap_or_default();
+    // What is older than the table judges no pod, and its networks stay: their pods run.
+    let older = || last_policies::at_start(settings, host)?.known;
+    let known = policies.snapshot().cloned().or_else(older);
+    let networks = known.map(|known| known.networks.clone()).unwrap_or_default();
     let served = ServedNetworks::of(&networks, &kept.own, false);
     let mut others = kept.found.owned(&served.pools).by_host;
     others.remove(host);
