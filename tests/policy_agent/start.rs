@@ -172,3 +172,36 @@ fn after_a_reboot_policies_are_in_force_before_a_pod_can_start() {
     assert_eq!(server.received(other.v4()), 0);
     agent.stop();
 }
+
+/// Each end of a pod whose removal the kernel reported first counted as a repair, and pushed real ones out of `status`.
+#[test]
+fn pods_that_come_and_go_at_once_are_no_repair() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    let agent = serve(host, &[]);
+    let page = "curl -s --unix-socket /run/humanz/agent.sock http://localhost/metrics";
+    let repairs = || -> Vec<String> {
+        let metrics = host.run(page).ok();
+        let repairs = metrics.lines().filter(|line| line.starts_with("humanz_drift_repaired"));
+        repairs.map(str::to_owned).collect()
+    };
+    let before = repairs();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                for number in 0..15 {
+                    add(host, &format!("p{thread}-{number}"), "db").delete();
+                }
+            });
+        }
+    });
+    soon("the last pod is withdrawn", || !is_known(host));
+    assert_eq!(repairs(), before);
+    agent.stop();
+}
+
+/// The table of policies has a pod.
+fn is_known(host: &Node) -> bool {
+    host.run("nft list set inet humanz-policy self4").stdout.contains("10.244.")
+}

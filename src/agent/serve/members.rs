@@ -125,12 +125,8 @@ impl Agent {
             let mut sent = Published::clone(published);
             sent.send(owners);
             let narrowed = cache.narrow_index(&self.settings, &sent.addresses());
-            let is_narrow =
-                narrowed.inspect_err(|error| log::error!("index of policies: {error}")).is_ok();
-            if is_narrow {
-                *published = Arc::new(sent);
-            }
-            is_narrow
+            let narrowed = narrowed.inspect_err(|error| log::error!("index of policies: {error}"));
+            narrowed.map(|()| *published = Arc::new(sent)).is_ok()
         });
         if let Some(excess) = excess {
             let problems = excess.problems("pods of this host");

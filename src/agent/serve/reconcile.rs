@@ -47,8 +47,12 @@ impl Agent {
         self.keep_plans();
         let mut applier = Applier::new(false);
         let mut cache = std::mem::take(&mut self.state.cache);
+        let pods = cache.policy.pods.clone();
         let seen =
             run::run(&self.input(&subnets, Some(&policies), scope), &mut cache, &mut applier);
+        if cache.policy.pods != pods {
+            self.state.reasons.and(TriggerReason::PODS);
+        }
         self.state.cache = cache;
         self.note_looked_at(scope);
         log::debug!("looked at {scope:?} in {:?}", now.elapsed());
@@ -158,12 +162,11 @@ impl Agent {
             problems.set(ProblemSource::PoolUse, scarce(&uses));
         }
         let failures = applier.failures().iter().cloned();
-        if state.once {
+        match scope == Scope::ALL {
             // They are the reason to leave, and reported as that.
-        } else if scope == Scope::ALL {
-            problems.set(ProblemSource::Reconcile, failures);
-        } else {
-            problems.add(ProblemSource::Reconcile, failures);
+            _ if state.once => {}
+            true => problems.set(ProblemSource::Reconcile, failures),
+            false => problems.add(ProblemSource::Reconcile, failures),
         }
         if !applier.failures().is_empty() {
             state.resync_at = state.resync_at.min(now + state.retry);
