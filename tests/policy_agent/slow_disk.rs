@@ -1,11 +1,11 @@
-//! A disk that takes seconds for each file.
+//! A disk that takes seconds for each file, and one that is full.
 
 use std::time::Duration;
 
 use crate::etcd::{FROM_ETCD, apply};
 use crate::held::quarantine;
 use crate::support::node::{Place, command};
-use crate::support::{Agent, Cluster, Node, soon};
+use crate::support::{Agent, Cluster, Node, local, soon};
 use crate::{add, only_from};
 
 const FOLDER: &str = "/var/lib/humanz";
@@ -67,4 +67,27 @@ fn pods_start_while_the_disk_is_slow_and_what_holds_is_kept() {
     let again = Agent::start(host, FROM_ETCD);
     again.wait_ready();
     again.stop();
+}
+
+/// It said to look at certificates.
+#[test]
+fn a_full_disk_that_keeps_members_from_being_published_is_what_the_fix_leads_to() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    host.run(&format!("mkdir -p {FOLDER}")).ok();
+    host.run(&format!("mount -t tmpfs -o size=256k none {FOLDER}")).ok();
+    let agents = cluster.start_agents(FROM_ETCD);
+    apply(host, &[only_from("db", &["web"])]);
+    let _db = add(host, "db", "db");
+    host.shell(&format!("cat /dev/zero > {FOLDER}/full"));
+    let _web = add(host, "web", "web");
+    let problem = local::wait_problem(host, "etcd", "members of this host");
+    let said = Agent::run(host, "doctor", FROM_ETCD).stdout;
+    assert!(problem["what"].as_str().unwrap().contains("No space left"), "{problem}");
+    assert!(problem["fix"].as_str().unwrap().starts_with("humanz-agent doctor # "), "{problem}");
+    assert!(said.contains(&format!("df -h {FOLDER}")), "{said}");
+    host.run(&format!("rm {FOLDER}/full")).ok();
+    let is_gone = |status: &_| local::problem(status, "etcd", "members of this host").is_none();
+    local::status_when(host, "members are published", is_gone);
+    agents.iter().for_each(Agent::stop);
 }

@@ -40,6 +40,7 @@ impl Agent {
                 let problem = why.map(|why| {
                     let what = format!("not published; other hosts do not know new pods: {why}");
                     Problem::new(ProblemKind::Etcd, Object::named("members of this host"), what)
+                        .with_fix("humanz-agent doctor # says whether the disk is full; else check the certificates and permissions for etcd")
                 });
                 self.shared.problems.set(ProblemSource::Members, problem);
                 Scope::default()
