@@ -1,7 +1,7 @@
 //! A pod that starts under a flood: nothing arrives before its policies are in force, with an agent or
 //! without one, and an address keeps nothing of its former pod.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -204,4 +204,22 @@ fn pods_that_come_and_go_at_once_are_no_repair() {
 /// The table of policies has a pod.
 fn is_known(host: &Node) -> bool {
     host.run("nft list set inet humanz-policy self4").stdout.contains("10.244.")
+}
+
+/// They are not judged, and `doctor` said that there was time.
+#[test]
+fn pods_whose_entries_are_lost_are_in_quarantine_and_doctor_says_so() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    let agent = serve(host, &[]);
+    let (db, web) = (add(host, "db", "db"), add(host, "web", "web"));
+    let mut server = Server::open(&db);
+    let _flood = Flood::sparse(&web, db.v4());
+    server.wait(web.v4());
+    host.run("rm -r /run/humanz/ipam").ok();
+    let said = Agent::run(host, "doctor", STANDALONE).stdout;
+    assert!(said.contains("policies keep them in quarantine"), "{said}");
+    server.wait_silence(web.v4(), Instant::now());
+    agent.stop();
 }

@@ -69,6 +69,9 @@ fn stray(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Pro
         let delete: Vec<String> =
             names.iter().take(SHOWN).map(|name| format!("ip link delete {name}")).collect();
         let then = match context.settings().guard.is_on {
+            _ if context.settings().policy.is_some() => {
+                "policies keep them in quarantine, only this host reaches them: recreate them now"
+            }
             true => {
                 "no other pod gets their addresses while they run; recreate them when convenient"
             }
