@@ -1,6 +1,8 @@
 //! POLICY: what goes with it, and that nothing is left when it is off.
 
 use crate::etcd::{FROM_ETCD, apply};
+use crate::start::connect;
+use crate::support::pod::make_netns;
 use crate::support::{Agent, Cluster, Node, Place, soon};
 use crate::tenants::two_tenants;
 use crate::traffic::{Flood, Server};
@@ -86,6 +88,35 @@ fn a_host_that_enforces_no_policies_is_a_problem_as_soon_as_there_are_some() {
         assert!(noted(h2, off) && !noted(h1, FROM_ETCD));
     }
     agents.iter().for_each(Agent::stop);
+}
+
+/// What a host has published stays in etcd, and nothing said so.
+#[test]
+fn a_host_whose_policies_were_turned_off_says_that_others_go_by_its_former_pods() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let off: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("POLICY", "off")];
+    let agents = cluster.start_agents(FROM_ETCD);
+    apply(h1, &[only_from("db", &["web"])]);
+    let (web, db) = (add(h1, "web", "web"), add(h2, "db", "db"));
+    let mut server = Server::open(&db);
+    let flood = Flood::sparse(&web, db.v4());
+    server.wait(web.v4());
+    drop(flood);
+    agents[0].stop();
+    let agent = Agent::start(h1, off);
+    agent.wait_ready();
+    let address = web.v4();
+    web.delete();
+    make_netns(h1, "evil");
+    let evil = connect(h1, "evil", "evil", &address.to_string()).unwrap();
+    let _flood = Flood::sparse(&evil, db.v4());
+    server.wait(address);
+    let said = Agent::run(h1, "doctor", off).stdout;
+    let line = said.lines().find(|line| line.starts_with("warning  policy-off"));
+    assert!(line.is_some_and(|line| line.contains("a new pod at one of 2 addresses")), "{said}");
+    agent.stop();
+    agents[1].stop();
 }
 
 /// What was received of other hosts, what this one had published and its blocks stayed.

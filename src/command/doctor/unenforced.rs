@@ -1,6 +1,6 @@
 //! Policies that are there, and that a host with `POLICY=off` does not enforce.
 
-use crate::inspect::cluster;
+use crate::inspect::{cluster, identity, last_policies};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::ObjectSource;
 use crate::settings::Settings;
@@ -10,7 +10,16 @@ use crate::sources::{PoliciesStart, read_policies};
 pub fn here(settings: &Settings) -> Option<Problem> {
     let is_off = settings.policy.is_none() && !settings.agentless;
     let there = is_off.then(|| in_etcd(settings)).flatten()?;
-    let what = format!("etcd has {there}, of which this host enforces nothing (POLICY=off)");
+    // Nobody withdraws what this host said while policies were on.
+    let published = |host| last_policies::published(settings, &host).addresses().len();
+    let former = match identity::node_name(settings).map_or(0, published) {
+        0 => String::new(),
+        count => format!(
+            "; other hosts take a new pod at one of {count} addresses for the former one, which this host published"
+        ),
+    };
+    let what =
+        format!("etcd has {there}, of which this host enforces nothing (POLICY=off){former}");
     let subject = Object::Setting("POLICY", "off".to_owned());
     let fix = "humanz-agent policy export # has them: POLICY=on in the settings of this host enforces them";
     Some(Problem::new(ProblemKind::PolicyOff, subject, what).with_fix(fix))
