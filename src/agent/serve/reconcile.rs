@@ -54,8 +54,7 @@ impl Agent {
             self.state.reasons.and(TriggerReason::PODS);
         }
         self.state.cache = cache;
-        self.note_looked_at(scope);
-        log::debug!("looked at {scope:?} in {:?}", now.elapsed());
+        self.note_looked_at(scope, now);
         self.note_changes(seen.as_ref(), &applier, now);
         self.count_reconcile(scope, now, !applier.failures().is_empty());
         self.conclude(scope, seen, &applier);
@@ -73,7 +72,8 @@ impl Agent {
     }
 
     /// What follows from a reconcile of `scope`, whatever came of it.
-    fn note_looked_at(&mut self, scope: Scope) {
+    fn note_looked_at(&mut self, scope: Scope, begun: Instant) {
+        log::debug!("looked at {scope:?} in {:?}", begun.elapsed());
         if scope.routes {
             let look_soon = self.state.cache.rotation.look_soon;
             self.state.rotation_due = look_soon.then(|| Instant::now() + LOOK_AGAIN);
@@ -162,11 +162,12 @@ impl Agent {
             problems.set(ProblemSource::PoolUse, scarce(&uses));
         }
         let failures = applier.failures().iter().cloned();
-        match scope == Scope::ALL {
+        if state.once {
             // They are the reason to leave, and reported as that.
-            _ if state.once => {}
-            true => problems.set(ProblemSource::Reconcile, failures),
-            false => problems.add(ProblemSource::Reconcile, failures),
+        } else if scope == Scope::ALL {
+            problems.set(ProblemSource::Reconcile, failures);
+        } else {
+            problems.add(ProblemSource::Reconcile, failures);
         }
         if !applier.failures().is_empty() {
             state.resync_at = state.resync_at.min(now + state.retry);

@@ -33,7 +33,7 @@ fn other_groups_are_read_and_watched_by_the_watch_that_there_is() {
     let [web, db] = ["web", "db"].map(group);
     a.has(&web, &["10.244.1.2"]);
     a.has(&db, &["10.244.1.3"]);
-    b.needs(&[web.clone()]);
+    b.needs(std::slice::from_ref(&web));
     b.becomes(&web, &["10.244.1.2"]);
     let (streams, ranges) = watches(&scene);
     b.needs(&[web.clone(), db.clone()]);
@@ -41,13 +41,13 @@ fn other_groups_are_read_and_watched_by_the_watch_that_there_is() {
     wait_watches(&scene, (streams, ranges + 1));
     a.has(&db, &["10.244.1.4"]);
     b.becomes(&db, &["10.244.1.4"]);
-    b.needs(&[db.clone()]);
+    b.needs(std::slice::from_ref(&db));
     soon("the other one is left", || !b.members().contains_key(&web));
     wait_watches(&scene, (streams, ranges));
     a.has(&web, &["10.244.1.5"]);
     a.has(&db, &["10.244.1.6"]);
     b.becomes(&db, &["10.244.1.6"]);
-    b.needs(&[web.clone()]);
+    b.needs(std::slice::from_ref(&web));
     b.becomes(&web, &["10.244.1.5"]);
     a.has(&web, &["10.244.1.7"]);
     b.becomes(&web, &["10.244.1.7"]);
@@ -64,7 +64,7 @@ fn groups_that_come_and_go_while_their_members_change_are_known_as_they_are() {
     let own = |host: &Peer, round: usize, index: usize| {
         let addresses = [format!("10.244.{}.{}", &host.name[1..], 2 + (7 * round + index) % 200)];
         // Some hosts have no member of some groups, some of the time.
-        let addresses = &addresses[..usize::from((round + index) % 4 != 0)];
+        let addresses = &addresses[..usize::from(!(round + index).is_multiple_of(4))];
         host.has(&groups[index], &addresses.iter().map(String::as_str).collect::<Vec<_>>());
         addresses.to_vec()
     };
