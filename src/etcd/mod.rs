@@ -226,6 +226,15 @@ pub fn commit(
     once(settings, roots, async |etcd| Ok(etcd.commit(what, transaction).await?.is_some()))
 }
 
+/// Whether hosts can show that they are alive: a full etcd grants no lease, and takes deletions.
+///
+/// # Errors
+/// Why they cannot.
+pub fn grants(settings: &EtcdSettings, roots: &Roots) -> Result<(), String> {
+    let soon = Duration::from_secs(1);
+    once(settings, roots, async |etcd| etcd.grant(soon).await.map(drop))
+}
+
 /// The faults of the files in `settings` (unreadable, no certificates, not a pair), and the certificates
 /// that are invalid at this time or will be soon.
 pub fn check_files(settings: &EtcdSettings) -> (Vec<Problem>, Vec<Problem>) {

@@ -91,6 +91,10 @@ fn a_full_etcd_is_reported_by_hosts_whose_agents_start() {
         assert!(problem["what"].as_str().unwrap().starts_with(what), "{problem}");
         assert!(problem["fix"].as_str().unwrap().starts_with("etcdctl alarm list #"), "{problem}");
     }
+    let removed = Agent::run(new, &format!("nodes rm {}", known.name()), &[]);
+    let words = "hosts cannot show in etcd that they are alive: grant an etcd lease: etcd";
+    assert_eq!(removed.status.code(), Some(1), "{removed}");
+    assert!(removed.stderr.contains(words) && removed.stderr.contains("disarm"), "{removed}");
     cluster.etcd.set_full(false);
     for agent in &agents {
         agent.wait_ready();

@@ -11,6 +11,7 @@ use crate::lease::Snapshot;
 use crate::lease::claim::leave;
 use crate::lease::claim::python;
 use crate::lease::records::{Key, NodeName, Roots};
+use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
 /// How often the keys may change while they are removed.
@@ -24,7 +25,10 @@ const TRIES: u32 = 5;
     name = "rm",
     example = "{command_name} h3 --dry-run",
     example = "{command_name} h3",
-    error_code(1, "there is no such host, or it is alive; nothing was (or would be) removed"),
+    error_code(
+        1,
+        "there is no such host, or it is alive or may be; nothing was (or would be) removed"
+    ),
     error_code(69, "etcd cannot be reached"),
     error_code(75, "the host's keys keep changing")
 )]
@@ -57,7 +61,9 @@ pub fn run(call: &mut Call<'_>, options: &RemoveNode) -> Result<Outcome, Exit> {
         if keys.is_empty() && members.is_empty() {
             return Err(unknown(&found, &host));
         }
-        let in_the_way = if options.force { None } else { in_the_way(&found, roots, &host) };
+        let in_the_way =
+            || in_the_way(&found, roots, &host).or_else(|| etcd_hides(&loaded.settings));
+        let in_the_way = (!options.force).then(in_the_way).flatten();
         let keys_named = || {
             let of_members = members.iter().map(|(key, _)| key.clone());
             keys.iter().map(|key| roots.key(key)).chain(of_members).collect()
@@ -99,6 +105,13 @@ fn in_the_way(found: &Snapshot, roots: &Roots, host: &NodeName) -> Option<String
             "host {host} runs the Python agent: whether it is alive cannot be determined from here"
         )
     })
+}
+
+/// Why no host can be known to be gone.
+fn etcd_hides(settings: &Settings) -> Option<String> {
+    let (server, roots) = cluster::etcd(settings).ok()?;
+    let why = etcd::grants(server, roots).err()?;
+    Some(format!("hosts cannot show in etcd that they are alive: {why}"))
 }
 
 fn refused(why: &str) -> Exit {
