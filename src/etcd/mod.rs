@@ -231,8 +231,7 @@ pub fn commit(
 /// # Errors
 /// Why they cannot.
 pub fn grants(settings: &EtcdSettings, roots: &Roots) -> Result<(), String> {
-    let soon = Duration::from_secs(1);
-    once(settings, roots, async |etcd| etcd.grant(soon).await.map(drop))
+    once(settings, roots, async |etcd| etcd.grant(Duration::from_secs(1)).await.map(drop))
 }
 
 /// The faults of the files in `settings` (unreadable, no certificates, not a pair), and the certificates
