@@ -40,7 +40,7 @@ impl Failure {
     pub fn into_reason(self) -> FailureReason {
         match self {
             Self::Member(why) | Self::Files(why) | Self::Login(why) | Self::Token(why) => why,
-            Failure::Request(Rejection { reason, .. }) => reason.into(),
+            Self::Request(Rejection { reason, .. }) => reason.into(),
         }
     }
 
