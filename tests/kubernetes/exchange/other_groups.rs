@@ -31,10 +31,17 @@ fn other_groups_are_read_and_watched_by_the_watch_that_there_is() {
     let scene = Scene::new(2);
     let (a, b) = (scene.peer(1), scene.peer(2));
     let [web, db] = ["web", "db"].map(group);
-    a.has(&web, &["10.244.1.2"]);
     a.has(&db, &["10.244.1.3"]);
-    b.needs(std::slice::from_ref(&web));
-    b.becomes(&web, &["10.244.1.2"]);
+    for (says, hears, addresses) in
+        [(&a, &b, ["10.244.1.1", "10.244.1.2"]), (&b, &a, ["10.244.2.1", "10.244.2.2"])]
+    {
+        // What is read first is known before it is watched, and the second address by the watch alone.
+        hears.needs(std::slice::from_ref(&web));
+        for address in addresses {
+            says.has(&web, &[address]);
+            hears.becomes(&web, &[address]);
+        }
+    }
     let (streams, ranges) = watches(&scene);
     b.needs(&[web.clone(), db.clone()]);
     b.becomes(&db, &["10.244.1.3"]);
