@@ -226,7 +226,8 @@ pub fn commit(
     once(settings, roots, async |etcd| Ok(etcd.commit(what, transaction).await?.is_some()))
 }
 
-/// Whether hosts can show that they are alive: a full etcd grants no lease, and takes deletions.
+/// Whether hosts can show that they are alive: a full etcd grants no lease, and takes deletions. A lease without keys is
+/// left, which ends by itself.
 ///
 /// # Errors
 /// Why they cannot.

@@ -68,15 +68,18 @@ fn stray(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Pro
         let what = format!("{} links of pods have no address in the store: {few}", names.len());
         let delete: Vec<String> =
             names.iter().take(SHOWN).map(|name| format!("ip link delete {name}")).collect();
-        let then = match context.settings().guard.is_on {
-            _ if context.settings().policy.is_some() => {
+        let settings = context.settings();
+        let then = match (settings.policy.is_some(), settings.guard.is_on) {
+            (true, _) => {
                 "policies keep them in quarantine, only this host reaches them: recreate them now"
             }
-            true => {
+            (false, true) => {
                 "no other pod gets their addresses while they run; recreate them when convenient"
             }
             // Without it the kernel forgets the neighbour entries of pods that are silent.
-            false => "without POD_GUARD other pods may get their addresses: recreate them now",
+            (false, false) => {
+                "without POD_GUARD other pods may get their addresses: recreate them now"
+            }
         };
         let fix = format!(
             "humanz-agent pods # if theirs are gone: {}; if not, IPAM_DIR was emptied: {then}",

@@ -5,13 +5,12 @@ use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
 use crate::command::nodes::node::{name, unknown};
-use crate::etcd;
+use crate::etcd::{self, EtcdSettings};
 use crate::inspect::cluster;
 use crate::lease::Snapshot;
 use crate::lease::claim::leave;
 use crate::lease::claim::python;
 use crate::lease::records::{Key, NodeName, Roots};
-use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
 /// How often the keys may change while they are removed.
@@ -62,7 +61,7 @@ pub fn run(call: &mut Call<'_>, options: &RemoveNode) -> Result<Outcome, Exit> {
             return Err(unknown(&found, &host));
         }
         let in_the_way =
-            || in_the_way(&found, roots, &host).or_else(|| etcd_hides(&loaded.settings));
+            || in_the_way(&found, roots, &host).or_else(|| hidden(server, roots, &host));
         let in_the_way = (!options.force).then(in_the_way).flatten();
         let keys_named = || {
             let of_members = members.iter().map(|(key, _)| key.clone());
@@ -107,11 +106,10 @@ fn in_the_way(found: &Snapshot, roots: &Roots, host: &NodeName) -> Option<String
     })
 }
 
-/// Why no host can be known to be gone.
-fn etcd_hides(settings: &Settings) -> Option<String> {
-    let (server, roots) = cluster::etcd(settings).ok()?;
+/// Why the host may be alive although etcd has no sign of it.
+fn hidden(server: &EtcdSettings, roots: &Roots, host: &NodeName) -> Option<String> {
     let why = etcd::grants(server, roots).err()?;
-    Some(format!("hosts cannot show in etcd that they are alive: {why}"))
+    Some(format!("host {host} may be alive, as hosts cannot show it in etcd: {why}"))
 }
 
 fn refused(why: &str) -> Exit {
