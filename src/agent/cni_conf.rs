@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cni::config::GuardConf;
 use crate::net::PerFamily;
+use crate::net::gather::Gather;
 use crate::settings::flags::VARIABLES;
 use crate::settings::{CniSettings, Settings, Texts};
 
@@ -84,9 +85,8 @@ pub fn mark_init(plugin: &mut Map<String, Value>, texts: &Texts) {
     let kept = texts.iter().filter(|(name, text)| {
         !["ETCD_", "KUBE"].iter().any(|of| name.starts_with(of)) && !is_default(name, text)
     });
-    let mut settings = Map::new();
-    settings.extend(kept.map(|(name, text)| ((*name).to_owned(), json!(text))));
-    plugin.insert(OF_INIT.to_owned(), Value::Object(settings));
+    let kept = kept.map(|(name, text)| ((*name).to_owned(), json!(text)));
+    plugin.insert(OF_INIT.to_owned(), Value::Object(kept.gather()));
 }
 
 /// The settings of the `init` that wrote `text`; `None` if it was not written by one. Also of a text that is no JSON

@@ -12,4 +12,3 @@ pub mod probe;
 pub mod redact;
 pub mod routing;
 pub mod service_manager;
-pub mod shell;

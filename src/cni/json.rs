@@ -7,9 +7,10 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ipnetwork::IpNetwork;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::cni::error::{CniError, code};
+use crate::net::gather::Gather;
 use crate::net::{Family, subnet};
 
 /// An invalid value, and where it is.
@@ -257,9 +258,8 @@ pub(super) fn address_or_cidr(text: &str) -> Option<IpNetwork> {
 
 /// The object of those fields that have a value.
 pub(super) fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
-    let mut object = Map::new();
-    object.extend(fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
-    Value::Object(object)
+    let fields = fields.into_iter();
+    Value::Object(fields.filter_map(|(key, value)| Some((key.to_owned(), value?))).gather())
 }
 
 /// `value` as JSON, at most 60 characters.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use argh::{CommandInfoWithArgs, FlagInfoKind};
 
-use crate::checks::shell::word;
 use crate::command::netctl::{self, NetctlMeaning};
 use crate::net::nearest::nearest;
+use crate::net::shell::word;
 use crate::settings::flags::VARIABLES;
 
 /// The words as argh reads them, those of netctl as humanz's: `--option=value` in two words, the settings of the agent in front

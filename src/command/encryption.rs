@@ -4,9 +4,9 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::agent::encryption_key;
-use crate::checks::shell::word;
 use crate::command::call::{Call, Outcome};
 use crate::inspect::agent_socket;
+use crate::net::shell::word;
 use crate::settings::exit::{self, Exit};
 
 /// this host's WireGuard key (ENCRYPTION=wireguard)

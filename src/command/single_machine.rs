@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::agent::cni_conf;
 use crate::agent::dry_run::DryRun;
-use crate::checks::shell::word;
 use crate::cni::error::code;
 use crate::command::arguments::typed;
 use crate::inspect::Host;
+use crate::net::shell::word;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::plan::Line;
 use crate::plugin;

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::checks::shell::word;
 use crate::net::node_name::NodeName;
+use crate::net::shell::word;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::read::documents;
 use crate::policy::{PolicySnapshot, Provider, Scoped, SourceUpdate, members};

@@ -8,7 +8,7 @@ use std::path::Path;
 use nix::libc;
 use nix::unistd::geteuid;
 
-use crate::checks::shell::word;
+use crate::net::shell::word;
 use crate::net::{PresharedSecret, Problem};
 use crate::settings::invalid;
 

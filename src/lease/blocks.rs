@@ -21,6 +21,7 @@ use crate::lease::peers::Owners;
 use crate::lease::records::{Key, NodeName, Roots};
 use crate::lease::transaction::Transaction;
 use crate::net::problem::{LISTED_FIRST, capped};
+use crate::net::shell::word;
 use crate::net::shown::shown;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Object, Problem, ProblemKind};
@@ -232,8 +233,7 @@ impl BlockFault {
                 format!("humanz-agent nodes show {host} # look at its keys: no host has room for so many pods"),
             ),
             BlockFault::Malformed(key) => {
-                let quoted = key.replace('\'', r"'\''");
-                (Object::Key(key.to_string()), format!("etcdctl del '{quoted}'"))
+                (Object::Key(key.to_string()), format!("etcdctl del {}", word(key)))
             }
         };
         Problem::new(ProblemKind::OtherHost, subject, self.to_string()).with_fix(fix)

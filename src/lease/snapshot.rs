@@ -13,6 +13,7 @@ use crate::lease::records::{
 };
 use crate::lease::transaction::{Transaction, Write};
 use crate::net::problem::{LISTED_FIRST, capped};
+use crate::net::shell::word;
 use crate::net::shown::shown;
 use crate::net::{Object, Problem, ProblemKind};
 
@@ -274,11 +275,10 @@ impl fmt::Display for IgnoredKey {
 
 impl IgnoredKey {
     pub fn problem(&self) -> Problem {
-        let key = self.key.replace('\'', r"'\''");
         let (subject, fix) = match self.store {
             RecordStore::Etcd => (
                 Object::Key(self.key.to_string()),
-                format!("etcdctl get '{key}' # look at it, then delete or repair it"),
+                format!("etcdctl get {} # look at it, then delete or repair it", word(&self.key)),
             ),
             RecordStore::Kubernetes => (
                 Object::named(format!("Kubernetes node {}", self.key)),

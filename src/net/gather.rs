@@ -2,12 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::{Map, Value};
+
 /// A map or a set.
 pub trait Ordered<T>: Default + Extend<T> {}
 
 impl<K: Ord, V> Ordered<(K, V)> for BTreeMap<K, V> {}
 
 impl<T: Ord> Ordered<T> for BTreeSet<T> {}
+
+impl Ordered<(String, Value)> for Map<String, Value> {}
 
 /// `collect` for a map or a set.
 pub trait Gather: Iterator + Sized {

@@ -14,6 +14,7 @@ pub mod port;
 pub mod preshared_key;
 pub mod problem;
 pub mod range;
+pub mod shell;
 pub mod shown;
 pub mod subnet;
 pub mod text;

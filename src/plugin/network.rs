@@ -13,7 +13,6 @@ use std::rc::Rc;
 use ipnetwork::IpNetwork;
 
 use crate::checks::service_manager::LOOK;
-use crate::checks::shell::word;
 use crate::cni::attachment::Attachment;
 use crate::cni::config::{NetConf, RangeConf};
 use crate::cni::error::{CniError, code};
@@ -24,6 +23,7 @@ use crate::cni::words::Words;
 use crate::inspect::local_socket;
 use crate::ipam::StoreEntry;
 use crate::net::IfName;
+use crate::net::shell::word;
 use crate::net::subnet::{contains, family};
 use crate::os::files;
 use crate::plugin::call_time::{self, Wait};

@@ -1,8 +1,8 @@
 //! Pure. What policies say of the path at its two ends.
 
 use crate::checks::explain::hop::{AGENT, HERE, Hop};
-use crate::checks::shell::word;
 use crate::net::Problem;
+use crate::net::shell::word;
 use crate::policy::Scoped;
 
 /// What is known of policies on the path.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Table;
 
-use crate::checks::shell::word;
+use crate::net::shell::word;
 use crate::net::{Object, Problem, ProblemKind};
 
 /// A container runtime, as its configuration says.

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::checks::shell::word;
 use crate::command::doctor::context::DoctorContext;
 use crate::command::single_machine;
 use crate::inspect::identity::as_root;
 use crate::inspect::service_manager::service_manager;
+use crate::net::shell::word;
 use crate::net::{Object, Problem, ProblemKind};
 
 /// Versions of CNI that there are.

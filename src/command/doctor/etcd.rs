@@ -3,12 +3,12 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::checks::shell::word;
 use crate::command::doctor::context::DoctorContext;
 use crate::command::doctor::unenforced;
 use crate::etcd::{self, EtcdSettings};
 use crate::inspect::cluster::ClusterView;
 use crate::lease::NodeName;
+use crate::net::shell::word;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::Source;
 
