@@ -27,7 +27,7 @@ const PACKET_PATH: [&str; 11] =
 
 /// Lines of code of [`PACKET_PATH`], without blank lines, comments and tests. May only shrink, but for what is new:
 /// who raises it says in the commit what the lines are for (`git log -G PACKET_PATH_LINES tests/map.rs`).
-const PACKET_PATH_LINES: usize = 42_692;
+const PACKET_PATH_LINES: usize = 42_741;
 
 /// Clock, environment, files, sockets, streams and log.
 const WORLD: &[&str] = &[

@@ -54,6 +54,10 @@ impl Layout {
         self.dir.join("ended")
     }
 
+    pub fn swept(&self) -> PathBuf {
+        self.dir.join("swept")
+    }
+
     pub fn quarantine(&self) -> PathBuf {
         self.dir.join("quarantine")
     }

@@ -13,6 +13,7 @@
 //!                     owners/<container>:<ifname> one entry, JSON
 //!                     <address>                   the same file again (a hard link)
 //!                     ended/                      entries whose attachments have ended, to be released
+//!                     swept/                      free addresses that no connection is left of
 //!                     quarantine/                 invalid files
 //! <dataDir>/.calls/                           counters of the plugin's calls
 //! <dataDir>/.hostports/<protocol>-<port>/<address>    the entry of the port's owner
@@ -35,6 +36,7 @@ mod range;
 mod reserve;
 mod sources;
 pub mod store;
+mod swept;
 
 pub use claims::{ClaimsView, LockedClaims, PortClaim, PortClaims};
 pub use closed::Closed;

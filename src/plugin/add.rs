@@ -163,9 +163,11 @@ impl<'a> NewInterface<'a> {
             }
             Ok(profile)
         };
-        let attached = conntrack::without_former(addresses, || {
-            attach::attach(&plan.context, &plan.wanted, put_in_force, undo)
-        })?;
+        let attach = || attach::attach(&plan.context, &plan.wanted, put_in_force, undo);
+        let attached = match store.take_swept(addresses) {
+            true => attach(),
+            false => conntrack::without_former(addresses, attach),
+        }?;
         plan.routes.leave_out(&attached.left_out);
         sysctls::write(&host.netns, &plan.wanted.requested.sysctls, attached.link, undo)?;
         host_ports::open(store, host.rtnl, &add.conf, &entry)?;

@@ -65,13 +65,13 @@ pub fn detach(del: &Del, released: &mut Vec<IpAddr>) -> Result<(), CniError> {
     }
     let led_to = closed.iter().flatten().map(|forward| forward.to.ip());
     let former: Vec<IpAddr> = reserved.iter().copied().chain(led_to).collect();
-    conntrack::forget(&former, ports.as_deref());
+    let is_swept = conntrack::forget(&former, ports.as_deref());
     let gateway = del.conf.vlans.gateway.as_ref().and_then(index);
     for device in bridge.into_iter().chain(gateway) {
         let forgotten = rtnl.apply(&forget_neighbours(device, &reserved));
         failures.note(forgotten.or_internal("remove the pod's neighbour entries"));
     }
-    let own = release.and_then(|release| failures.note(release.run(&reserved)));
+    let own = release.and_then(|release| failures.note(release.run(&reserved, is_swept)));
     released.extend(own.unwrap_or_default());
     failures.into_result()
 }

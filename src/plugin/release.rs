@@ -88,17 +88,22 @@ impl<'a> Release<'a> {
         })
     }
 
-    /// Releases it; gives the addresses. `reserved`: those that it was found to have.
+    /// Releases it; gives the addresses. `reserved`: those that it was found to have, and `is_swept`, that no
+    /// connection of them is left.
     ///
     /// # Errors
     /// Code 5; code 11: a lock is held, and no note could be left.
-    pub fn run(self, reserved: &[IpAddr]) -> Result<Vec<IpAddr>, CniError> {
+    pub fn run(self, reserved: &[IpAddr], is_swept: bool) -> Result<Vec<IpAddr>, CniError> {
         host_ports::close_ended(self.store);
         if let Some(held) = &self.ports_left {
             return self.leave_note(held).map(|()| Vec::new());
         }
         let released = match lock_if_any(self.store) {
-            Ok(Some(locked)) => self.released(&locked, reserved),
+            Ok(Some(locked)) => self.released(&locked, reserved).inspect(|released| {
+                if is_swept && released.iter().all(|it| reserved.contains(it)) {
+                    locked.note_swept(released);
+                }
+            }),
             Ok(None) => Ok(Vec::new()),
             Err(error) => Err(error),
         };

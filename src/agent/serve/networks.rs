@@ -300,6 +300,7 @@ impl Agent {
         };
         self.state.networks.empty.keep(used.iter().copied());
         let given_back = idle.iter().filter(|block| !used.contains(*block));
+        store.forget_swept();
         given_back.for_each(|block| log::info!("block {block} is given back: no pod is in it"));
     }
 }
