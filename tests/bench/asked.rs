@@ -27,7 +27,7 @@ pub fn measure(workspace: &mut Workspace, table: &mut Table) {
     crowd(&crowded);
     let subjects = [plain, reference, asking, crowded];
     for verb in ["ADD", "DEL"] {
-        let series = alternate(&subjects, PODS / BLOCK, |subject, block| {
+        let series = alternate(&subjects, 0..PODS / BLOCK, |subject, block| {
             subject.one_by_one(verb, block * BLOCK..(block + 1) * BLOCK)
         });
         cost(verb, &series, table);

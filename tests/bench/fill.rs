@@ -27,7 +27,7 @@ pub fn measure(workspace: &mut Workspace, table: &mut Table) {
         subject
     });
     let run = |verb| {
-        alternate(&subjects, PODS / BLOCK, |subject, block| {
+        alternate(&subjects, 0..PODS / BLOCK, |subject, block| {
             subject.one_by_one(verb, block * BLOCK..(block + 1) * BLOCK)
         })
     };

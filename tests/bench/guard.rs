@@ -16,7 +16,7 @@ pub fn measure(workspace: &mut Workspace, table: &mut Table) {
         subject
     });
     let run = |verb| {
-        let series = alternate(&subjects, PODS / BLOCK, |subject, block| {
+        let series = alternate(&subjects, 0..PODS / BLOCK, |subject, block| {
             subject.one_by_one(verb, block * BLOCK..(block + 1) * BLOCK)
         });
         <[Series; 2]>::try_from(series).ok().expect("a series for each")

@@ -10,7 +10,7 @@ const WORKERS: usize = 8;
 const PODS: usize = 80;
 const BLOCK: usize = 40;
 /// ADD and DEL calls of every pod.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 6;
 
 pub fn measure(workspace: &mut Workspace, table: &mut Table) {
     let candidates = [Program::Reference, Program::Floor, Program::Humanz];
@@ -36,11 +36,14 @@ pub fn delegated(workspace: &mut Workspace, host: &Node, namespace: &str, table:
 /// ADD and DEL of `pods` of each subject.
 fn by_turns(subjects: &[Subject; 3], pods: usize) -> [[Series; 3]; 2] {
     let mut both = [(); 2].map(|()| [(); 3].map(|()| Series::default()));
-    for _ in 0..ROUNDS {
+    let blocks = pods / BLOCK;
+    for round in 0..ROUNDS {
         for (verb, all) in ["ADD", "DEL"].into_iter().zip(&mut both) {
-            let round = alternate(subjects, pods / BLOCK, |subject, block| {
-                subject.in_parallel(verb, block * BLOCK..(block + 1) * BLOCK, WORKERS)
-            });
+            let round =
+                alternate(subjects, round * blocks..(round + 1) * blocks, |subject, block| {
+                    let first = block % blocks * BLOCK;
+                    subject.in_parallel(verb, first..first + BLOCK, WORKERS)
+                });
             all.iter_mut().zip(round).for_each(|(all, round)| all.extend(round));
         }
     }

@@ -1,6 +1,7 @@
 //! Pure. Interleaved measurements and their statistics.
 
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 /// One subject's turn: the time of each call, and of all together.
@@ -13,15 +14,16 @@ pub struct Block {
 #[derive(Default)]
 pub struct Series(Vec<Block>);
 
-/// Gives every subject `blocks` turns, the order reversed each time, so that whatever else the
-/// machine does falls on all of them alike; one series for each subject, in the order given.
+/// Gives every subject a turn for each of `blocks`, in the reverse order for odd ones, so that whatever else the
+/// machine does, and what it has left to do for the one before, falls on all of them alike; one series for each
+/// subject, in the order given.
 pub fn alternate<S>(
     subjects: &[S],
-    blocks: usize,
+    blocks: Range<usize>,
     mut turn: impl FnMut(&S, usize) -> Block,
 ) -> Vec<Series> {
     let mut series: Vec<Series> = subjects.iter().map(|_| Series::default()).collect();
-    for block in 0..blocks {
+    for block in blocks {
         let forward = 0..subjects.len();
         let order: Vec<_> =
             if block % 2 == 0 { forward.collect() } else { forward.rev().collect() };

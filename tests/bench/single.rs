@@ -23,7 +23,7 @@ const SUBJECTS: [(Program, Offer); 8] = [
 pub fn measure(workspace: &mut Workspace, table: &mut Table) {
     let subjects = SUBJECTS.map(|(program, offer)| Subject::new(workspace, program, offer, PODS));
     let run = |verb| {
-        let series = alternate(&subjects, PODS / BLOCK, |subject, block| {
+        let series = alternate(&subjects, 0..PODS / BLOCK, |subject, block| {
             subject.one_by_one(verb, block * BLOCK..(block + 1) * BLOCK)
         });
         <[Series; SUBJECTS.len()]>::try_from(series).ok().expect("a series for each")

@@ -16,7 +16,7 @@ pub fn measure(workspace: &mut Workspace, table: &mut Table) {
     let candidates = [Program::Reference, Program::Floor, Program::Humanz];
     let subjects = candidates.map(|program| Subject::new(workspace, program, Offer::Plain, 0));
     let ask = |subjects: &[Subject], verb, version| {
-        alternate(subjects, BLOCKS, |subject, _| subject.ask(verb, version, CALLS))
+        alternate(subjects, 0..BLOCKS, |subject, _| subject.ask(verb, version, CALLS))
     };
     // Debian's reference plugins do not know STATUS.
     let status = ask(&subjects[1..], "STATUS", "1.1.0");
