@@ -14,22 +14,25 @@ use crate::command::call::{Call, Outcome, SCHEMA, complain};
 use crate::command::policy::found;
 use crate::command::table::printable;
 use crate::flows::reply::DropLine;
-use crate::inspect::agent_socket;
+use crate::inspect::{agent_socket, pods};
+use crate::ipam::{ReadEntries, Store};
 use crate::net::time::timestamp;
 use crate::netlink::NetlinkError;
 use crate::netlink::nflog::{LoggedPacket, PacketLog};
 use crate::policy::drops::{Denial, DenialReason, Reporters};
 use crate::policy::knowledge::LOG_GROUP;
+use crate::policy::view::View;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 
 /// Lines of one second; the packets beyond are counted.
 const LINES_PER_SECOND: u32 = 50;
 
-/// Rules and pods are asked for again after this time, and at once, but not more often than each
-/// second, for a rule that is not known.
+/// Rules and pods are asked for again after this time; sooner, but not more often than each second, for a rule that is
+/// not known, and than this where a pod has come or gone: the kernel collects packets as long.
 const FRESH: Duration = Duration::from_secs(5);
 const SECOND: Duration = Duration::from_secs(1);
+const MOMENT: Duration = Duration::from_millis(100);
 
 /// Shows them until the reader has gone.
 ///
@@ -39,8 +42,7 @@ pub fn run(call: &mut Call<'_>, settings: &Settings, as_json: bool) -> Result<Ou
     let mut log = DropSource::open(settings)?;
     let (view, note) = found::view(settings)?;
     note.into_iter().for_each(|note| complain(&note));
-    let mut known =
-        ReporterCache { settings, reporters: Reporters::new(&view), read: Instant::now() };
+    let mut known = ReporterCache::new(settings, &view);
     let mut budget = Budget::new(Instant::now());
     loop {
         let mut packets = Vec::new();
@@ -123,14 +125,35 @@ struct ReporterCache<'a> {
     settings: &'a Settings,
     reporters: Reporters,
     read: Instant,
+    /// Where pods come and go, and what it had then.
+    store: Option<Store>,
+    entries: ReadEntries,
 }
 
-impl ReporterCache<'_> {
+impl<'a> ReporterCache<'a> {
+    fn new(settings: &'a Settings, view: &View) -> ReporterCache<'a> {
+        ReporterCache {
+            settings,
+            reporters: Reporters::new(view),
+            read: Instant::now(),
+            // Never looked at, so that the first packet asks again.
+            entries: ReadEntries::default(),
+            store: pods::store(settings, &settings.cni.name).ok(),
+        }
+    }
+
     fn refresh(&mut self, prefix: &str) {
-        let patience = if self.reporters.knows(prefix) { FRESH } else { SECOND };
+        let patience = match &self.store {
+            Some(store) if !store.is_as_read(&self.entries) => MOMENT,
+            _ if self.reporters.knows(prefix) => FRESH,
+            _ => SECOND,
+        };
         if self.read.elapsed() < patience {
             return;
         }
+        // What comes meanwhile is noticed at the next packet.
+        let looked = self.store.as_ref().map(|store| store.contents_after(&mut self.entries));
+        looked.and_then(Result::err).into_iter().for_each(|error| log::debug!("{error}"));
         // Without an answer what was known last is still the best.
         if let Ok((view, _)) = found::view(self.settings) {
             self.reporters = Reporters::new(&view);

@@ -10,12 +10,13 @@ use nix::sys::socket::{
 use serde_json::{Value, json};
 
 use crate::support::cluster::Alone;
+use crate::support::cni::{Attachment, Network};
 use crate::support::disk::EXECUTABLE;
 use crate::support::node::command;
 use crate::support::wait::{SOON, patience};
 use crate::support::{Agent, Node, Place, Pod, Process, eventually};
 use crate::traffic::{Flood, Server};
-use crate::{STANDALONE, add, alone, only_from, serve, write_policies};
+use crate::{STANDALONE, add, alone, attachment, only_from, serve, write_policies};
 
 fn watch(host: &Node, more: &str) -> Process {
     let watch = host.spawn(&mut command(&format!("{EXECUTABLE} watch --drops {more}")));
@@ -225,5 +226,27 @@ fn packets_of_no_connection_are_shown() {
     packet.extend([0x9c, 0x40, 0x15, 0x38, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 4, 0, 0, 0, 0, 0, 0]);
     let line = "shop/other → shop/db:5432 tcp denied because it belongs to no connection";
     shows(&shown, line, || send_raw(&other, &packet));
+    agent.stop();
+}
+
+/// What the command read before has an earlier pod there, or none.
+#[test]
+fn an_address_that_another_pod_has_got_is_shown_with_the_name_of_that_pod() {
+    let Scene { alone, agent, db, web: _, other: _, shut: _ } = scene();
+    let host = &alone.host;
+    let start = |name: &str| {
+        crate::support::pod::make_netns(host, name);
+        let attachment = attachment(name, "other");
+        let args = format!("{};IP=10.244.1.77", attachment.args);
+        Pod::connect(host, &Network::of(host), Attachment { args, ..attachment }).unwrap()
+    };
+    let shown = watch(host, "");
+    for (port, name) in (5432..).zip(["first", "second", "third"]) {
+        let pod = start(name);
+        let denied = format!("→ shop/db:{port} tcp denied");
+        let line = shows(&shown, &denied, || assert!(!connect(&pod, db.v4(), port)));
+        assert!(line.contains(&format!("shop/{name} {denied}")), "{}", shown.log());
+        pod.delete();
+    }
     agent.stop();
 }
