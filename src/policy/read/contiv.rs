@@ -299,6 +299,10 @@ mod tests {
                     "peer": {"cidr": "fd00::1/128"}}),
             ),
             (
+                json!({"direction": "in", "action": "deny", "protocol": "0"}),
+                json!({"id": "1", "direction": "in", "action": "deny"}),
+            ),
+            (
                 json!({"direction": "in", "action": "deny", "protocol": "icmp", "fromNetwork": "back"}),
                 json!({"id": "1", "direction": "in", "action": "deny", "protocol": "icmp",
                     "peer": {"network": "back"}}),

@@ -47,9 +47,12 @@ fn rule(id: &str, fields: &Fields) -> Result<Value, String> {
         rule["priority"] = priority.clone();
     }
     if let Some(protocol) = given(fields, "protocol") {
-        // A number may stand as a text.
-        let number = protocol.as_str().and_then(|text| text.parse::<u8>().ok());
-        rule["protocol"] = number.map_or_else(|| protocol.clone(), |number| json!(number));
+        // A number may stand as a text; 0 is any protocol, as no text is.
+        match protocol.as_str().and_then(|text| text.parse::<u8>().ok()) {
+            Some(0) => {}
+            Some(number) => rule["protocol"] = json!(number),
+            None => rule["protocol"] = protocol.clone(),
+        }
     }
     if let Some(port) = given(fields, "port") {
         rule["ports"] = json!([port]);
