@@ -202,11 +202,13 @@ impl Change {
     ) -> Transaction {
         let (mut writes, mut bytes) = (Vec::new(), 0);
         for (name, effect) in effects {
+            if *effect == Effect::Unchanged {
+                continue;
+            }
             let key = format!("{range}{}", name.path());
             bytes += key.len();
-            match (effect, self.put.get(name)) {
-                (Effect::Unchanged, _) => {}
-                (_, Some(object)) => {
+            match self.put.get(name) {
+                Some(object) => {
                     let value = object.to_string();
                     if value.len() > VALUE_LIMIT {
                         faults.push(format!("{name}: more than {VALUE_LIMIT} bytes"));
@@ -214,12 +216,15 @@ impl Change {
                     bytes += value.len();
                     writes.push(Write::Put { key, value, lease: 0 });
                 }
-                (_, None) => writes.push(Write::Delete { key }),
+                None => writes.push(Write::Delete { key }),
             }
         }
         if writes.len() > TOGETHER * TOGETHER || bytes > BYTES {
             let why = format!("{} changes with {bytes} bytes", writes.len());
-            faults.push(format!("{why} are too much for one transaction: apply them in parts"));
+            // With it each part would take out the others.
+            faults.push(format!(
+                "{why} are too much for one transaction: apply them in parts, without --prune"
+            ));
         }
         let mut transaction = Transaction::default();
         transaction.range_unchanged(range, revision);
@@ -446,5 +451,15 @@ mod tests {
         let all = change.plan(&StoredPolicies::default(), RANGE, 0, &[]).unwrap().transaction;
         assert_eq!(all.writes.len(), 1000usize.div_ceil(TOGETHER) + 1);
         assert!(all.writes.len() <= 64);
+    }
+
+    #[test]
+    fn what_stays_takes_no_room_and_parts_are_applied_without_prune() {
+        let group = |at: usize| own("Group", &format!("g{at}-{}", "a".repeat(230)), &json!({}));
+        let groups = |count: usize| (0..count).map(group).collect::<Vec<_>>();
+        let many = groups(6000);
+        assert_eq!(faults(&many, &many, &[]), "");
+        let refused = faults(&[], &groups(TOGETHER * TOGETHER + 1), &[]);
+        assert!(refused.contains("apply them in parts, without --prune"), "{refused}");
     }
 }
