@@ -61,7 +61,12 @@ pub fn run(call: &mut Call<'_>, options: &Flows) -> Result<Outcome, Exit> {
         options.pod.as_ref().is_none_or(|pod| flow.is_of(pod)) && !(options.denied && flow.allowed)
     });
     found.notes().iter().for_each(|note| complain(note));
-    let text = found.text(call);
+    let text = match &options.pod {
+        Some(pod) if found.flows.is_empty() => {
+            format!("no flows of pod {pod:?}, as namespace/name: endpoint ls has the pods\n")
+        }
+        _ => found.text(call),
+    };
     call.answer(options.json, true, found.json(), &text)
 }
 

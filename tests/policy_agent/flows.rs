@@ -128,6 +128,8 @@ fn connections_are_shown_with_pods_verdict_and_policy_in_both_families() {
         let ends = [&flow["source_pod"], &flow["destination_pod"]];
         assert!(ends.contains(&&json!("shop/other")), "{flow}");
     }
+    let none = Agent::run(host, "flows --pod other", STANDALONE);
+    assert!(none.stdout.starts_with("no flows of pod \"other\", as namespace/name"), "{none}");
     let text = Agent::run(host, "flows", STANDALONE);
     assert!(text.stdout.contains("shop/web") && text.stdout.contains("denied"), "{text}");
 
