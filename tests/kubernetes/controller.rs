@@ -97,6 +97,8 @@ fn a_network_of_the_api_has_pods_and_goes_with_the_last_block() {
     let run = |line: &str| Agent::run(host, line, OF_API);
     let listed = run("net ls");
     assert!(listed.stdout.contains("blue/front") && listed.succeeded(), "{listed}");
+    let shown = run("net show blue/front");
+    assert!(shown.stdout.contains("nothing in etcd: kubectl get namespacerules"), "{shown}");
     let shown = run("status").stdout;
     let words = "groups and rules of namespaces: those of kubernetes; networks: those of etcd";
     assert!(shown.contains(words), "{shown}");

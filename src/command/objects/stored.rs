@@ -161,7 +161,10 @@ fn stored_hosts(start: &PoliciesStart, change: &Change) -> Result<Option<StoredH
 }
 
 /// Where groups and so on are.
-fn ruling(call: &mut Call<'_>) -> Result<ObjectSource, Exit> {
+///
+/// # Errors
+/// A setting is wrong.
+pub fn ruling(call: &mut Call<'_>) -> Result<ObjectSource, Exit> {
     let policy = call.load()?.settings.policy;
     Ok(policy.map(|policy| policy.objects).unwrap_or_default())
 }

@@ -9,6 +9,7 @@ use crate::command::objects::files;
 use crate::command::objects::stored;
 use crate::command::table::{Cell, Table, facts};
 use crate::net::gather::Gather;
+use crate::policy::ObjectSource;
 use crate::settings::exit::{self, Exit};
 use crate::sources::{Change, Kind, StoredName, users};
 
@@ -127,7 +128,7 @@ impl ObjectKind {
         let spec = object["spec"].as_object();
         let fields = spec.into_iter().flatten();
         rows.extend(fields.map(|(field, value)| (field.as_str(), shown(value))));
-        rows.push(("used by", if users.is_empty() { "nothing".into() } else { users.join("\n") }));
+        rows.push(("used by", if users.is_empty() { unused(call)? } else { users.join("\n") }));
         let value = json!({"object": object, "usedBy": users, "problems": problems});
         let text = files::faults(&problems, call.style) + &facts(&rows, call.style);
         call.answer(options.json, problems.is_empty(), value, &text)
@@ -145,6 +146,18 @@ impl ObjectKind {
     pub fn stored_kind(&self) -> Result<&'static Kind, Exit> {
         Kind::find(self.kind).ok_or_else(|| Exit::new(exit::SETTINGS, self.kind))
     }
+}
+
+/// What uses an object that nothing in etcd names.
+fn unused(call: &mut Call<'_>) -> Result<String, Exit> {
+    Ok(match stored::ruling(call)? {
+        ObjectSource::Etcd => "nothing".to_owned(),
+        ObjectSource::Kubernetes => {
+            "nothing in etcd: kubectl get namespacerules.humanz.io,grouppolicies.humanz.io -o yaml # has what else may \
+             name it"
+                .to_owned()
+        }
+    })
 }
 
 /// A field of `spec` for people.
