@@ -74,11 +74,7 @@ fn text(path: &Path) -> Result<String, String> {
         }
         Ok(text)
     };
-    let text = read().map_err(|error| error.to_string())?;
-    match documents::is_blank(&text) {
-        true => Err("it has no object; [] says that there are no policies".to_owned()),
-        false => Ok(text),
-    }
+    read().map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -94,6 +90,14 @@ mod tests {
             read(&path, &"h1".parse().unwrap(), None, false).snapshot.is_some()
         };
         for text in ["", "\n", "---\n# shop\n", "  # nothing\n---\n", "--- # none\n...\n"] {
+            assert!(!says_something(text), "{text:?}");
+        }
+        // As jq prints of a field that is not there.
+        for text in ["null\n", "[null]", "~", r#"{"kind": "List", "items": null}"#, "kind: List\n"]
+        {
+            assert!(!says_something(text), "{text:?}");
+        }
+        for text in ["\u{feff}", "\u{feff}# none\n", "%YAML 1.2\n---\n", "null\n---\n~\n"] {
             assert!(!says_something(text), "{text:?}");
         }
         for text in ["[]", "---\n[] # none\n", "apiVersion: v1\nkind: List\nitems: []\n"] {

@@ -303,8 +303,11 @@ fn pruning_takes_out_what_no_file_has() {
     let freed = "note: there is no NamespaceRule any more: pods of all namespaces choose their group and network freely\n";
     assert_eq!(pruned, format!("- Group blue/db\n- NamespaceRule shop\n{freed}"));
     assert_eq!(done(host, "policy apply -f /root/all.json --prune"), "nothing differs\n");
-    // A full disk or a command that failed leaves an empty file.
+    // A full disk or a command that failed leaves an empty file, and jq has null for what is not there.
     for (text, files) in [
+        ("null\n", "-f /root/empty.yaml"),
+        (r#"{"apiVersion": "v1", "kind": "List", "items": null}"#, "-f /root/empty.yaml"),
+        ("\u{feff}", "-f /root/empty.yaml"),
         ("\n", "-f /root/empty.yaml"),
         ("---\n# shop\n", "-f /root/empty.yaml"),
         ("# all of it\n", "-f /root/all.json -f /root/empty.yaml"),

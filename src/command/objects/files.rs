@@ -47,12 +47,13 @@ fn read_if(
     for path in paths {
         let failed = |why: String| failed(path, &why);
         let text = text(path)?;
+        let hint = "; of a cluster, take kubectl's -o json";
+        let found = documents::objects(&text).map_err(|why| failed(why + hint))?;
         // Nobody writes that by mistake.
-        if path != NOTHING {
+        if found.is_empty() && path != NOTHING {
             check(&text).map_err(|why| failed(why.to_owned()))?;
         }
-        let hint = "; of a cluster, take kubectl's -o json";
-        for object in documents::objects(&text).map_err(|why| failed(why + hint))? {
+        for object in found {
             objects.push(of_own(object).map_err(failed)?);
         }
     }

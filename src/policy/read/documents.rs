@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use ipnetwork::IpNetwork;
 use serde_json::Value;
 
+use crate::kube::yaml;
 use crate::net::{Object, Problem, ProblemKind, subnet};
 use crate::policy::endpoint::{Endpoint, Endpoints};
 use crate::policy::isolation;
@@ -90,14 +91,18 @@ pub fn objects(text: &str) -> Result<Vec<Value>, String> {
     Ok(objects)
 }
 
-/// There is nothing but comments and marks of documents: what is left of a file that was being written, or whose disk was
-/// full.
+/// A text without objects has no empty list either, which says that there are none: what is left of a file that was
+/// being written, or whose disk was full, and the null of a filter that found nothing.
 pub fn is_blank(text: &str) -> bool {
-    let has_nothing = |line: &str| {
-        let before_comment = line.split('#').next().unwrap_or_default();
-        matches!(before_comment.trim(), "" | "---" | "...")
-    };
-    text.lines().all(has_nothing)
+    fn has_list(value: &Value) -> bool {
+        match value {
+            Value::Array(all) => all.is_empty() || all.iter().any(has_list),
+            other => other.get("items").is_some_and(has_list),
+        }
+    }
+    let json = serde_json::Deserializer::from_str(text).into_iter().collect::<Result<Vec<_>, _>>();
+    let documents = json.or_else(|_| yaml::documents(text));
+    !documents.unwrap_or_default().iter().any(has_list)
 }
 
 /// What `objects` say, in any order. What is no object of these kinds is a problem.
@@ -112,10 +117,16 @@ pub fn read<'a>(objects: impl IntoIterator<Item = &'a Value>, free: bool) -> Doc
 /// As [`read`], of the objects in a text.
 ///
 /// # Errors
-/// As [`objects`].
+/// As [`objects`], or it [`is_blank`].
 pub fn read_text(text: &str, free: bool) -> Result<Documents, String> {
-    let mut reader = DocumentsReader::new(free);
-    each(text, &mut |object| reader.note(&object))?;
+    let (mut reader, mut has_objects) = (DocumentsReader::new(free), false);
+    each(text, &mut |object| {
+        has_objects = true;
+        reader.note(&object);
+    })?;
+    if !has_objects && is_blank(text) {
+        return Err("it has no object; [] says that there are no policies".to_owned());
+    }
     Ok(reader.finish())
 }
 
