@@ -178,8 +178,43 @@ fn is_purged(machine: &Machine) {
     install(machine, &package("deb"));
     machine.host.write(settings, &mine);
     machine.ok("dpkg --purge humanz");
+    leaves_nothing(machine, "pods0");
+}
+
+fn leaves_nothing(machine: &Machine, bridge: &str) {
     let left = machine.host.shell(&format!("find {PLACES} ! -type d 2>/dev/null || true")).ok();
     assert_eq!(left, "");
     let left = machine.host.shell("ip -o link; nft list tables; ls -d /var/lib/humanz /run/humanz");
-    assert!(!left.stdout.contains("pods0") && !left.stdout.contains("humanz"), "{left}");
+    assert!(!left.stdout.contains(bridge) && !left.stdout.contains("humanz"), "{left}");
+}
+
+/// It has no agent, and so no folder of its state.
+#[test]
+fn a_purge_takes_the_network_of_init_too_but_not_from_under_pods() {
+    let machine = Machine::boot("purgedinit");
+    install(&machine, &package("deb"));
+    // Where the plugins of its runtime are is another matter.
+    machine.host.run("humanz-agent init");
+    let pod = Pod::add(&machine.host, "a");
+    let purged = machine.host.run("dpkg --purge humanz");
+    assert!(purged.succeeded() && purged.stderr.contains("1 pod is attached"), "{purged}");
+    assert!(purged.stderr.contains("agent.env uninstall --purge"), "{purged}");
+    pod.check().unwrap();
+    pod.delete();
+    install(&machine, &package("deb"));
+    machine.ok("dpkg --purge humanz");
+    leaves_nothing(&machine, "humanz0");
+}
+
+#[test]
+fn a_purge_takes_the_settings_that_were_kept_for_it_wherever_the_state_is() {
+    let machine = Machine::boot("purgedstate");
+    install(&machine, &package("deb"));
+    let mine = format!("{STANDALONE}STATE_DIR=/var/lib/humanz/agent\n");
+    machine.host.write("/etc/humanz/agent.env", &mine);
+    machine.ok("systemctl enable --now humanz-agent");
+    machine.serves("");
+    machine.ok("dpkg --remove humanz");
+    machine.ok("dpkg --purge humanz");
+    leaves_nothing(&machine, "humanz0");
 }
