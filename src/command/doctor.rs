@@ -7,6 +7,7 @@ mod cni;
 mod context;
 mod disk;
 mod etcd;
+mod former_ports;
 mod kernel;
 mod leaks;
 mod unenforced;
@@ -87,7 +88,7 @@ pub fn run(call: &mut Call<'_>, options: &Doctor) -> Result<Outcome, Exit> {
 
 /// Everything, the worst first. What several parts see is listed once.
 fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
-    let parts: [fn(&DoctorContext<'_>) -> Vec<Problem>; 7] = [
+    let parts: [fn(&DoctorContext<'_>) -> Vec<Problem>; 8] = [
         agent::reported,
         agent::problems,
         etcd::problems,
@@ -95,6 +96,7 @@ fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
         disk::problems,
         kernel::problems,
         leaks::problems,
+        former_ports::problems,
     ];
     let mut problems: Vec<Problem> = Vec::new();
     for part in parts {

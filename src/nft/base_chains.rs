@@ -220,7 +220,10 @@ impl BaseChains {
     }
 
     /// The rules of one chain; `None` if it is not there. Sets that they look into go into `sets`.
-    fn nft_rules(
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn nft_rules(
         &self,
         place: &NftChain,
         sets: &mut FoundSets,

@@ -339,3 +339,49 @@ fn any_subnet_is_taken_over_and_chains_of_before_are_listed_with_their_removal()
         goes(host, &old);
     }
 }
+
+/// A pod of before has its host ports as long as it runs; the plugin that made them does not get its DEL.
+#[test]
+fn host_ports_that_a_former_portmap_left_are_reported_once_their_pod_is_gone() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let mut network = bridge_with(host, &json!({ "ipMasq": false }), "10.4.0.0/24");
+    host.run("ln -s /usr/lib/cni/portmap /opt/cni/bin/").ok();
+    network.plugins.push(json!({ "type": "portmap", "capabilities": { "portMappings": true } }));
+    let with_port = |name: &str, port: u16| {
+        let port = json!([{ "hostPort": port, "containerPort": 80, "protocol": "tcp" }]);
+        make_netns(host, name);
+        let runtime = json!({ "portMappings": port });
+        let attachment = Attachment { runtime, ..Attachment::new(name) };
+        Pod::connect(host, &network, attachment).unwrap_or_else(|e| panic!("{e}"))
+    };
+    let [one, two] = [with_port("one", 8081), with_port("two", 8082)];
+    // Of another network, which is not humanz's.
+    host.shell(
+        "iptables -t nat -N CNI-DN-0123456789abcdef01234 && iptables -t nat -A CNI-HOSTPORT-DNAT -p tcp \
+         -m comment --comment 'dnat name: \"podman\" id: \"three\"' -j CNI-DN-0123456789abcdef01234 && \
+         iptables -t nat -A CNI-DN-0123456789abcdef01234 -s 10.88.0.7/32 -p tcp -j CNI-HOSTPORT-SETMARK",
+    )
+    .ok();
+    let settings =
+        [KEPT, &[("SUBNET_SOURCE", "static"), ("SUBNET", "10.4.0.0/24"), ("ETCD_HOST", "")]]
+            .concat();
+    host.shell(&format!("rm {BEFORE}")).ok();
+    let agent = Agent::start(host, &settings);
+    agent.wait_ready();
+    let doctor = || Agent::run(host, "doctor --json", &settings).stdout;
+    let said = doctor();
+    assert!(!said.contains("portmap"), "{said}");
+    goes(host, &one);
+    let said = doctor();
+    assert!(said.contains("iptables chains of a former portmap plugin lead host ports"), "{said}");
+    let fix = said.split('"').find(|text| text.contains("iptables-restore")).unwrap().to_owned();
+    host.shell(&fix).ok();
+    let ports = host.run("iptables -t nat -S CNI-HOSTPORT-DNAT").ok();
+    assert!(
+        !ports.contains("8081") && ports.contains("8082") && ports.contains("three"),
+        "{ports}"
+    );
+    assert!(!doctor().contains("portmap"));
+    goes(host, &two);
+}
