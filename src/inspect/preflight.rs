@@ -2,11 +2,14 @@
 
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
+
 use crate::etcd;
-use crate::inspect::{identity, last_policies, preshared_secret, state_file};
+use crate::inspect::{identity, last_policies, last_settings, preshared_secret, state_file};
 use crate::kube::{self, KubeSettings};
 use crate::lease::{LeaseError, Saved};
 use crate::net::{PerFamily, Problem};
+use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::wireguard::Wireguard;
 use crate::plan::tunnel;
@@ -27,7 +30,8 @@ pub fn check(settings: &HostSettings) -> Vec<Problem> {
 pub fn check_for_dry_run(settings: &HostSettings) -> Vec<Problem> {
     let mut faults = unusable_files(settings);
     let rtnl = Rtnl::open().ok();
-    faults.extend(rtnl.and_then(|rtnl| foreign_bridge(settings, &rtnl)));
+    faults.extend(rtnl.as_ref().and_then(|rtnl| foreign_bridge(settings, rtnl)));
+    faults.extend(rtnl.and_then(|rtnl| former_bridge(settings, &rtnl)));
     faults.extend(no_wireguard(settings));
     faults
 }
@@ -117,21 +121,60 @@ fn no_wireguard(settings: &HostSettings) -> Option<Problem> {
 /// The pool covers an address of this host: it could no longer reach its own segment. (The bridge's
 /// own are meant to be there; if its name is wrong it is not known which they are.)
 fn pool_around_host(settings: &HostSettings, rtnl: &Rtnl) -> Option<Problem> {
-    let bridge = rtnl.link(settings.bridge.as_ref()?).ok().flatten().map(|link| link.index);
-    let addresses = rtnl.addresses(None).ok()?;
-    let mut foreign = addresses.iter().filter(|found| Some(found.index) != bridge);
-    let (pool, found, link) = foreign.find_map(|found| {
-        let mut pools = settings.pools.iter().map(|pool| pool.network());
-        let pool = pools.find(|pool| pool.contains(found.address.ip()))?;
-        let link = rtnl.link_by_index(found.index).ok().flatten();
-        let is_tunnel = link.as_ref().is_some_and(tunnel::is_marked);
-        (!is_tunnel).then_some((pool, found, link))
-    })?;
-    let link = link.map_or("an interface".to_owned(), |link| link.name.to_string());
+    let found =
+        inside_pools(settings, rtnl).into_iter().find(|it| !is_former_bridge(settings, it))?;
+    let (pool, address) = (found.pool, found.address);
+    let link = found.link.map_or("an interface".to_owned(), |link| link.name.to_string());
     let variable = if pool.is_ipv4() { "IP_SUBNET" } else { "IPV6_SUBNET" };
-    let why = format!("contains {}, an address of this host on {link}", found.address);
+    let why = format!("contains {address}, an address of this host on {link}");
     let fix = format!(
         "ip address # choose an unused pool, or remove {link} if it is left from another pod network"
     );
     Some(invalid(variable, &pool.to_string(), why).with_fix(fix))
+}
+
+/// The bridge has another name now, and the one before is there, perhaps with pods.
+fn former_bridge(settings: &HostSettings, rtnl: &Rtnl) -> Option<Problem> {
+    let name = settings.bridge.as_ref()?;
+    let found =
+        inside_pools(settings, rtnl).into_iter().find(|it| is_former_bridge(settings, it))?;
+    let (former, address) = (found.link?.name, found.address);
+    let why = format!("this host's bridge is {former}, which has {address}");
+    let fix = format!(
+        "ip link show master {former} # lists its pods: drain the host, stop the agent, ip link delete {former}, start \
+         the agent; or set BRIDGE_NAME={former}"
+    );
+    Some(invalid("BRIDGE_NAME", name.as_str(), why).with_fix(fix))
+}
+
+/// An address inside a pool.
+struct AddressInPool {
+    pool: IpNetwork,
+    address: IpNetwork,
+    link: Option<Link>,
+}
+
+/// Those of other interfaces than the bridge and tunnels.
+fn inside_pools(settings: &HostSettings, rtnl: &Rtnl) -> Vec<AddressInPool> {
+    let Some(name) = &settings.bridge else { return Vec::new() };
+    let bridge = rtnl.link(name).ok().flatten().map(|link| link.index);
+    let addresses = rtnl.addresses(None).unwrap_or_default();
+    let foreign = addresses.into_iter().filter(|found| Some(found.index) != bridge);
+    let inside = foreign.filter_map(|found| {
+        let mut pools = settings.pools.iter().map(|pool| pool.network());
+        let pool = pools.find(|pool| pool.contains(found.address.ip()))?;
+        let link = rtnl.link_by_index(found.index).ok().flatten();
+        let is_tunnel = link.as_ref().is_some_and(tunnel::is_marked);
+        (!is_tunnel).then_some(AddressInPool { pool, address: found.address, link })
+    });
+    inside.collect()
+}
+
+/// It is of the bridge that this host was served with last.
+fn is_former_bridge(settings: &HostSettings, found: &AddressInPool) -> bool {
+    let folder = &settings.state_dir;
+    let machine_id = identity::machine_id(folder).ok();
+    let texts = machine_id.and_then(|machine_id| last_settings::read(folder, &machine_id));
+    let former = texts.and_then(|texts| texts.get("BRIDGE_NAME").cloned());
+    former.is_some() && former.as_deref() == found.link.as_ref().map(|link| link.name.as_str())
 }

@@ -39,6 +39,26 @@ fn the_bridge_keeps_its_mac_over_a_reboot() {
     assert_eq!(mac(host), before);
 }
 
+/// The agent, which goes on with the former name, would make a bridge that is removed under it again.
+#[test]
+fn another_name_of_the_bridge_is_refused_with_what_to_do_before_and_at_the_start() {
+    let alone = alone();
+    let host = &alone.host;
+    serve(host, &[]).stop();
+    let renamed = standalone(&[("BRIDGE_NAME", "pods0")]);
+    for command in ["--dry-run", "check-config"] {
+        let refused = Agent::run(host, command, &renamed);
+        assert_eq!(refused.status.code(), Some(2), "{command}: {refused}");
+        let said = &refused.stderr;
+        assert!(said.contains("BRIDGE_NAME=pods0: this host's bridge is humanz0"), "{said}");
+        assert!(said.contains("stop the agent, ip link delete humanz0, start the agent"), "{said}");
+    }
+    host.run("ip link delete humanz0").ok();
+    let agent = serve(host, &[("BRIDGE_NAME", "pods0")]);
+    assert!(facts::addresses(host, "pods0").contains(&"10.244.1.1/24".to_owned()));
+    agent.stop();
+}
+
 /// An agent writes the configuration to `place` and stops.
 fn serve_at(host: &Node, place: &str) -> Agent {
     let agent = serve(host, &[("CNI_CONFIG_LOCATION", place)]);

@@ -294,7 +294,7 @@ fn a_start_with_invalid_settings_serves_the_last_valid_ones_until_they_are_right
     for (broken, subject) in [
         ("MTU=9\n", "MTU=9"),
         ("MTU=1300\nNON_MASQ_CIDRS='oops\n", FILE),
-        ("MTU=1300\nBRIDGE_NAME=br1\n", "IP_SUBNET=10.244.0.0/16"),
+        ("MTU=1300\nBRIDGE_NAME=br1\n", "BRIDGE_NAME=br1"),
         ("RUST_LOG=bogus\n", "RUST_LOG=bogus"),
     ] {
         configure(host, broken);
