@@ -1,11 +1,13 @@
 //! Migration from flannel, and from bridge with host-local, to humanz: pods keep running and
 //! communicating.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::support::cni::{Attachment, Network};
+use crate::support::echo::{Echo, ask_tcp};
 use crate::support::guide::{Guide, Step};
 use crate::support::pod::make_netns;
 use crate::support::wait::SOON;
@@ -384,4 +386,27 @@ fn host_ports_that_a_former_portmap_left_are_reported_once_their_pod_is_gone() {
     );
     assert!(!doctor().contains("portmap"));
     goes(host, &two);
+}
+
+/// Without an agent the plugin masquerades what leaves its own subnet.
+#[test]
+fn a_host_of_init_that_gets_an_agent_masquerades_nothing_on_its_way_to_other_hosts() {
+    let cluster = Cluster::new(2);
+    let [near, far] = &cluster.hosts[..] else { unreachable!() };
+    Agent::run(near, "--subnet 10.244.1.0/24 init", &[("ETCD_HOST", "")]).ok();
+    let old = Pod::add(near, "old");
+    let reserve = format!("nodes reserve --new-network {} 10.244.1.0/24", near.name());
+    Agent::run(near, &reserve, &[("ETCD_HOST", "192.0.2.2")]).ok();
+    let dry = Agent::run(near, "--dry-run", &[("ETCD_HOST", "192.0.2.2")]).ok();
+    assert!(dry.contains("- nft table inet humanz_humanz"), "{dry}");
+    let agents = cluster.start_agents(&[]);
+    let other = Pod::add(far, "other");
+    let _echo = Echo::serve(&other, 80);
+    eventually("the way to the other host", SOON, || {
+        match ask_tcp(&old, SocketAddr::new(other.v4(), 80))? {
+            seen if seen == old.v4() => Ok(()),
+            seen => Err(format!("seen as {seen}")),
+        }
+    });
+    agents.iter().for_each(Agent::stop);
 }

@@ -17,7 +17,7 @@ use crate::nft::{CachedTable, Ruleset};
 use crate::os::sysctl;
 use crate::plan::Line;
 use crate::plan::firewall::{
-    AGENT_TABLE, FirewallSpec, TableChange, TableDifference, changes, ruleset,
+    AGENT_TABLE, FirewallSpec, TableChange, TableDifference, changes, ruleset, standalone_table,
 };
 use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::{encryption, tunnel::device_name};
@@ -123,6 +123,10 @@ fn keep_table(
         changes.retain_mut(keeps_hosts);
     }
     own_table::put_right(nft, AGENT_TABLE, wanted.as_ref(), &changes, known, applier);
+    // By which the plugin masqueraded what its pods send to other hosts', too, before there was an agent.
+    if wanted.is_some() {
+        own_table::remove(nft, &standalone_table(run.settings.cni.name.as_str()), applier);
+    }
 }
 
 /// Leaves the addresses of hosts in the table that are perhaps only not known yet; false if nothing

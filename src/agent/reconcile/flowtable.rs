@@ -1,12 +1,11 @@
 //! Keeps the shortcut for packets of established connections, if it is wanted.
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::{Reconcile, own_table};
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::net::gather::Gather;
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
-use crate::plan::Line;
 use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
 use crate::plan::firewall::{TableRepair, changes, repair};
 use crate::plan::tunnel::device_name;
@@ -57,9 +56,5 @@ fn tunnels(kernel: &Kernel) -> impl Iterator<Item = IfName> {
 
 /// Removes the table, if it is there.
 pub fn remove(kernel: &Kernel, applier: &mut Applier) {
-    let nft = &kernel.nft;
-    if nft.observe(FLOWS_TABLE).is_ok_and(|found| found.is_some()) {
-        let table = Line::removed(Object::Table(FLOWS_TABLE.to_owned()));
-        applier.apply(&table, || nft.delete(FLOWS_TABLE));
-    }
+    own_table::remove(&kernel.nft, FLOWS_TABLE, applier);
 }

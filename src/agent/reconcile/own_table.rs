@@ -1,8 +1,10 @@
 //! Puts a table of ours right.
 
 use crate::agent::applier::Applier;
+use crate::net::Object;
 use crate::netlink::NetlinkError;
 use crate::nft::{CachedTable, FoundTable, Nft, Ruleset};
+use crate::plan::Line;
 use crate::plan::firewall::{TableChange, TableRepair, repair};
 
 /// Carries out `changes`, which turn what `known` has of the table into `wanted`.
@@ -46,4 +48,12 @@ pub fn keeping_hosts(wanted: &Ruleset, found: &FoundTable) -> Ruleset {
         set.elements.extend(same.into_iter().flat_map(|present| present.elements.iter().cloned()));
     }
     kept
+}
+
+/// Removes `table`, if it is there.
+pub fn remove(nft: &Nft, table: &str, applier: &mut Applier) {
+    if nft.observe(table).is_ok_and(|found| found.is_some()) {
+        let line = Line::removed(Object::Table(table.to_owned()));
+        applier.apply(&line, || nft.delete(table));
+    }
 }

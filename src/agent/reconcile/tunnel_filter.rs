@@ -11,7 +11,6 @@ use crate::net::Object;
 use crate::nft::{CachedTable, Ruleset};
 use crate::plan::firewall::changes;
 use crate::plan::firewall::tunnels::{TUNNELS_TABLE, TunnelEnd, TunnelFilter, ruleset};
-use crate::plan::{Describe, Line};
 
 /// The table as it was found last, and what it is compared with.
 #[derive(Debug, Default)]
@@ -50,10 +49,7 @@ pub fn reconcile(
 
 /// Removes the table, if it is there.
 pub fn remove(kernel: &Kernel, applier: &mut Applier) {
-    let nft = &kernel.nft;
-    if nft.observe(TUNNELS_TABLE).is_ok_and(|found| found.is_some()) {
-        applier.apply(&FilterTable, || nft.delete(TUNNELS_TABLE));
-    }
+    own_table::remove(&kernel.nft, TUNNELS_TABLE, applier);
 }
 
 /// The settings of the table without the other hosts; `None`: this host has no tunnels.
@@ -95,13 +91,4 @@ fn ends(peers: &Peers) -> Vec<TunnelEnd> {
         peer.tunnel.map(|tunnel| TunnelEnd { addresses, port: tunnel.port, pod_subnets, blocks })
     };
     peers.by_name.values().filter_map(end).collect()
-}
-
-/// The table as a whole.
-struct FilterTable;
-
-impl Describe for FilterTable {
-    fn line(&self) -> Line {
-        Line::removed(Object::Table(TUNNELS_TABLE.to_owned()))
-    }
 }
