@@ -21,7 +21,12 @@ use crate::inspect::{Host, HostList, preflight, runtimes};
 use crate::net::shell::word;
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::os::files;
+use crate::plan::firewall::AGENT_TABLE;
+use crate::plan::firewall::encryption::ENCRYPTION_TABLE;
+use crate::plan::firewall::flowtable::FLOWS_TABLE;
+use crate::plan::firewall::tunnels::TUNNELS_TABLE;
 use crate::plan::{Line, ownership};
+use crate::policy::compile::POLICY_TABLE;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source, Texts};
 
@@ -75,6 +80,7 @@ pub fn run(call: &mut Call<'_>, options: &Init) -> Result<Outcome, Exit> {
     refuse(&settings)?;
     let host = Host::inspect(&settings, HostList::Skip)?;
     refuse_to_move(&settings, &texts, &host)?;
+    refuse_beside_tables(&host)?;
     let mtu = host.state().map(|state| state.own.pod_mtu_bytes).ok();
     let text = configuration((&settings, &texts), &host.subnets, mtu);
     let mut applier = Applier::new(options.dry_run);
@@ -161,6 +167,20 @@ fn refuse_to_move(settings: &Settings, texts: &Texts, host: &Host) -> Result<(),
     moved.map_or(Ok(()), |(name, text)| {
         let why = format!(
             "{pods} attached with {name}={text}: stop {it} first (humanz-agent pods); nothing was changed"
+        );
+        Err(Exit::new(exit::FAILURE, why))
+    })
+}
+
+/// Those of an agent that served this host go on without it: policies would keep new pods from each other.
+fn refuse_beside_tables(host: &Host) -> Result<(), Exit> {
+    let tables = host.kernel.nft.tables().map_err(anyhow::Error::from)?;
+    let of_agent = [AGENT_TABLE, POLICY_TABLE, ENCRYPTION_TABLE, TUNNELS_TABLE, FLOWS_TABLE];
+    let left = of_agent.into_iter().find(|name| tables.iter().any(|it| it == name));
+    left.map_or(Ok(()), |name| {
+        let why = format!(
+            "nft table inet {name} is left from an agent that served this host: humanz-agent uninstall; nothing was \
+             changed"
         );
         Err(Exit::new(exit::FAILURE, why))
     })

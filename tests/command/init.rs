@@ -290,6 +290,35 @@ fn where_the_store_has_no_room_no_other_configuration_is_advised() {
     one.delete();
 }
 
+/// Its policies would go on to keep new pods from each other.
+#[test]
+fn what_an_agent_has_left_is_to_be_uninstalled_before_init() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    host.write("/run/policies.json", "[]");
+    let policies = [("POLICY", "on"), ("POLICY_FILE", "/run/policies.json")];
+    let agent = Agent::start(
+        host,
+        &[&[("ETCD_HOST", ""), ("SUBNET_SOURCE", "static")][..], &policies].concat(),
+    );
+    agent.wait_ready();
+    agent.stop();
+    let written = host.read(CONF);
+    let why = [
+        "nft table inet humanz is left from an agent",
+        "humanz-agent uninstall",
+        "nothing was changed",
+    ];
+    refused(&run(host, "init", UNSET), 1, &why);
+    assert_eq!(host.read(CONF), written);
+    run(host, "uninstall", UNSET).ok();
+    run(host, "init", UNSET).ok();
+    let [one, two] = ["one", "two"].map(|name| pod(host, name));
+    one.run(&format!("ping -n -c 1 -W 3 {}", two.v4())).ok();
+    well(host);
+    [one, two].into_iter().for_each(Pod::delete);
+}
+
 /// Back to bridge and host-local, and to humanz again, in one boot.
 #[test]
 fn an_address_that_the_former_network_gave_out_meanwhile_has_no_second_owner() {
