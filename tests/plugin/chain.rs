@@ -427,3 +427,18 @@ fn reset(host: &PluginHost) {
         address 02:00:00:00:00:05; ip netns exec c1 sysctl -q -w net.core.somaxconn=4096";
     host.shell(line).ok();
 }
+
+#[test]
+fn a_later_plugin_that_changes_the_mac_is_what_check_says_of_the_guard() {
+    let host = host();
+    let first = json!({ "type": "humanz", "bridge": "hz0", "subnet": "10.1.2.0/24" });
+    let tuning = json!({ "type": "tuning", "mac": "02:00:00:00:00:07" });
+    let network = network("1.0.0", json!([first, tuning]));
+    host.netns("c1");
+    let attachment = Attachment::new("c1");
+    let result = network.add(&host, &attachment).unwrap();
+    let failure = network.check(&host, &attachment, &result).unwrap_err();
+    assert_eq!(failure.code, 103);
+    assert!(failure.ended.stdout.contains("incomplete or for another MAC"), "{failure}");
+    network.del(&host, &attachment, &result).unwrap();
+}

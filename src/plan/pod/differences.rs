@@ -327,7 +327,7 @@ impl fmt::Display for PodDifference {
             }
             PodDifference::HostPort(text) => f.write_str(text),
             PodDifference::NoGuard(link) => {
-                write!(f, "the guard of interface {link} is missing or incomplete")
+                write!(f, "the guard of interface {link} is missing, incomplete or for another MAC")
             }
             PodDifference::WrongRate(place, link, wanted, found) => {
                 let found = found.map_or("nothing".to_owned(), |rate| rate.to_string());
