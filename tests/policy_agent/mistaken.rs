@@ -2,6 +2,7 @@
 //! who asks where the former pod of an address had asked. Both turned a connection round, past the rules of a pod.
 
 use std::io::Write;
+use std::net::IpAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::support::node::command;
 use crate::support::pod::make_netns;
 use crate::support::wait::SOON;
 use crate::support::{Agent, Node, Place, Pod, Process, eventually};
+use crate::traffic::{Flood, Server};
 use crate::{add, alone, attachment, only_from, serve, write_policies};
 
 const PROGRAM: &str = "/tmp/mistaken.py";
@@ -115,4 +117,47 @@ fn no_connection_of_a_former_pod_leads_to_the_next_one_of_its_address() {
         "secret\n",
         "without the rules"
     );
+}
+
+/// Who may send to the former pod of an address goes on while that ends: the kernel keeps a connection that was
+/// allowed, and the next pod's plugin does not look for it.
+#[test]
+fn what_a_former_pod_was_sent_does_not_reach_the_next_one_of_its_address() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"]), only_from("shut", &["friend"])]);
+    let mut agent = serve(host, &[]);
+    let [web, friend] = ["web", "friend"].map(|name| add(host, name, name));
+    let address: IpAddr = [10, 244, 1, 77].into();
+    let start = |name: &str, app: &str| {
+        make_netns(host, name);
+        let runtime = json!({"ips": [address.to_string()]});
+        let wanted = Attachment { runtime, ..attachment(name, app) };
+        let pod = Pod::connect(host, &Network::of(host), wanted).unwrap();
+        let server = Server::open(&pod);
+        (pod, server)
+    };
+    let flood = Flood::start(&web, address);
+    for round in 0..12 {
+        let (db, mut server) = start(&format!("db{round}"), "db");
+        server.wait(web.v4());
+        let is_away = round % 4 == 3;
+        if is_away {
+            agent.kill();
+        }
+        db.delete();
+        let (shut, mut server) = start(&format!("shut{round}"), "shut");
+        flood.go_on();
+        if is_away {
+            assert_eq!(server.total(), 0, "round {round}, without an agent");
+            agent = serve(host, &[]);
+        }
+        let allowed = Flood::sparse(&friend, address);
+        server.wait(friend.v4());
+        drop(allowed);
+        flood.go_on();
+        assert_eq!(server.received(web.v4()), 0, "round {round}");
+        shut.delete();
+    }
+    agent.stop();
 }
