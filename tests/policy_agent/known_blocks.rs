@@ -2,8 +2,15 @@
 
 use crate::etcd::{FROM_ETCD, apply};
 use crate::support::node::command;
-use crate::support::{Agent, Cluster, Place, facts, soon};
+use crate::support::{Agent, Cluster, Node, Place, facts, soon};
 use crate::tenants::{add, reaches, two_tenants};
+
+/// Without an agent's answer the networks are known by what it wrote, up to a second later.
+fn knows_networks_on_disk(host: &Node) {
+    let kept =
+        || host.read("/var/lib/humanz/policy.json").is_some_and(|text| text.contains("10.32."));
+    soon("the networks on disk", kept);
+}
 
 /// The agent of before had no pools for some milliseconds: of five starts one or two took the others' blocks out of the
 /// kernel and put them back.
@@ -16,6 +23,7 @@ fn a_restart_changes_nothing_of_the_blocks_of_other_hosts() {
     let pods = [(h1, "blue/a"), (h2, "blue/b"), (h1, "red/a"), (h2, "red/b")];
     let [blue1, blue2, red1, red2] = pods.map(|(host, pod)| add(host, pod));
     soon("both tenants", || reaches(&blue2, &blue1) && reaches(&red2, &red1));
+    knows_networks_on_disk(h2);
     let changes = Agent::run(h2, "--dry-run", FROM_ETCD).ok();
     assert!(!changes.contains("tunnel"), "{changes}");
     let monitor = h2.spawn(&mut command("ip monitor neigh route"));
@@ -41,10 +49,7 @@ fn a_new_block_of_another_host_is_known_at_once() {
     let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
     apply(h1, &two_tenants());
     let agents = cluster.start_agents(FROM_ETCD);
-    // Without an agent's answer the networks are known by what it wrote.
-    let kept =
-        || h2.read("/var/lib/humanz/policy.json").is_some_and(|text| text.contains("10.32."));
-    soon("the networks on disk", kept);
+    knows_networks_on_disk(h2);
     let blue1 = add(h1, "blue/a");
     let (to, is_way) = (blue1.v4(), |to: &str| to.starts_with("10.32."));
     soon("the route to it", || facts::routes(h2).keys().any(|to| is_way(to)));
