@@ -322,6 +322,7 @@ mod tests {
             ("fromIpAddress", json!("anywhere"), "\"anywhere\" is no subnet"),
             ("fromEndpointGroup", json!("a b"), "\"a b\" is not a name"),
             ("fromEndpointGroup", json!({"x": 1}), "is not a name"),
+            ("port", json!(80), "port 80 has no protocol"),
             ("matchEndpointGroup", json!("web"), "field \"matchEndpointGroup\" is not known"),
         ] {
             let mut fields = rule(base.clone());

@@ -55,6 +55,9 @@ fn rule(id: &str, fields: &Fields) -> Result<Value, String> {
         }
     }
     if let Some(port) = given(fields, "port") {
+        if rule.get("protocol").is_none() {
+            return Err(format!("port {} has no protocol", text(port)));
+        }
         rule["ports"] = json!([port]);
     }
     if let Some(peer) = peer(direction, fields)? {
