@@ -199,7 +199,7 @@ pub fn restore(store: &Store, rtnl: &Rtnl) -> Result<(), CniError> {
     locked.sweep()?;
     let table = KernelTable::open(store.ports())?;
     table.ensure()?;
-    table.restore(&locked, rtnl)
+    table.restore(locked.held()?, rtnl)
 }
 
 /// Why the requested ports do not lead to the pod's `addresses`. (Those that another interface of
@@ -240,7 +240,7 @@ fn restore_lost(claims: &PortClaims, rtnl: &Rtnl) -> Result<(), CniError> {
     }
     let locked = store::locked(|wait| claims.lock(wait))?;
     table.ensure()?;
-    table.restore(&locked, rtnl)
+    table.restore(locked.held()?, rtnl)
 }
 
 /// The table in the kernel. It is changed only while the claims are locked.
@@ -287,7 +287,9 @@ impl KernelTable<'_> {
         for _ in 0..TRIES {
             if !self.is_intact()? {
                 self.ensure()?;
-                self.restore(locked, rtnl)?;
+                // Its own are added only where nobody has them.
+                let other = |it: &PortClaim| elements.iter().all(|own| own.forward != it.forward);
+                self.restore(locked.held()?.into_iter().filter(other).collect(), rtnl)?;
             }
             let stale = self.stale_beside(rtnl, &elements)?;
             match self.change(&[&bridge[..], &stale[..], &adds[..]].concat()) {
@@ -384,9 +386,8 @@ impl KernelTable<'_> {
         Ok(!inspect::pod_runs(rtnl, mark).map_err(failed)?)
     }
 
-    /// Makes the elements what all claims request.
-    fn restore(&self, locked: &LockedClaims<'_>, rtnl: &Rtnl) -> Result<(), CniError> {
-        let claims = locked.held()?;
+    /// Makes the elements what `claims` request.
+    fn restore(&self, claims: Vec<PortClaim>, rtnl: &Rtnl) -> Result<(), CniError> {
         let found = inspect::all(&self.nft).map_err(failed)?;
         let bridges = inspect::bridge_set(&self.nft).map_err(failed)?;
         let held = claims.iter().map(|claim| claim.forward.from).gather();

@@ -1,4 +1,4 @@
-//! Host ports of attachments that the store does not know.
+//! Host ports of attachments that the store does not know, and a table that is not there.
 
 use std::net::SocketAddr;
 
@@ -41,5 +41,30 @@ fn a_del_without_an_entry_closes_the_ports_of_its_pod_alone() {
         let flows = host.run("conntrack -L -p udp").stdout;
         assert!(!flows.contains("sport=5000"), "{name}: {flows}");
         call("DEL").run(&host).ok();
+    }
+}
+
+/// Both find no table, make it, and restore what is claimed: each in the time in which the other one does.
+#[test]
+fn of_two_stores_that_ask_for_a_port_together_without_a_table_one_gets_it() {
+    let host = PluginHost::new();
+    let (one, all) = (json!([mapping("tcp", 80, "192.0.2.11")]), json!([mapping("tcp", 80, "")]));
+    let slow = |at: &str| {
+        format!("strace -f -qq -o /run/{at} -e trace=sendto -e inject=sendto:delay_exit=20000")
+    };
+    for round in 0..4 {
+        host.run("nft delete table inet humanz-hostports");
+        let [here, there] = ["a", "b"].map(|name| format!("{name}{round}"));
+        [&here, &there].iter().for_each(|name| host.netns(name));
+        let elsewhere_add = elsewhere("ADD", &there, &all).with("CNI_ARGS", "IP=10.1.2.99");
+        let calls = [call("ADD", &here, &one).under(&slow("a")), elsewhere_add.under(&slow("b"))];
+        let [first, second] = std::thread::scope(|scope| {
+            let running = calls.each_ref().map(|call| scope.spawn(|| call.run(&host)));
+            running.map(|running| running.join().unwrap())
+        });
+        let won = [&first, &second].iter().filter(|answer| answer.ended.succeeded()).count();
+        assert_eq!(won, 1, "{first:?} {second:?}");
+        call("DEL", &here, &one).run(&host).ok();
+        elsewhere("DEL", &there, &all).run(&host).ok();
     }
 }
