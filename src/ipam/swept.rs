@@ -33,10 +33,12 @@ impl Store {
     pub fn take_swept(&self, addresses: &[IpAddr]) -> bool {
         let take = |address: &IpAddr| {
             let (path, note) = self.swept(*address);
+            if !fs::read(&path).is_ok_and(|found| found == note.as_bytes()) {
+                return false;
+            }
             let left = fs::metadata(&path).and_then(|found| found.modified());
             let age = left.ok().and_then(|left| left.elapsed().ok());
-            let is_of_address = fs::read(&path).is_ok_and(|found| found == note.as_bytes());
-            is_of_address && fs::remove_file(&path).is_ok() && age.is_some_and(|age| age < LIFETIME)
+            fs::remove_file(&path).is_ok() && age.is_some_and(|age| age < LIFETIME)
         };
         // Each is taken, whatever the others say.
         addresses.iter().map(take).fold(true, |all, one| all & one)

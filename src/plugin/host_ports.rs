@@ -198,7 +198,6 @@ pub fn restore(store: &Store, rtnl: &Rtnl) -> Result<(), CniError> {
     let locked = store::locked(|wait| store.ports().lock(wait))?;
     locked.sweep()?;
     let table = KernelTable::open(store.ports())?;
-    table.ensure()?;
     table.restore(locked.held()?, rtnl)
 }
 
@@ -239,7 +238,6 @@ fn restore_lost(claims: &PortClaims, rtnl: &Rtnl) -> Result<(), CniError> {
         return Ok(());
     }
     let locked = store::locked(|wait| claims.lock(wait))?;
-    table.ensure()?;
     table.restore(locked.held()?, rtnl)
 }
 
@@ -286,7 +284,6 @@ impl KernelTable<'_> {
         let mut adds: Vec<PortChange> = elements.iter().cloned().map(PortChange::Add).collect();
         for _ in 0..TRIES {
             if !self.is_intact()? {
-                self.ensure()?;
                 // Its own are added only where nobody has them.
                 let other = |it: &PortClaim| elements.iter().all(|own| own.forward != it.forward);
                 self.restore(locked.held()?.into_iter().filter(other).collect(), rtnl)?;
@@ -386,8 +383,9 @@ impl KernelTable<'_> {
         Ok(!inspect::pod_runs(rtnl, mark).map_err(failed)?)
     }
 
-    /// Makes the elements what `claims` request.
+    /// Makes the table, and its elements what `claims` request.
     fn restore(&self, claims: Vec<PortClaim>, rtnl: &Rtnl) -> Result<(), CniError> {
+        self.ensure()?;
         let found = inspect::all(&self.nft).map_err(failed)?;
         let bridges = inspect::bridge_set(&self.nft).map_err(failed)?;
         let held = claims.iter().map(|claim| claim.forward.from).gather();
