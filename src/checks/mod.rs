@@ -5,6 +5,7 @@ pub mod explain;
 pub mod forward;
 pub mod host_checks;
 pub mod interface;
+pub mod left_chains;
 pub mod limits;
 pub mod network_addresses;
 pub mod pod_keys;

@@ -5,10 +5,8 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
-
-/// Chains that the text lists; the fix has all.
-const LISTED: usize = 3;
+use crate::checks::left_chains;
+use crate::net::{Object, PerFamily, Problem, ProblemKind};
 
 /// One problem for each family. `chains`: names, each with the address of its pod.
 pub fn of_subnets(
@@ -16,20 +14,16 @@ pub fn of_subnets(
     chains: &[(String, IpAddr)],
 ) -> impl Iterator<Item = Problem> {
     subnets.entries().filter_map(move |(family, subnet)| {
-        let program = if family == Family::V4 { "iptables" } else { "ip6tables" };
         let inside = chains.iter().filter(|(_, address)| subnet.contains(*address));
         let names: Vec<&str> = inside.map(|(name, _)| name.as_str()).collect();
-        let more = match names.len() {
-            0 => return None,
-            count if count <= LISTED => String::new(),
-            count => format!(" and {} more", count - LISTED),
-        };
-        let listed = names[..names.len().min(LISTED)].join(", ");
+        if names.is_empty() {
+            return None;
+        }
+        let (program, listed) = (left_chains::program(family), left_chains::list(&names));
         let what = format!(
-            "{program} chains of a former bridge plugin masquerade pods of {subnet}: {listed}{more}"
+            "{program} chains of a former bridge plugin masquerade pods of {subnet}: {listed}"
         );
-        let all: String = names.iter().map(|name| format!(" -e {name}")).collect();
-        let fix = format!("{program}-save -t nat | grep -v{all} | {program}-restore");
+        let fix = left_chains::removal(family, &names);
         let subject = Object::named("address translation");
         Some(Problem::new(ProblemKind::OldMasquerade, subject, what).with_fix(fix))
     })

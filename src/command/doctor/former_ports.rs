@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use crate::checks::left_chains;
 use crate::command::doctor::context::DoctorContext;
 use crate::net::{Family, Object, Problem, ProblemKind};
 use crate::nft::base_chains::{ChainRule, Comparison, FoundSets, PacketAddress, PacketField};
@@ -12,8 +13,6 @@ use crate::nft::{NftChain, TableFamily, Verdict};
 
 /// The chain with a rule for each container. Source: TopLevelDNATChainName of `portmap`.
 const CONTAINERS: &str = "CNI-HOSTPORT-DNAT";
-/// So many are written out.
-const SHOWN: usize = 3;
 
 pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     // A container may have its address in a store that could not be read.
@@ -41,19 +40,13 @@ fn of_family(context: &DoctorContext<'_>, family: Family) -> Option<Problem> {
     if chains.is_empty() {
         return None;
     }
-    let program = if family == Family::V4 { "iptables" } else { "ip6tables" };
-    let few: Vec<&str> = chains.iter().take(SHOWN).copied().collect();
-    let more = match chains.len() - few.len() {
-        0 => String::new(),
-        count => format!(" and {count} more"),
-    };
+    let chains: Vec<&str> = chains.into_iter().collect();
+    let (program, listed) = (left_chains::program(family), left_chains::list(&chains));
     let what = format!(
         "{program} chains of a former portmap plugin lead host ports to addresses of {subnet} whose containers are \
-         gone, and which other pods get: {}{more}",
-        few.join(", ")
+         gone, and which other pods get: {listed}"
     );
-    let all: String = chains.iter().map(|chain| format!(" -e {chain}")).collect();
-    let fix = format!("{program}-save -t nat | grep -v{all} | {program}-restore");
+    let fix = left_chains::removal(family, &chains);
     Some(Problem::new(ProblemKind::HostPort, Object::named("host ports"), what).with_fix(fix))
 }
 
