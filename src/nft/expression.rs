@@ -70,9 +70,9 @@ impl ExpressionList {
                 let bits = bits.to_ne_bytes();
                 self.meta(n::MARK).mask(&bits).compare(n::EQUAL, &bits)
             }
-            Match::ConnectionMarkIn(bits, set) => {
+            Match::ConnectionMark(bits, mark) => {
                 let list = self.connection(n::REGISTER_1, n::CONNECTION_MARK, None);
-                list.mask(&bits.to_ne_bytes()).then("lookup", lookup(set))
+                list.mask(&bits.to_ne_bytes()).compare(n::EQUAL, &mark.to_ne_bytes())
             }
             Match::Established => self.state(n::ESTABLISHED),
             Match::NoConnection => self.state(n::NO_CONNECTION),

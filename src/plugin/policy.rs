@@ -16,13 +16,13 @@ use crate::cni::request::{Add, Check};
 use crate::inspect::local_socket::{self, SentQuestion};
 use crate::ipam::StoreEntry;
 use crate::netlink::NetlinkError;
-use crate::nft::{Element, ElementChange, Nft, Set};
+use crate::nft::{Element, ElementChange, Nft, Set, TableEdit};
 use crate::plugin::call_time::{self, Wait};
 use crate::plugin::failure::OrInternal;
 use crate::plugin::release;
 use crate::policy::ask::{self, Index, PolicyAnswer};
 use crate::policy::compile::POLICY_TABLE;
-use crate::policy::compile::address::{epoch, opened, places, removed};
+use crate::policy::compile::address::{epoch, nothing_judged, opened, places, removed};
 use crate::policy::local::question;
 
 /// How often the agent is asked that changes the pod's policies while the plugin acts on its answer.
@@ -337,7 +337,8 @@ fn forget(nft: &Nft, addresses: &[IpAddr]) -> Result<(), NetlinkError> {
     let epoch = epoch();
     let marks = nft.elements(POLICY_TABLE, &epoch)?;
     changes.extend((!marks.is_empty()).then(|| removed(&epoch, marks)));
-    nft.change_elements(POLICY_TABLE, &changes)
+    let edits = changes.into_iter().map(TableEdit::Elements).chain(nothing_judged());
+    nft.edit(POLICY_TABLE, &[edits.collect()])
 }
 
 /// What the table has of these addresses.

@@ -120,6 +120,7 @@ fn damage(host: &Node, random: &mut Random) {
     let mut done = vec![
         "nft add chain inet humanz-policy mine",
         "nft flush set inet humanz-policy epoch",
+        "nft flush chain inet humanz-policy judged",
         "nft add counter inet humanz-policy mine",
         "nft add element inet humanz-policy in4 '{ 10.244.1.250 : accept }'",
         "nft add rule inet humanz-policy unknown counter",

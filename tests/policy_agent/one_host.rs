@@ -63,11 +63,12 @@ fn a_policy_of_the_file_drops_what_it_denies_and_reaches_running_connections() {
 }
 
 /// What somebody does to the table.
-const DAMAGES: [&str; 4] = [
+const DAMAGES: [&str; 5] = [
     "nft delete table inet humanz-policy",
     "nft flush chain inet humanz-policy forward",
     "nft flush map inet humanz-policy in4",
     "nft add element inet humanz-policy epoch '{ 0x00010000 }'",
+    "nft insert rule inet humanz-policy judged accept",
 ];
 
 /// While the agent runs the kernel keeps the table from everybody else (Linux 6.9).

@@ -153,10 +153,9 @@ impl Packet {
             Match::NotIn(field, set) => {
                 self.field(*field).is_some() && self.looked_up(ruleset, &[*field], set).is_none()
             }
-            Match::ConnectionMarkIn(bits, set) => self.connection.is_some_and(|connection| {
-                let key = [Value::Bits(connection.mark & bits)];
-                find(ruleset, &key, set).is_some()
-            }),
+            Match::ConnectionMark(bits, mark) => {
+                self.connection.is_some_and(|connection| connection.mark & bits == *mark)
+            }
             Match::NoConnection => self.connection.is_none(),
             Match::Invalid => self.connection.is_none() && !self.untracked,
             Match::RelatedOrInvalid => {

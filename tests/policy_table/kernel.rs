@@ -74,6 +74,7 @@ fn changes_of_others_are_distinguished_from_own_ones_and_from_those_of_other_tab
             format!("add element {name} epoch {{ 0x00990000 }}"),
             format!("flush map {name} in4; add counter {name} mine"),
             format!("add rule {name} stamp accept"),
+            format!("add rule {name} judged accept"),
             format!("add table {name} {{ flags dormant; }}"),
             format!("chain {name} forward {{ policy drop; }}"),
             format!("add table ip other; delete table {name}; add table ip other2"),
@@ -116,9 +117,9 @@ fn any_table_is_read_back_as_it_was_written_and_becomes_any_other() {
         }
         let listed = run_args("nft", &["list", "table", "inet", POLICY_TABLE]);
         for line in [
-            "ct mark & 0xffff0000 == @epoch counter packets 0 bytes 0 accept",
-            "ct original ip saddr 10.244.1.0/24 counter packets 0 bytes 0 jump from4",
-            "ct reply ip6 saddr fd00:10:1::/64 counter packets 0 bytes 0 jump to6",
+            "/16 accept comment \"judged in this epoch\"",
+            "ct original ip saddr 10.244.1.0/24 jump from4",
+            "ct reply ip6 saddr fd00:10:1::/64 jump to6",
             "ct original ip saddr vmap @out4",
             "ct state invalid,untracked ip6 daddr fd00:10:1::/64 ip6 daddr != @open6 \
              counter packets 0 bytes 0 goto untracked",
@@ -149,6 +150,8 @@ fn damage_is_repaired() {
             "flush chain inet humanz-policy input",
             "flush chain inet humanz-policy input; delete chain inet humanz-policy input",
             "flush set inet humanz-policy epoch",
+            "flush chain inet humanz-policy judged",
+            "insert rule inet humanz-policy judged accept",
             "flush map inet humanz-policy in4",
             "add rule inet humanz-policy stamp accept",
             "insert rule inet humanz-policy forward accept",

@@ -169,7 +169,8 @@ fn elements(plan: &PolicyPlan) -> [usize; 2] {
                 counts[1] += change.removed.len();
             }
             TableEdit::Elements(_) => {}
-            TableEdit::Rules(chain) | TableEdit::AddChain(chain) if chain.name == "stamp" => {}
+            TableEdit::Rules(chain) | TableEdit::AddChain(chain)
+                if ["judged", "stamp"].contains(&&*chain.name) => {}
             other => panic!("{other:?}"),
         }
     }

@@ -178,25 +178,25 @@ fn a_connection_that_was_cut_and_goes_on_to_send_has_no_epoch_that_comes_again()
     let world = open_world();
     let host = &network.hosts[0];
     let nft = host.inside(|| Nft::open().unwrap());
-    let set = |command: &str| {
-        let line = format!("nft {command} inet humanz-policy epoch");
-        let done = host.inside(|| Command::new("sh").args(["-c", &line]).output().unwrap());
+    let run = |line: &str| {
+        let done = host.inside(|| Command::new("sh").args(["-c", line]).output().unwrap());
         assert!(done.status.success(), "{line}: {done:?}");
         String::from_utf8(done.stdout).unwrap()
     };
+    let rule = || {
+        let listed = run("nft list chain inet humanz-policy judged");
+        listed.lines().find(|line| line.contains("ct mark")).unwrap().trim().to_owned()
+    };
     bring(&nft, &world.on_host(0, compile));
-    let elements = set("list set");
-    let first = elements.split("elements = ").nth(1).unwrap().lines().next().unwrap().to_owned();
+    let first = rule();
     let [server, client, ..] = addresses(0);
     let hello = Hello::between(&network, client, server);
     assert!(hello.arrives());
     bring(&nft, &without_udp(&world, client).on_host(0, compile));
     assert!(!hello.arrives(), "denied");
-    assert_ne!(set("list set"), elements, "another epoch");
-    set("flush set");
-    let line = format!("nft 'add element inet humanz-policy epoch {first}'");
-    let added = host.inside(|| Command::new("sh").args(["-c", &line]).status().unwrap());
-    assert!(added.success(), "{line}");
+    assert_ne!(rule(), first, "another epoch");
+    run("nft flush chain inet humanz-policy judged");
+    run(&format!("nft 'add rule inet humanz-policy judged {first}'"));
     assert!(!hello.arrives(), "the number of the first epoch came again");
 }
 

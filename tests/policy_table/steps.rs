@@ -125,10 +125,7 @@ impl Kernel {
         for rule in self.ruleset.chains.iter().flat_map(|chain| &chain.rules) {
             for condition in &rule.matches {
                 match condition {
-                    Match::In(_, set)
-                    | Match::NotIn(_, set)
-                    | Match::AllIn(_, set)
-                    | Match::ConnectionMarkIn(_, set) => is_set(set),
+                    Match::In(_, set) | Match::NotIn(_, set) | Match::AllIn(_, set) => is_set(set),
                     _ => {}
                 }
             }

@@ -9,7 +9,7 @@ use crate::nft::{
 };
 use crate::plan::firewall::{TableDifference, chain_differences, set_difference};
 use crate::plan::policy_table::in_epoch::InEpoch;
-use crate::policy::compile::{EPOCH_SET, POLICY_TABLE, PolicyTable, STAMP_CHAIN};
+use crate::policy::compile::{EPOCH_CHAINS, EPOCH_SET, POLICY_TABLE, PolicyTable};
 
 /// The table as it was found, or as it is after what was done to it here.
 #[derive(Clone, Debug)]
@@ -128,7 +128,7 @@ impl FoundPolicy {
             differences.extend(match (wanted, found) {
                 (Some(wanted), Some(found)) => rules_differences(wanted, found),
                 (Some(_), None) => vec![TableDifference::ChainMissing(name.clone())],
-                (None, _) if name == STAMP_CHAIN => Vec::new(),
+                (None, _) if EPOCH_CHAINS.contains(&&**name) => Vec::new(),
                 (None, _) => vec![TableDifference::ChainForeign(name.clone())],
             });
         }
@@ -137,16 +137,17 @@ impl FoundPolicy {
 
     /// What depends on the epoch.
     pub(super) fn differences_of_epoch(&self, wanted: InEpoch<'_>) -> Vec<TableDifference> {
-        let (set, chain) = (wanted.table.epoch_set(wanted.epoch), wanted.table.stamp(wanted.epoch));
+        let set = wanted.table.epoch_set(wanted.epoch);
         let set = match self.sets.get(EPOCH_SET) {
             Some(found) => set_differences(&Arc::new(set), found),
             None => Some(TableDifference::SetMissing(EPOCH_SET.to_owned())),
         };
-        let chain = match self.chains.get(STAMP_CHAIN) {
-            Some(found) => rules_differences(&Arc::new(chain), found),
-            None => vec![TableDifference::ChainMissing(STAMP_CHAIN.to_owned())],
-        };
-        set.into_iter().chain(chain).collect()
+        let chains =
+            wanted.chains().into_iter().flat_map(|chain| match self.chains.get(&chain.name) {
+                Some(found) => rules_differences(&Arc::new(chain), found),
+                None => vec![TableDifference::ChainMissing(chain.name)],
+            });
+        set.into_iter().chain(chains).collect()
     }
 
     /// The shape of a set, if it could be read, and its elements.

@@ -1,7 +1,7 @@
 //! Pure. The parts of the wanted table in one epoch.
 
 use crate::nft::{Chain, Set};
-use crate::policy::compile::{EPOCH_SET, PolicyTable, STAMP_CHAIN};
+use crate::policy::compile::{EPOCH_SET, PolicyTable};
 
 /// A table in the epoch with this mark.
 #[derive(Clone, Copy)]
@@ -18,10 +18,13 @@ impl InEpoch<'_> {
         }
     }
 
+    /// Those of this epoch.
+    pub fn chains(self) -> [Chain; 2] {
+        self.table.epoch_chains(self.epoch)
+    }
+
     pub fn chain(self, name: &str) -> Option<Chain> {
-        match name {
-            STAMP_CHAIN => Some(self.table.stamp(self.epoch)),
-            name => self.table.chains().get(name).map(|chain| (**chain).clone()),
-        }
+        let common = self.table.chains().get(name).map(|chain| (**chain).clone());
+        common.or_else(|| self.chains().into_iter().find(|chain| chain.name == name))
     }
 }

@@ -4,8 +4,10 @@ use std::net::IpAddr;
 
 use crate::net::Family;
 use crate::net::gather::Gather;
-use crate::nft::{Data, Element, ElementChange, FoundTable, Set, Shape, Type, Value, Verdict};
-use crate::policy::compile::name::{EPOCH_SET, numbered};
+use crate::nft::{
+    Chain, Data, Element, ElementChange, FoundTable, Set, Shape, TableEdit, Type, Value, Verdict,
+};
+use crate::policy::compile::name::{EPOCH_SET, JUDGED_CHAIN, numbered};
 
 /// The sets and maps in which an address stands, each with the element of a pod without rules.
 pub fn places(address: IpAddr) -> Vec<(Set, Element)> {
@@ -41,10 +43,16 @@ pub fn has_pod(table: &FoundTable, address: IpAddr) -> bool {
     sets.any(|set| set.elements.iter().any(|it| *it.key == [Value::address(address)]))
 }
 
-/// The set without which every connection is judged with each packet, until the agent begins a new
-/// epoch.
+/// The set of the present epoch. Where it has no mark the agent begins a new one.
 pub fn epoch() -> Set {
     Set { name: EPOCH_SET.to_owned(), shape: Shape::set([Type::Mark]), elements: [].into() }
+}
+
+/// Every connection is judged with each packet, until the agent begins a new epoch. The table of an earlier version
+/// has no such chain.
+pub fn nothing_judged() -> [TableEdit; 2] {
+    let judged = Chain { name: JUDGED_CHAIN.to_owned(), base: None, rules: Vec::new() };
+    [TableEdit::AddChain(judged), TableEdit::Flush(JUDGED_CHAIN.to_owned())]
 }
 
 /// What opens pods with these addresses.

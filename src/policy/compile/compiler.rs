@@ -113,7 +113,7 @@ impl Compiler {
     fn update(&mut self, host: &HostPolicy<'_>, networks: Vec<IpNetwork>) {
         if self.networks.as_ref() != Some(&networks) {
             let families = self.basis.as_ref().map_or(&[][..], |basis| &basis.families);
-            let (called, to_own_node) = hooks(&networks, families, host.mark_bits.bits());
+            let (called, to_own_node) = hooks(&networks, families);
             called.into_iter().chain(to_own_node).for_each(|chain| self.put_chain(chain));
             self.networks = Some(networks);
         }

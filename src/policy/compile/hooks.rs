@@ -6,7 +6,7 @@ use crate::net::{Family, IfName, Protocol, subnet};
 use crate::nft::{Action, Base, Chain, ChainPolicy, Field, Hook, Match, NftRule, Value, Verdict};
 use crate::policy::compile::forms::plain;
 use crate::policy::compile::name::{
-    EPOCH_SET, ERROR_CHAIN, FOREIGN, FORWARD_CHAIN, INPUT_CHAIN, MISTAKEN, OUTPUT_CHAIN,
+    ERROR_CHAIN, FOREIGN, FORWARD_CHAIN, INPUT_CHAIN, JUDGED_CHAIN, MISTAKEN, OUTPUT_CHAIN,
     STAMP_CHAIN, UNTRACKED, numbered,
 };
 use crate::policy::service::{self, DNS_PORT};
@@ -15,16 +15,12 @@ use crate::policy::service::{self, DNS_PORT};
 const PRIORITY: i32 = -5;
 
 /// The chains of both hooks, and those that they lead to. `networks`: where this host's pods have their
-/// addresses. `bits`: those of a connection's mark that hold the epoch.
-pub fn hooks(networks: &[IpNetwork], families: &[Family], bits: u32) -> ([Chain; 3], Vec<Chain>) {
-    let judged = || {
-        let present = vec![Match::ConnectionMarkIn(bits, EPOCH_SET.to_owned())];
-        plain("judged in this epoch", present, Action::Verdict(Verdict::Accept))
-    };
-    let chains = families.iter().map(|family| to_own_node(*family, judged()));
+/// addresses.
+pub fn hooks(networks: &[IpNetwork], families: &[Family]) -> ([Chain; 3], Vec<Chain>) {
+    let chains = families.iter().map(|family| to_own_node(*family));
     let chains = chains.chain([errors(networks), mistaken(networks)]);
     let chains = chains.chain(families.iter().map(|it| foreign(*it)));
-    let called = [forward(networks, families, judged()), input(networks), output(networks)];
+    let called = [forward(networks, families), input(networks), output(networks)];
     (called, chains.collect())
 }
 
@@ -34,13 +30,13 @@ fn base(hook: Hook) -> Option<Base> {
 }
 
 /// Connections from and to this host's subnets, and from and to addresses of its pods outside of those.
-fn forward(networks: &[IpNetwork], families: &[Family], judged: NftRule) -> Chain {
+fn forward(networks: &[IpNetwork], families: &[Family]) -> Chain {
     let mistaken = |condition| {
         let jump = Action::Verdict(Verdict::Jump(MISTAKEN.to_owned()));
         plain("not what it is taken for", vec![condition], jump)
     };
     let mut rules =
-        vec![to_errors(), mistaken(Match::ReplyAsks), judged, mistaken(Match::PickedUp)];
+        vec![to_errors(), mistaken(Match::ReplyAsks), judged(), mistaken(Match::PickedUp)];
     if families.contains(&Family::V6) {
         let bridged = vec![Match::NoConnection, Match::BridgedNdp];
         let accept = Action::Verdict(Verdict::Accept);
@@ -103,11 +99,11 @@ fn mistaken(networks: &[IpNetwork]) -> Chain {
 }
 
 /// What the node began itself passes, by its own address on the bridge too, and so does its resolver.
-fn to_own_node(family: Family, judged: NftRule) -> Chain {
+fn to_own_node(family: Family) -> Chain {
     let accept = |comment, matches| plain(comment, matches, Action::Verdict(Verdict::Accept));
     let loopback: IfName = "lo".parse().expect("it is a name");
     let mut rules = vec![
-        judged,
+        judged(),
         accept("replies to the node", vec![Match::Reply]),
         accept("the node itself", vec![Match::InputInterface(loopback)]),
     ];
@@ -159,6 +155,11 @@ fn foreign(family: Family) -> Chain {
     let own = [own(Field::ConnectionSource), own(Field::ConnectionDestination)];
     let rules = own.into_iter().chain(service::icmp_errors(family).iter().map(error)).collect();
     Chain { name: numbered(ERROR_CHAIN, family), base: None, rules }
+}
+
+fn judged() -> NftRule {
+    let jump = Action::Verdict(Verdict::Jump(JUDGED_CHAIN.to_owned()));
+    plain("judged in this epoch", Vec::new(), jump)
 }
 
 fn stamp() -> NftRule {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::net::subnet;
-use crate::nft::{Action, Chain, Element, Ruleset, Set, Shape, Type, Value, Verdict};
+use crate::nft::{Action, Chain, Element, Match, Ruleset, Set, Shape, Type, Value, Verdict};
 use crate::policy::compile::forms::plain;
 use crate::policy::compile::mark::MarkBits;
-use crate::policy::compile::name::{EPOCH_SET, POLICY_TABLE, STAMP_CHAIN};
+use crate::policy::compile::name::{EPOCH_SET, JUDGED_CHAIN, POLICY_TABLE, STAMP_CHAIN};
 use crate::policy::endpoint::Endpoint;
 use crate::policy::snapshot::PolicySnapshot;
 
@@ -58,7 +58,7 @@ impl HostPolicy<'_> {
 impl PolicyTable {
     /// The whole table in the epoch with this mark.
     pub fn ruleset(&self, epoch: u32) -> Ruleset {
-        let (present, stamp) = (self.epoch_set(epoch), self.stamp(epoch));
+        let (present, of_epoch) = (self.epoch_set(epoch), self.epoch_chains(epoch));
         let sets = self.sets.values().map(|set| (**set).clone());
         let chains = self.chains.values().map(|chain| (**chain).clone());
         Ruleset {
@@ -66,7 +66,7 @@ impl PolicyTable {
             comment: PolicyTable::COMMENT.to_owned(),
             sets: [present].into_iter().chain(sets).collect(),
             flowtable: None,
-            chains: [stamp].into_iter().chain(chains).collect(),
+            chains: of_epoch.into_iter().chain(chains).collect(),
         }
     }
 
@@ -81,13 +81,20 @@ impl PolicyTable {
         }
     }
 
-    /// The chain that gives connections the mark of the epoch.
-    pub fn stamp(&self, epoch: u32) -> Chain {
-        let rules = [
-            plain("judged", Vec::new(), Action::MarkConnection(self.mark_bits.bits(), epoch)),
-            plain("judged", Vec::new(), Action::Verdict(Verdict::Accept)),
+    /// The chain that accepts connections with the mark of the epoch, and the one that gives it to them.
+    pub fn epoch_chains(&self, epoch: u32) -> [Chain; 2] {
+        let bits = self.mark_bits.bits();
+        let accept = || Action::Verdict(Verdict::Accept);
+        let marked = vec![Match::ConnectionMark(bits, epoch)];
+        let stamp = [
+            plain("judged", Vec::new(), Action::MarkConnection(bits, epoch)),
+            plain("judged", Vec::new(), accept()),
         ];
-        Chain { name: STAMP_CHAIN.to_owned(), base: None, rules: rules.into() }
+        [
+            (JUDGED_CHAIN, vec![plain("judged in this epoch", marked, accept())]),
+            (STAMP_CHAIN, stamp.into()),
+        ]
+        .map(|(name, rules)| Chain { name: name.to_owned(), base: None, rules })
     }
 
     /// By name, but for the set of the epoch.
@@ -95,7 +102,7 @@ impl PolicyTable {
         &self.sets
     }
 
-    /// By name, but for the chain that gives the mark of the epoch.
+    /// By name, but for those of the epoch.
     pub fn chains(&self) -> &BTreeMap<String, Arc<Chain>> {
         &self.chains
     }
