@@ -121,15 +121,15 @@ fn any_table_is_read_back_as_it_was_written_and_becomes_any_other() {
             "ct original ip saddr 10.244.1.0/24 jump from4",
             "ct reply ip6 saddr fd00:10:1::/64 jump to6",
             "ct original ip saddr vmap @out4",
-            "ct state invalid,untracked ip6 daddr fd00:10:1::/64 ip6 daddr != @open6 \
-             counter packets 0 bytes 0 goto untracked",
+            "ct state invalid,untracked jump alone",
+            "ip6 daddr fd00:10:1::/64 ip6 daddr != @open6 goto untracked",
             "counter name \"untracked\" drop",
             "log prefix \"humanz: no connection \" group 71",
             "ct original ip saddr . ct reply ip saddr @self4",
             "counter name \"unknown\" drop",
             "limit rate 10/second burst 20 packets log prefix \"humanz: unknown pod \" group 71",
             "ct mark set ct mark & 0x",
-            "ct original ip saddr 10.244.1.0/24 counter packets 0 bytes 0 goto node4",
+            "ct original ip saddr 10.244.1.0/24 goto node4",
             "ct direction reply counter packets 0 bytes 0 accept",
             "iifname \"lo\" counter packets 0 bytes 0 accept",
         ] {

@@ -6,7 +6,7 @@ use crate::net::{Family, IfName, Protocol, subnet};
 use crate::nft::{Action, Base, Chain, ChainPolicy, Field, Hook, Match, NftRule, Value, Verdict};
 use crate::policy::compile::forms::plain;
 use crate::policy::compile::name::{
-    ERROR_CHAIN, FOREIGN, FORWARD_CHAIN, INPUT_CHAIN, JUDGED_CHAIN, MISTAKEN, OUTPUT_CHAIN,
+    ALONE, ERROR_CHAIN, FOREIGN, FORWARD_CHAIN, INPUT_CHAIN, JUDGED_CHAIN, MISTAKEN, OUTPUT_CHAIN,
     STAMP_CHAIN, UNTRACKED, numbered,
 };
 use crate::policy::service::{self, DNS_PORT};
@@ -18,9 +18,9 @@ const PRIORITY: i32 = -5;
 /// addresses.
 pub fn hooks(networks: &[IpNetwork], families: &[Family]) -> ([Chain; 3], Vec<Chain>) {
     let chains = families.iter().map(|family| to_own_node(*family));
-    let chains = chains.chain([errors(networks), mistaken(networks)]);
+    let chains = chains.chain([errors(networks), mistaken(networks), alone(networks, families)]);
     let chains = chains.chain(families.iter().map(|it| foreign(*it)));
-    let called = [forward(networks, families), input(networks), output(networks)];
+    let called = [forward(networks), input(networks), output(networks)];
     (called, chains.collect())
 }
 
@@ -30,21 +30,15 @@ fn base(hook: Hook) -> Option<Base> {
 }
 
 /// Connections from and to this host's subnets, and from and to addresses of its pods outside of those.
-fn forward(networks: &[IpNetwork], families: &[Family]) -> Chain {
+fn forward(networks: &[IpNetwork]) -> Chain {
     let mistaken = |condition| {
         let jump = Action::Verdict(Verdict::Jump(MISTAKEN.to_owned()));
         plain("not what it is taken for", vec![condition], jump)
     };
     let mut rules =
         vec![to_errors(), mistaken(Match::ReplyAsks), judged(), mistaken(Match::PickedUp)];
-    if families.contains(&Family::V6) {
-        let bridged = vec![Match::NoConnection, Match::BridgedNdp];
-        let accept = Action::Verdict(Verdict::Accept);
-        rules.push(plain("neighbour discovery on the bridge", bridged, accept));
-    }
-    for network in networks {
-        rules.extend(untracked(*network));
-    }
+    let jump = Action::Verdict(Verdict::Jump(ALONE.to_owned()));
+    rules.push(plain("of no connection", vec![Match::NoConnection], jump));
     for network in networks {
         let family = subnet::family(*network);
         let jump = |comment, field, chain| {
@@ -90,12 +84,8 @@ fn output(networks: &[IpNetwork]) -> Chain {
 /// other end. And it takes who asks for a connection for one who answers where the former pod of an address had
 /// asked. Only pods without rules get such packets.
 fn mistaken(networks: &[IpNetwork]) -> Chain {
-    let rules = networks.iter().flat_map(|network| {
-        let family = subnet::family(*network);
-        [Field::Source(family), Field::Destination(family)]
-            .map(|field| closed(None, field, *network))
-    });
-    Chain { name: MISTAKEN.to_owned(), base: None, rules: rules.collect() }
+    let rules = networks.iter().flat_map(both_ends).collect();
+    Chain { name: MISTAKEN.to_owned(), base: None, rules }
 }
 
 /// What the node began itself passes, by its own address on the bridge too, and so does its resolver.
@@ -167,10 +157,18 @@ fn stamp() -> NftRule {
 }
 
 /// Packets of no connection have no tuple to be judged by: only pods without rules get them.
-fn untracked(network: IpNetwork) -> [NftRule; 2] {
-    let family = subnet::family(network);
-    let ends = [Field::Source(family), Field::Destination(family)];
-    ends.map(|field| closed(Some(Match::NoConnection), field, network))
+fn alone(networks: &[IpNetwork], families: &[Family]) -> Chain {
+    let bridged = families.contains(&Family::V6).then(|| {
+        let accept = Action::Verdict(Verdict::Accept);
+        plain("neighbour discovery on the bridge", vec![Match::BridgedNdp], accept)
+    });
+    let rules = bridged.into_iter().chain(networks.iter().flat_map(both_ends)).collect();
+    Chain { name: ALONE.to_owned(), base: None, rules }
+}
+
+fn both_ends(network: &IpNetwork) -> [NftRule; 2] {
+    let family = subnet::family(*network);
+    [Field::Source(family), Field::Destination(family)].map(|field| closed(None, field, *network))
 }
 
 fn closed(state: Option<Match>, field: Field, network: IpNetwork) -> NftRule {

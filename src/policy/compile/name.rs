@@ -30,6 +30,9 @@ pub const UNTRACKED: &str = "untracked";
 /// are neither.
 pub const MISTAKEN: &str = "mistaken";
 
+/// The chain of forwarded packets of no connection.
+pub const ALONE: &str = "alone";
+
 /// What pods send about connections.
 pub const ERROR_CHAIN: &str = "error";
 
