@@ -22,9 +22,10 @@ pub const FILE: &str = "/etc/humanz/policies.json";
 const PODS: usize = 250;
 const TURN: Duration = Duration::from_millis(80);
 const TURNS: usize = 41;
-const STARTS: usize = 60;
-/// Until agents have done what the last pod left to do.
-const QUIET: Duration = Duration::from_millis(80);
+const STARTS: usize = 40;
+/// Until agents have done what the last pod left to do, and the kernel has ended its network namespace, which takes it
+/// longer the more there are: an ADD waits for its lock.
+const QUIET: Duration = Duration::from_millis(250);
 
 pub fn measure(_: &mut Workspace, table: &mut Table) {
     let (off, on) = (Side::start(false), Side::start(true));
@@ -257,6 +258,7 @@ fn starts(off: &Side, on: &Side, beside: &str, table: &mut Table) {
             let attachment = Attachment { args, ..Attachment::new(&name) };
             let pod = Pod::connect(side.host(), &Network::of(side.host()), attachment).unwrap();
             let added = last_call(side.host(), "ADD");
+            std::thread::sleep(QUIET);
             pod.delete();
             let deleted = last_call(side.host(), "DEL");
             [added, deleted]

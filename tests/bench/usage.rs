@@ -1,12 +1,27 @@
 //! CPU time of the agent on a host, as the kernel counts it.
 
+use std::fs::{self, DirEntry};
 use std::time::Duration;
+
+use nix::unistd::Pid;
 
 use crate::support::node::{Node, Place};
 
 /// CPU time that all threads of the agent have used, from the scheduler's nanoseconds.
 pub fn cpu(host: &Node) -> Duration {
     let schedstat = host.shell("cat /proc/$(pidof humanz-agent)/task/*/schedstat").ok();
+    total(&schedstat)
+}
+
+/// The same of the process with this number.
+pub fn of(process: Pid) -> Duration {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    let schedstat = |thread: DirEntry| fs::read_to_string(thread.path().join("schedstat")).ok();
+    let texts: String = threads.filter_map(|thread| schedstat(thread.ok()?)).collect();
+    total(&texts)
+}
+
+fn total(schedstat: &str) -> Duration {
     let first =
         |line: &str| line.split(' ').next().and_then(|nanoseconds| nanoseconds.parse::<u64>().ok());
     Duration::from_nanos(schedstat.lines().filter_map(first).sum())
