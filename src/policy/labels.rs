@@ -1,12 +1,11 @@
 //! Pure. Labels, and what a selector asks of them, in a canonical form.
 
-use std::borrow::Borrow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::net::gather::Gather;
+use crate::policy::sorted::Sorted;
 
 /// Labels of an object. What is no label by Kubernetes' syntax stands here too; no selector asks for it.
 pub type Labels = BTreeMap<Box<str>, Box<str>>;
@@ -14,14 +13,14 @@ pub type Labels = BTreeMap<Box<str>, Box<str>>;
 /// Requirements that labels must meet, all of them; none: every object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct LabelSelector(BTreeSet<Requirement>);
+pub struct LabelSelector(Sorted<Requirement>);
 
 /// One of `matchExpressions`; `matchLabels` is `In` with one value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Requirement {
-    In(LabelKey, BTreeSet<LabelValue>),
+    In(LabelKey, Sorted<LabelValue>),
     /// Met without the label too.
-    NotIn(LabelKey, BTreeSet<LabelValue>),
+    NotIn(LabelKey, Sorted<LabelValue>),
     Exists(LabelKey),
     DoesNotExist(LabelKey),
 }
@@ -72,8 +71,8 @@ impl Requirement {
     pub fn matches(&self, labels: &Labels) -> bool {
         let value = |key: &LabelKey| labels.get(&*key.0);
         match self {
-            Requirement::In(key, of) => value(key).is_some_and(|value| of.contains(&**value)),
-            Requirement::NotIn(key, of) => value(key).is_none_or(|value| !of.contains(&**value)),
+            Requirement::In(key, of) => value(key).is_some_and(|value| has(of, value)),
+            Requirement::NotIn(key, of) => value(key).is_none_or(|value| !has(of, value)),
             Requirement::Exists(key) => value(key).is_some(),
             Requirement::DoesNotExist(key) => value(key).is_none(),
         }
@@ -82,7 +81,7 @@ impl Requirement {
 
 impl LabelSelector {
     pub fn new(requirements: impl IntoIterator<Item = Requirement>) -> LabelSelector {
-        LabelSelector(requirements.into_iter().gather())
+        LabelSelector(requirements.into_iter().collect::<Vec<_>>().into())
     }
 
     pub fn requirements(&self) -> impl Iterator<Item = &Requirement> {
@@ -115,6 +114,10 @@ impl LabelSelector {
     pub fn matches(&self, labels: &Labels) -> bool {
         self.0.iter().all(|requirement| requirement.matches(labels))
     }
+}
+
+fn has(of: &[LabelValue], value: &str) -> bool {
+    of.binary_search_by(|one| (*one.0).cmp(value)).is_ok()
 }
 
 fn is_label_name(text: &str) -> bool {
@@ -152,13 +155,6 @@ impl TryFrom<String> for LabelValue {
     }
 }
 
-/// In the order of the texts.
-impl Borrow<str> for LabelValue {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
 impl From<LabelKey> for String {
     fn from(key: LabelKey) -> String {
         key.0.into()
@@ -174,9 +170,8 @@ impl From<LabelValue> for String {
 impl fmt::Display for Requirement {
     /// As `kubectl --selector` has it: `app=web`, `app in (a,b)`, `app notin (a)`, `app`, `!app`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |of: &BTreeSet<LabelValue>| {
-            of.iter().map(|value| &*value.0).collect::<Vec<_>>().join(",")
-        };
+        let list =
+            |of: &[LabelValue]| of.iter().map(|value| &*value.0).collect::<Vec<_>>().join(",");
         match self {
             Requirement::In(key, of) if of.len() == 1 => write!(f, "{}={}", key.0, list(of)),
             Requirement::In(key, of) => write!(f, "{} in ({})", key.0, list(of)),

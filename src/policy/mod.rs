@@ -38,6 +38,7 @@ pub mod served;
 pub mod service;
 pub mod shares;
 pub mod snapshot;
+pub mod sorted;
 pub mod sources;
 pub mod tuple;
 pub mod unconcerned;

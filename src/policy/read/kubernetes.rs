@@ -11,6 +11,7 @@ use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::rule::PolicyPeer;
 use crate::policy::selector::{Namespaces, Selector};
 use crate::policy::service::PortRange;
+use crate::policy::sorted::Sorted;
 
 /// The annotation of a policy that decides nothing, but is counted and logged. It is the one that policies have.
 const AUDIT: &str = "humanz.io/audit";
@@ -102,7 +103,9 @@ fn requirement(field: &ObjectField<'_>) -> Result<Requirement, Fault> {
     let listed = || -> Result<_, Fault> {
         match values.is_empty() {
             true => Err(field.fault("values must not be empty")),
-            false => values.iter().map(label_value).collect(),
+            false => {
+                values.iter().map(label_value).collect::<Result<Vec<_>, _>>().map(Sorted::from)
+            }
         }
     };
     match operator.text()? {
