@@ -1,5 +1,6 @@
 //! Pure. What the selectors find that rules have as peers, and which sets of the table hold it.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -88,8 +89,13 @@ impl PeerSelectors {
         // Both are in the order of selectors.
         let mut members = known.members.iter().peekable();
         for (place, selector) in self.index.all().iter().enumerate() {
-            while members.next_if(|(other, _)| *other < selector).is_some() {}
-            let said = members.next_if(|(other, _)| *other == selector).map(|(_, said)| said);
+            let said = loop {
+                match members.peek().map(|(other, _)| (*other).cmp(selector)) {
+                    Some(Ordering::Less) => drop(members.next()),
+                    Some(Ordering::Equal) => break members.next().map(|(_, said)| said),
+                    Some(Ordering::Greater) | None => break None,
+                }
+            };
             let peer = &mut self.peers[place];
             if !same_subnets || !is_same(peer.said.as_ref(), said) {
                 self.changed.insert(place);
