@@ -434,13 +434,13 @@ mod tests {
         let by_programs = |family: &str, number: u8| {
             format!(
                 "programs: meta skuid >= 0 meta l4proto udp @th,64,32 0x8000000 @th,96,24 0x68 {family} daddr . \
-                 th dport @tunnels{number} counter jump program"
+                 th dport @tunnels{number} jump program"
             )
         };
         assert_eq!(
             lines,
             [
-                "received: meta l4proto udp th dport 10400 counter jump checked".to_owned(),
+                "received: meta l4proto udp th dport 10400 jump checked".to_owned(),
                 "checked: vxlan vni != 104 counter accept".to_owned(),
                 "checked: iifname \"humanz0\" counter drop".to_owned(),
                 accepted("ip", "10.244.1.0/24", 24, "hosts_4in4"),
