@@ -5,7 +5,7 @@ use std::ops::Deref;
 use serde::{Deserialize, Serialize};
 
 /// Elements beside each other, in order, each once. Equal, ordered and written as a `BTreeSet` of them: but with 1,000
-/// policies most of what one peer more took was comparing such sets, node by node.
+/// policies a fifth of what one peer more took was comparing such sets, node by node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent, bound(deserialize = "T: Deserialize<'de> + Ord"))]
 pub struct Sorted<T>(#[serde(deserialize_with = "sorted")] Box<[T]>);
