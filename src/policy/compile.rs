@@ -35,6 +35,6 @@ pub use crate::policy::compile::forms::{
 };
 pub use crate::policy::compile::mark::MarkBits;
 pub use crate::policy::compile::name::{
-    EPOCH_CHAINS, EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, JUDGED_CHAIN, POLICY_TABLE, counter,
+    EPOCH_CHAINS, EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, POLICY_TABLE, counter,
 };
 pub use crate::policy::compile::table::{HostPolicy, PolicyTable};

@@ -81,7 +81,7 @@ impl Requirement {
 
 impl LabelSelector {
     pub fn new(requirements: impl IntoIterator<Item = Requirement>) -> LabelSelector {
-        LabelSelector(requirements.into_iter().collect::<Vec<_>>().into())
+        LabelSelector(requirements.into_iter().collect())
     }
 
     pub fn requirements(&self) -> impl Iterator<Item = &Requirement> {

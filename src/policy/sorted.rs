@@ -24,8 +24,9 @@ impl<T> Deref for Sorted<T> {
     }
 }
 
-impl<T: Ord> From<Vec<T>> for Sorted<T> {
-    fn from(mut elements: Vec<T>) -> Sorted<T> {
+impl<T: Ord> FromIterator<T> for Sorted<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> Sorted<T> {
+        let mut elements = Vec::from_iter(elements);
         elements.sort_unstable();
         elements.dedup();
         Sorted(elements.into())
@@ -34,7 +35,7 @@ impl<T: Ord> From<Vec<T>> for Sorted<T> {
 
 impl<T: Ord, const N: usize> From<[T; N]> for Sorted<T> {
     fn from(elements: [T; N]) -> Sorted<T> {
-        Vec::from(elements).into()
+        elements.into_iter().collect()
     }
 }
 
@@ -43,7 +44,7 @@ where
     T: Deserialize<'de> + Ord,
     D: serde::Deserializer<'de>,
 {
-    Vec::deserialize(deserializer).map(|elements| Sorted::from(elements).0)
+    Vec::deserialize(deserializer).map(|elements| Sorted::from_iter(elements).0)
 }
 
 #[cfg(test)]
@@ -57,14 +58,15 @@ mod tests {
         let all = [&[][..], &[1], &[2, 1, 2], &[1, 2], &[1, 3], &[3], &[1, 2, 3]];
         for one in all {
             let set = BTreeSet::from_iter(one.to_vec());
-            let sorted = Sorted::from(one.to_vec());
+            let sorted = Sorted::from_iter(one.to_vec());
             assert_eq!(sorted.to_vec(), Vec::from_iter(set.clone()));
             let text = serde_json::to_string(&sorted).unwrap();
             assert_eq!(text, serde_json::to_string(&set).unwrap());
             let unordered = serde_json::to_string(one).unwrap();
             assert_eq!(serde_json::from_str::<Sorted<i32>>(&unordered).unwrap(), sorted);
             for other in all {
-                let (others, their) = (BTreeSet::from_iter(other.to_vec()), other.to_vec().into());
+                let [others, their] = [other, other].map(|other| other.iter().copied());
+                let (others, their) = (others.collect(), their.collect());
                 assert_eq!(sorted.cmp(&their), set.cmp(&others), "{one:?} {other:?}");
             }
         }

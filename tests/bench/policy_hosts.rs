@@ -43,8 +43,7 @@ pub fn measure(_: &mut Workspace, table: &mut Table) {
 fn know_the_others(host: &Node, hosts: &[Node]) {
     let others = hosts.iter().filter(|other| other.v4() != host.v4());
     let lines = others.flat_map(|other| {
-        let [a, b, c, d] = other.v4().octets();
-        let mac = format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}");
+        let mac = other.mac();
         [IpAddr::V4(other.v4()), IpAddr::V6(other.v6())]
             .map(|address| format!("neighbour add {address} lladdr {mac} dev eth0 nud permanent\n"))
     });
@@ -95,9 +94,10 @@ impl<'a> FirstPackets<'a> {
 
     fn send(&self, client: UdpSocket, received: &[OnceLock<Instant>]) {
         let begun = Instant::now();
-        while received.iter().any(|time| time.get().is_none()) && begun.elapsed() < PATIENCE {
-            let waiting = self.pods.iter().zip(received).filter(|(_, time)| time.get().is_none());
-            for (pod, _) in waiting {
+        let mut waiting: Vec<_> = self.pods.iter().zip(received).collect();
+        while !waiting.is_empty() && begun.elapsed() < PATIENCE {
+            waiting.retain(|(_, time)| time.get().is_none());
+            for (pod, _) in &waiting {
                 drop(client.send_to(b"x", SocketAddr::new(pod.v4(), PORT)));
             }
             thread::sleep(Duration::from_millis(2));

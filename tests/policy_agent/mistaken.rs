@@ -161,3 +161,39 @@ fn what_a_former_pod_was_sent_does_not_reach_the_next_one_of_its_address() {
     }
     agent.stop();
 }
+
+/// As it was before the mark of the epoch was a constant of a rule.
+fn as_an_earlier_version(host: &Node) {
+    for chain in ["forward", "node4"] {
+        let place = format!("inet humanz-policy {chain}");
+        let listed = host.run(&format!("nft -a list chain {place}")).ok();
+        let jump = listed.lines().find(|line| line.contains("jump judged")).unwrap();
+        let handle = jump.rsplit(' ').next().unwrap();
+        let rule = "ct mark and 0xffff0000 @epoch accept";
+        host.run(&format!("nft replace rule {place} handle {handle} {rule}")).ok();
+    }
+    host.shell(
+        "nft 'flush chain inet humanz-policy judged; delete chain inet humanz-policy judged'",
+    )
+    .ok();
+}
+
+#[test]
+fn a_pod_starts_without_an_agent_and_ends_the_epoch_in_the_table_of_an_earlier_version() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    let agent = serve(host, &[]);
+    let db = add(host, "db", "db");
+    let address = db.v4();
+    agent.kill();
+    as_an_earlier_version(host);
+    let epoch = || host.run("nft list set inet humanz-policy epoch").ok();
+    assert!(epoch().contains("elements"), "{}", epoch());
+    db.delete();
+    make_netns(host, "next");
+    let runtime = json!({"ips": [address.to_string()]});
+    let wanted = Attachment { runtime, ..attachment("next", "db") };
+    Pod::connect(host, &Network::of(host), wanted).unwrap();
+    assert!(!epoch().contains("elements"), "{}", epoch());
+}

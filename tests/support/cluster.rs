@@ -337,9 +337,8 @@ fn forwards(switch: &Node, node: &Node) {
 /// A veth pair: eth0 in `node`, with the same MAC at every boot; the node's name in the switch.
 fn cable(switch: &Node, node: &Node) {
     let first = node.with_namespace(|namespace| namespace.first_process());
-    let name = node.name();
-    let [a, b, c, d] = node.v4().octets();
-    let eth0 = format!("name eth0 address 02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x} netns {first}");
+    let (name, mac) = (node.name(), node.mac());
+    let eth0 = format!("name eth0 address {mac} netns {first}");
     let line = format!("ip link add {name} type veth peer {eth0}");
     // The port of an earlier boot is removed with its namespace, shortly after the last process.
     eventually(&line, SOON, || {

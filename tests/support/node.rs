@@ -84,6 +84,12 @@ impl Node {
         self.0.v6
     }
 
+    /// That of its eth0, in a [`Cluster`](super::Cluster).
+    pub fn mac(&self) -> String {
+        let [a, b, c, d] = self.v4().octets();
+        format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+    }
+
     /// Where a path on the node's disk lies on this machine; also while the node is off.
     pub fn place(&self, path: &str) -> PathBuf {
         self.0.disk.place(path)

@@ -11,7 +11,6 @@ use crate::policy::read::fields::{Fault, ObjectField, quoted};
 use crate::policy::rule::PolicyPeer;
 use crate::policy::selector::{Namespaces, Selector};
 use crate::policy::service::PortRange;
-use crate::policy::sorted::Sorted;
 
 /// The annotation of a policy that decides nothing, but is counted and logged. It is the one that policies have.
 const AUDIT: &str = "humanz.io/audit";
@@ -103,9 +102,7 @@ fn requirement(field: &ObjectField<'_>) -> Result<Requirement, Fault> {
     let listed = || -> Result<_, Fault> {
         match values.is_empty() {
             true => Err(field.fault("values must not be empty")),
-            false => {
-                values.iter().map(label_value).collect::<Result<Vec<_>, _>>().map(Sorted::from)
-            }
+            false => values.iter().map(label_value).collect(),
         }
     };
     match operator.text()? {
