@@ -164,7 +164,7 @@ fn what_a_former_pod_was_sent_does_not_reach_the_next_one_of_its_address() {
 
 /// As it was before the mark of the epoch was a constant of a rule.
 fn as_an_earlier_version(host: &Node) {
-    for chain in ["forward", "node4"] {
+    for chain in ["forward", "node4", "node6"] {
         let place = format!("inet humanz-policy {chain}");
         let listed = host.run(&format!("nft -a list chain {place}")).ok();
         let jump = listed.lines().find(|line| line.contains("jump judged")).unwrap();
@@ -178,22 +178,29 @@ fn as_an_earlier_version(host: &Node) {
     .ok();
 }
 
+/// Connections of the former pod would pass to the next one of its address, in quarantine as that is.
 #[test]
-fn a_pod_starts_without_an_agent_and_ends_the_epoch_in_the_table_of_an_earlier_version() {
-    let alone = alone();
-    let host = &alone.host;
-    write_policies(host, &[only_from("db", &["web"])]);
-    let agent = serve(host, &[]);
-    let db = add(host, "db", "db");
-    let address = db.v4();
-    agent.kill();
-    as_an_earlier_version(host);
-    let epoch = || host.run("nft list set inet humanz-policy epoch").ok();
-    assert!(epoch().contains("elements"), "{}", epoch());
-    db.delete();
-    make_netns(host, "next");
-    let runtime = json!({"ips": [address.to_string()]});
-    let wanted = Attachment { runtime, ..attachment("next", "db") };
-    Pod::connect(host, &Network::of(host), wanted).unwrap();
-    assert!(!epoch().contains("elements"), "{}", epoch());
+fn a_pod_that_starts_without_an_agent_ends_the_epoch_in_the_table_of_an_earlier_version_too() {
+    for is_earlier in [false, true] {
+        let alone = alone();
+        let host = &alone.host;
+        write_policies(host, &[only_from("db", &["web"])]);
+        let agent = serve(host, &[]);
+        let db = add(host, "db", "db");
+        let address = db.v4();
+        agent.kill();
+        if is_earlier {
+            as_an_earlier_version(host);
+        }
+        let epoch = || host.run("nft list set inet humanz-policy epoch").ok();
+        assert!(epoch().contains("elements"), "{}", epoch());
+        db.delete();
+        make_netns(host, "next");
+        let runtime = json!({"ips": [address.to_string()]});
+        let wanted = Attachment { runtime, ..attachment("next", "db") };
+        Pod::connect(host, &Network::of(host), wanted).unwrap();
+        assert!(!epoch().contains("elements"), "{}", epoch());
+        let judged = host.run("nft list chain inet humanz-policy judged").ok();
+        assert!(!judged.contains("accept"), "{judged}");
+    }
 }
