@@ -177,6 +177,11 @@ impl Applier {
         self.inspection_failed(subject, &anyhow::anyhow!("{error}"));
     }
 
+    /// What was `found` of `subject`; `None` if it could not be inspected.
+    pub fn inspected<T>(&mut self, subject: Object, found: Result<T, impl Display>) -> Option<T> {
+        found.map_err(|error| self.inspect_failed(subject, error)).ok()
+    }
+
     /// As [`Applier::inspect_failed`], with the fix that `error` knows, or what it is an effect of.
     pub fn inspection_failed(&mut self, subject: Object, error: &anyhow::Error) {
         if let Some(StoreUnusable { ipam_dir }) = error.downcast_ref() {

@@ -26,13 +26,7 @@ use crate::plan::pod::{BridgePort, LinkIdentity};
 pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Option<Problem> {
     let rtnl = &run.kernel.rtnl;
     let (network, bridge) = (&run.settings.cni.name, &run.settings.bridge);
-    let found = match rtnl.links(None) {
-        Ok(found) => found,
-        Err(error) => {
-            applier.inspect_failed(Object::named("ports of the bridge"), error);
-            return None;
-        }
-    };
+    let found = applier.inspected(Object::named("ports of the bridge"), rtnl.links(None))?;
     for plug in changes(network, bridge, &found) {
         applier.apply(&plug, || apply(rtnl, &plug));
     }
@@ -59,10 +53,8 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Option<Problem> 
 fn restore_macs(rtnl: &Rtnl, bridge: u32, applier: &mut Applier) {
     // In this order: a port that comes meanwhile is not looked for.
     let found = rtnl.links(None).and_then(|links| Ok((links, rtnl.bridge_entries(bridge)?)));
-    let (links, entries) = match found {
-        Ok(found) => found,
-        Err(error) => return applier.inspect_failed(Object::named("MACs of the bridge"), error),
-    };
+    let found = applier.inspected(Object::named("MACs of the bridge"), found);
+    let Some((links, entries)) = found else { return };
     for lost in lost(bridge, &links, &entries) {
         let set = fdb::set_local(lost.index, lost.mac, lost.is_bridge);
         // The pod may be gone meanwhile, or its port off the bridge.

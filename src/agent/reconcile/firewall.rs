@@ -37,13 +37,9 @@ pub fn reconcile(
     let mut problems: Vec<Problem> =
         flowtable::reconcile(run, host_state, applier).into_iter().collect();
     let families: Vec<Family> = run.subnets.entries().map(|(family, _)| family).collect();
-    let found = match run.kernel.forward.observe(&families) {
-        Ok(found) => found,
-        Err(error) => {
-            applier.inspect_failed(Object::named("forward chains"), error);
-            return problems;
-        }
-    };
+    let found = run.kernel.forward.observe(&families);
+    let found = applier.inspected(Object::named("forward chains"), found);
+    let Some(found) = found else { return problems };
     let traffic = Traffic {
         bridge: run.settings.bridge.clone(),
         uplink: host_state.uplinks.first().cloned(),
@@ -96,11 +92,9 @@ pub fn remove_all(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
 
 /// Removes our rules in the chains of others.
 pub fn leave_foreign(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
-    match kernel.forward.observe(&Family::BOTH) {
-        Ok(found) => {
-            apply_edits(kernel, &forward::removals(&settings.bridge, &found), applier);
-        }
-        Err(error) => applier.inspect_failed(Object::named("forward chains"), error),
+    let found = kernel.forward.observe(&Family::BOTH);
+    if let Some(found) = applier.inspected(Object::named("forward chains"), found) {
+        apply_edits(kernel, &forward::removals(&settings.bridge, &found), applier);
     }
 }
 
@@ -112,12 +106,9 @@ fn keep_table(
     applier: &mut Applier,
 ) {
     let nft = &run.kernel.nft;
-    let found = match known.observe(nft, AGENT_TABLE) {
-        Ok(found) => found,
-        Err(error) => {
-            return applier.inspect_failed(Object::Table(AGENT_TABLE.to_owned()), error);
-        }
-    };
+    let found = known.observe(nft, AGENT_TABLE);
+    let found = applier.inspected(Object::Table(AGENT_TABLE.to_owned()), found);
+    let Some(found) = found else { return };
     let mut changes = changes(wanted.as_ref(), found);
     if !complete {
         changes.retain_mut(keeps_hosts);

@@ -23,13 +23,10 @@ pub fn check(
     if families.is_empty() {
         return Vec::new();
     }
-    match run.kernel.forward.observe_input(&families) {
-        Ok(found) => tunnels.iter().flat_map(|tunnel| problems(tunnel, &found)).collect(),
-        Err(error) => {
-            applier.inspect_failed(Object::named("input chains"), error);
-            Vec::new()
-        }
-    }
+    let found = run.kernel.forward.observe_input(&families);
+    let found = applier.inspected(Object::named("input chains"), found);
+    let problems = |found| tunnels.iter().flat_map(|tunnel| problems(tunnel, &found)).collect();
+    found.map(problems).unwrap_or_default()
 }
 
 /// One for each family of outer packets and each port: all other hosts send to the same ones.

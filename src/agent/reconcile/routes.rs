@@ -34,13 +34,8 @@ pub fn reconcile(
 ) -> Vec<Problem> {
     let rtnl = &run.kernel.rtnl;
     let found = all(rtnl).and_then(|(found, blocks)| Ok((found, to_blocks(run, &blocks)?)));
-    let (found, to_blocks) = match found {
-        Ok(found) => found,
-        Err(error) => {
-            applier.inspect_failed(Object::named("routes"), error);
-            return Vec::new();
-        }
-    };
+    let found = applier.inspected(Object::named("routes"), found);
+    let Some((found, to_blocks)) = found else { return Vec::new() };
     let mut changes = changes(wanted, &found);
     changes.retain(|change| match change {
         RouteChange::Remove(route) => {
@@ -100,13 +95,8 @@ fn lying(rtnl: &Rtnl) -> BTreeSet<IpNetwork> {
 fn in_the_way(run: &Reconcile<'_>, wanted: &Routes, applier: &mut Applier) -> Vec<Problem> {
     let rtnl = &run.kernel.rtnl;
     let found = rtnl.foreign_routes().and_then(|routes| Ok((routes, rtnl.rules()?)));
-    let (routes, rules) = match found {
-        Ok(found) => found,
-        Err(error) => {
-            applier.inspect_failed(Object::named("routes and rules of others"), error);
-            return Vec::new();
-        }
-    };
+    let found = applier.inspected(Object::named("routes and rules of others"), found);
+    let Some((routes, rules)) = found else { return Vec::new() };
     let mut problems = routes_in_the_way(wanted, &routes);
     let mut tables: BTreeMap<u32, Vec<ForeignRoute>> = BTreeMap::new();
     for route in routes {

@@ -66,13 +66,8 @@ pub fn reconcile(
     applier: &mut Applier,
 ) -> Option<Tunnels> {
     let rtnl = &run.kernel.rtnl;
-    let found = match found(rtnl, run.scope == Scope::ALL) {
-        Ok(found) => found,
-        Err(error) => {
-            applier.inspect_failed(Object::named("tunnels"), error);
-            return None;
-        }
-    };
+    let found = found(rtnl, run.scope == Scope::ALL);
+    let found = applier.inspected(Object::named("tunnels"), found)?;
     let mut tunnels = Tunnels::default();
     let Some(end) = own_end(run) else {
         device::apply_all(rtnl, &removals(&found), applier);

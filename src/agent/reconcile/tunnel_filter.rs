@@ -30,12 +30,9 @@ pub fn reconcile(
     let CachedFilter { found, wanted } = cache;
     let wanted = filter(run, host_state).map(|filter| wanted_table(wanted, peers, filter));
     let nft = &run.kernel.nft;
-    let present = match found.observe(nft, TUNNELS_TABLE) {
-        Ok(present) => present,
-        Err(error) => {
-            return applier.inspect_failed(Object::Table(TUNNELS_TABLE.to_owned()), error);
-        }
-    };
+    let present = found.observe(nft, TUNNELS_TABLE);
+    let present = applier.inspected(Object::Table(TUNNELS_TABLE.to_owned()), present);
+    let Some(present) = present else { return };
     let kept = match (wanted, present) {
         (Some(wanted), Some(present)) if !run.in_sync => {
             Some(own_table::keeping_hosts(wanted, present))
