@@ -78,13 +78,14 @@ impl ExpressionList {
             Match::NoConnection => self.state(n::NO_CONNECTION),
             Match::Invalid => self.state(n::INVALID),
             Match::RelatedOrInvalid => self.state(n::RELATED | n::INVALID),
+            Match::RelatedOrNoConnection => self.state(n::RELATED | n::NO_CONNECTION),
             Match::Translated => {
                 let list = self.connection(n::REGISTER_1, n::CONNECTION_STATUS, None);
                 list.mask(&n::DESTINATION_TRANSLATED.to_ne_bytes()).compare(n::NOT_EQUAL, &[0; 4])
             }
             Match::Reply => self.reply(),
             Match::ReplyAsks => self.reply().asks(n::EQUAL),
-            Match::PickedUp => self.state(n::NEW).asks(n::NOT_EQUAL),
+            Match::PickedUp => self.asks(n::NOT_EQUAL).state(n::NEW),
             Match::Limit { rate, burst } => self.then("limit", limit(*rate, *burst)),
         }
     }

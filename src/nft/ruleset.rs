@@ -144,6 +144,8 @@ pub enum Match {
     Invalid,
     /// It is an error about a connection, or of none though connection tracking should have found one.
     RelatedOrInvalid,
+    /// It is an error about a connection, or of none.
+    RelatedOrNoConnection,
     /// It goes the way of its connection's replies.
     Reply,
     /// It goes the way of its connection's replies, and asks for a connection over TCP itself.
@@ -301,10 +303,11 @@ impl fmt::Display for Match {
             Match::ConnectionMark(bits, mark) => write!(f, "ct mark & {bits:#x} == {mark:#x}"),
             Match::Reply => f.write_str("ct direction reply"),
             Match::ReplyAsks => f.write_str("ct direction reply tcp flags & (syn|ack) == syn"),
-            Match::PickedUp => f.write_str("ct state new tcp flags & (syn|ack) != syn"),
+            Match::PickedUp => f.write_str("tcp flags & (syn|ack) != syn ct state new"),
             Match::NoConnection => f.write_str("ct state invalid,untracked"),
             Match::Invalid => f.write_str("ct state invalid"),
             Match::RelatedOrInvalid => f.write_str("ct state invalid,related"),
+            Match::RelatedOrNoConnection => f.write_str("ct state invalid,related,untracked"),
             Match::Translated => f.write_str("ct status dnat"),
             Match::Limit { rate, burst } => {
                 write!(f, "limit rate {rate}/second burst {burst} packets")

@@ -161,8 +161,11 @@ impl Packet {
             Match::RelatedOrInvalid => {
                 self.error.is_some() || self.connection.is_none() && !self.untracked
             }
-            // The interpreter's tuples are those of connections without translation.
-            Match::Translated => false,
+            Match::RelatedOrNoConnection => self.error.is_some() || self.connection.is_none(),
+            // The tuples are those of connections without translation, but for those of a pod with itself.
+            Match::Translated => {
+                self.connection.is_some_and(|it| it.tuple.source == it.tuple.destination)
+            }
             // A routed packet's hop limit is below.
             Match::BridgedNdp => false,
             // The first of a connection, from a pod.

@@ -6,8 +6,8 @@ use crate::net::{Family, IfName, Protocol, subnet};
 use crate::nft::{Action, Base, Chain, ChainPolicy, Field, Hook, Match, NftRule, Value, Verdict};
 use crate::policy::compile::forms::plain;
 use crate::policy::compile::name::{
-    ALONE, ERROR_CHAIN, FOREIGN, FORWARD_CHAIN, INPUT_CHAIN, JUDGED_CHAIN, MISTAKEN, OUTPUT_CHAIN,
-    STAMP_CHAIN, UNTRACKED, numbered,
+    ALONE, APART, ERROR_CHAIN, FOREIGN, FORWARD_CHAIN, INPUT_CHAIN, JUDGED_CHAIN, MISTAKEN,
+    OUTPUT_CHAIN, STAMP_CHAIN, UNTRACKED, numbered,
 };
 use crate::policy::service::{self, DNS_PORT};
 
@@ -18,7 +18,8 @@ const PRIORITY: i32 = -5;
 /// addresses.
 pub fn hooks(networks: &[IpNetwork], families: &[Family]) -> ([Chain; 3], Vec<Chain>) {
     let chains = families.iter().map(|family| to_own_node(*family));
-    let chains = chains.chain([errors(networks), mistaken(networks), alone(networks, families)]);
+    let chains = chains.chain([errors(networks), mistaken(networks), apart()]);
+    let chains = chains.chain([alone(networks, families)]);
     let chains = chains.chain(families.iter().map(|it| foreign(*it)));
     let called = [forward(networks), input(networks), output(networks)];
     (called, chains.collect())
@@ -35,10 +36,9 @@ fn forward(networks: &[IpNetwork]) -> Chain {
         let jump = Action::Verdict(Verdict::Jump(MISTAKEN.to_owned()));
         plain("not what it is taken for", vec![condition], jump)
     };
-    let mut rules =
-        vec![to_errors(), mistaken(Match::ReplyAsks), judged(), mistaken(Match::PickedUp)];
-    let jump = Action::Verdict(Verdict::Jump(ALONE.to_owned()));
-    rules.push(plain("of no connection", vec![Match::NoConnection], jump));
+    let jump = Action::Verdict(Verdict::Jump(APART.to_owned()));
+    let apart = plain("errors, or of no connection", vec![Match::RelatedOrNoConnection], jump);
+    let mut rules = vec![apart, mistaken(Match::ReplyAsks), judged(), mistaken(Match::PickedUp)];
     for network in networks {
         let family = subnet::family(*network);
         let jump = |comment, field, chain| {
@@ -154,6 +154,12 @@ fn judged() -> NftRule {
 
 fn stamp() -> NftRule {
     plain("allowed", Vec::new(), Action::Verdict(Verdict::Goto(STAMP_CHAIN.to_owned())))
+}
+
+fn apart() -> Chain {
+    let jump = Action::Verdict(Verdict::Jump(ALONE.to_owned()));
+    let alone = plain("of no connection", vec![Match::NoConnection], jump);
+    Chain { name: APART.to_owned(), base: None, rules: vec![to_errors(), alone] }
 }
 
 /// Packets of no connection have no tuple to be judged by: only pods without rules get them.

@@ -30,7 +30,10 @@ pub const UNTRACKED: &str = "untracked";
 /// are neither.
 pub const MISTAKEN: &str = "mistaken";
 
-/// The chain of forwarded packets of no connection.
+/// The chain of forwarded packets that begin no connection and continue none: so that all others ask once.
+pub const APART: &str = "apart";
+
+/// The chain of those of no connection.
 pub const ALONE: &str = "alone";
 
 /// What pods send about connections.

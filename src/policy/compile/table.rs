@@ -81,18 +81,16 @@ impl PolicyTable {
         }
     }
 
-    /// The chain that accepts connections with the mark of the epoch, and the one that gives it to them.
+    /// The chain that accepts connections with the mark of the epoch, and the one that gives it to them: where that
+    /// ends, the chain ends that the kernel called, and the packet passes.
     pub fn epoch_chains(&self, epoch: u32) -> [Chain; 2] {
         let bits = self.mark_bits.bits();
-        let accept = || Action::Verdict(Verdict::Accept);
+        let accept = Action::Verdict(Verdict::Accept);
         let marked = vec![Match::ConnectionMark(bits, epoch)];
-        let stamp = [
-            plain("judged", Vec::new(), Action::MarkConnection(bits, epoch)),
-            plain("judged", Vec::new(), accept()),
-        ];
+        let mark = Action::MarkConnection(bits, epoch);
         [
-            (JUDGED_CHAIN, vec![plain("judged in this epoch", marked, accept())]),
-            (STAMP_CHAIN, stamp.into()),
+            (JUDGED_CHAIN, vec![plain("judged in this epoch", marked, accept)]),
+            (STAMP_CHAIN, vec![plain("judged", Vec::new(), mark)]),
         ]
         .map(|(name, rules)| Chain { name: name.to_owned(), base: None, rules })
     }
