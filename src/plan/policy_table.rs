@@ -52,6 +52,8 @@ pub fn plan(wanted: &PolicyTable, found: Option<&FoundPolicy>, first_epoch: u32)
     }
     let mut all = differences.iter().chain(&of_epoch);
     let new_epoch = epoch.is_none() || all.any(|it| takes_away(wanted, it));
+    // What the next epoch takes is one change for those who read of it, unless this one was not whole.
+    let listed = if of_epoch.is_empty() { 1 } else { usize::MAX };
     let (wanted_now, of_epoch) = match epoch.filter(|_| new_epoch) {
         None => (present, of_epoch),
         Some(epoch) => {
@@ -59,16 +61,23 @@ pub fn plan(wanted: &PolicyTable, found: Option<&FoundPolicy>, first_epoch: u32)
             (next, found.differences_of_epoch(next))
         }
     };
-    let differences = [of_epoch, differences].concat();
+    let all = [&of_epoch[..], &differences].concat();
     let is_replaced = |difference: &TableDifference| {
         matches!(difference, TableDifference::SetDiffers(_) | TableDifference::Flowtable(..))
     };
-    let transactions = match differences.iter().any(is_replaced) {
-        true => vec![replacement(wanted_now, found)],
-        false => steps(wanted_now, &differences, counters, unused),
+    let (transactions, tidies) = match all.iter().any(is_replaced) {
+        true => (vec![replacement(wanted_now, found)], true),
+        false => steps(wanted_now, &all, counters, unused),
     };
+    let made = of_epoch.into_iter().take(listed).chain(differences);
+    let made = made.filter(|difference| tidies || !is_of_no_use(difference));
     let change = |difference| TableChange { table: POLICY_TABLE.to_owned(), difference };
-    PolicyPlan { changes: differences.into_iter().map(change).collect(), transactions, new_epoch }
+    PolicyPlan { changes: made.map(change).collect(), transactions, new_epoch }
+}
+
+/// It is there, and nothing that is wanted leads to it.
+fn is_of_no_use(difference: &TableDifference) -> bool {
+    matches!(difference, TableDifference::SetForeign(_) | TableDifference::ChainForeign(_))
 }
 
 fn not_in(names: &Arc<BTreeSet<String>>, others: &Arc<BTreeSet<String>>) -> Vec<String> {
@@ -132,12 +141,13 @@ fn replacement(wanted: InEpoch<'_>, found: &FoundPolicy) -> Vec<TableEdit> {
     removed.chain(creation(wanted.table, &ruleset).concat()).collect()
 }
 
+/// The transactions, and whether what is of no use goes with them.
 fn steps(
     wanted: InEpoch<'_>,
     differences: &[TableDifference],
     counters: Vec<String>,
     unused: Vec<String>,
-) -> Vec<Vec<TableEdit>> {
+) -> (Vec<Vec<TableEdit>>, bool) {
     let mut parts = Parts::default();
     differences.iter().for_each(|difference| parts.note(difference));
     let missing = parts.missing_sets.iter().filter_map(|name| wanted.set(name));
@@ -170,7 +180,7 @@ fn steps(
     let steps: [Vec<TableEdit>; 3] =
         [first.collect(), second.collect(), awake.into_iter().collect()];
     let steps: Vec<_> = steps.into_iter().filter(|edits| !edits.is_empty()).collect();
-    if steps.is_empty() { vec![last.collect()] } else { steps }
+    if steps.is_empty() { (vec![last.collect()], true) } else { (steps, false) }
 }
 
 /// What differs, by what is to be done about it.

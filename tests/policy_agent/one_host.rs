@@ -116,6 +116,41 @@ fn a_table_that_somebody_deletes_or_empties_is_back_at_once() {
 }
 
 #[test]
+fn what_a_change_of_policies_leaves_without_use_goes_a_moment_later() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    let agent = serve(host, &[]);
+    let _db = add(host, "db", "db");
+    agent.stop();
+    // Which does not look for pods that went.
+    let agent = serve(host, &[]);
+    let parts = || {
+        let table = host.shell("nft list table inet humanz-policy").ok();
+        let is_of_rules = |line: &&str| {
+            ["chain in_", "set pods", "counter np/"].iter().any(|part| line.contains(part))
+        };
+        let lines = table.lines().map(str::trim).filter(is_of_rules);
+        lines.filter(|line| line.ends_with('{')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    soon("the first policy alone", || parts().len() == 5);
+    let before = parts();
+    write_policies(host, &[only_from("db", &["mon"])]);
+    soon("the second policy alone", || {
+        let now = parts();
+        let gone = |part: &String| part.starts_with("counter") || !now.contains(part);
+        now.len() == 5 && before.iter().all(gone)
+    });
+    let changes = &local::status(host)["changes"];
+    let removed = changes.as_array().unwrap().iter().filter(|change| {
+        let what = change["what"].as_str().unwrap();
+        what.contains("not ours") && change["why"] == "policies changed"
+    });
+    assert_eq!(removed.count(), 3, "{changes}");
+    agent.stop();
+}
+
+#[test]
 fn no_other_program_changes_the_table_while_the_agent_runs() {
     let alone = alone();
     let host = &alone.host;

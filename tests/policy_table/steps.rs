@@ -197,8 +197,16 @@ fn no_step_opens_what_is_denied_before_and_after() {
         let backwards = random.chance(30);
         let (before, after) = if backwards { (after, before) } else { (before, after) };
         let mut kernel = Kernel::new();
-        carry_out(&mut kernel, &plan(&table(&before), None, FIRST_EPOCH), |_| {});
         let wanted = table(&after);
+        // What is of no use any longer is left for a while, and may be wanted again.
+        let earlier = match random.below(3) {
+            0 => table(&next(&mut random, &before)),
+            1 => wanted.clone(),
+            _ => table(&before),
+        };
+        carry_out(&mut kernel, &plan(&earlier, None, FIRST_EPOCH), |_| {});
+        let then = plan(&table(&before), Some(&kernel.found()), FIRST_EPOCH);
+        carry_out(&mut kernel, &then, |_| {});
         let plan = plan(&wanted, Some(&kernel.found()), FIRST_EPOCH);
         in_place += usize::from(!plan.transactions.is_empty() && !plan.new_epoch);
         let tuples: Vec<Tuple> = (0..CONNECTIONS).map(|_| before.connection(&mut random)).collect();
@@ -235,6 +243,36 @@ fn no_step_opens_what_is_denied_before_and_after() {
     }
     println!("running connections cut {cut}, kept {kept}; changes without a new epoch {in_place}");
     assert!(cut > 200 && kept > 1000 && in_place > 20, "{cut} {kept} {in_place}");
+}
+
+#[test]
+fn a_new_epoch_is_one_change_to_read_about_unless_the_one_before_was_damaged() {
+    let is_of_epoch = |change: &&TableChange| {
+        let text = change.difference.to_string();
+        ["set epoch", "chain judged", "chain stamp"].iter().any(|part| text.contains(part))
+    };
+    let mut epochs = 0;
+    for seed in 0..200 {
+        let mut random = Random::new(seed);
+        let before = World::random(&mut random);
+        let wanted = table(&next(&mut random, &before));
+        let mut kernel = Kernel::new();
+        carry_out(&mut kernel, &plan(&table(&before), None, FIRST_EPOCH), |_| {});
+        let whole = plan(&wanted, Some(&kernel.found()), FIRST_EPOCH);
+        if !whole.new_epoch {
+            continue;
+        }
+        epochs += 1;
+        assert_eq!(whole.changes.iter().filter(is_of_epoch).count(), 1, "{:?}", whole.changes);
+        let judged = kernel.ruleset.chains.iter_mut().find(|chain| chain.name == "judged");
+        judged.unwrap().rules.clear();
+        let repair = plan(&wanted, Some(&kernel.found()), FIRST_EPOCH);
+        let said: Vec<String> =
+            repair.changes.iter().filter(is_of_epoch).map(|it| it.difference.to_string()).collect();
+        assert!(said.iter().any(|text| text.contains("chain judged")), "{said:?}");
+        carry_out(&mut kernel, &repair, |_| {});
+    }
+    assert!(epochs > 50, "{epochs}");
 }
 
 #[test]

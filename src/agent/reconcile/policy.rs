@@ -100,11 +100,13 @@ impl CachedPolicy {
 }
 
 /// How much of a reconcile is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub enum PolicyWork {
     /// Until what pods may do is in force: the rest is left to a later one.
     InForce,
-    /// All of it.
+    /// And what plugins go by while there is no agent.
+    Index,
+    /// And what is of no use any longer goes.
     Whole,
     /// And the store of addresses is read again.
     WithStore,
@@ -221,7 +223,7 @@ fn keep(
 fn is_outdated(index: Option<&Index>, open: &Index, work: PolicyWork) -> bool {
     index.is_none_or(|index| match work {
         PolicyWork::InForce => !index.is_within(open),
-        PolicyWork::Whole | PolicyWork::WithStore => index != open,
+        _ => index != open,
     })
 }
 
@@ -241,7 +243,7 @@ fn put_in_force(
     for _ in 0..ATTEMPTS {
         match step(nft, table, wanted, first_epoch, applier) {
             // The first plan puts everything in force; what is left to later ones is of no use any longer.
-            Ok(is_same) if is_same || work == PolicyWork::InForce && table.is_as_made(nft)? => {
+            Ok(is_same) if is_same || work < PolicyWork::Whole && table.is_as_made(nft)? => {
                 return Ok(());
             }
             Ok(_) => {}

@@ -88,7 +88,11 @@ pub fn run(
 /// would not be kept in quarantine, or packets could leave in clear text.
 fn close_gates(run: &Reconcile<'_>, known: &mut ReconcileCache, applier: &mut Applier) -> bool {
     let is_needed = !run.was_ready && !applier.is_dry();
-    let work = if run.scope.pods { PolicyWork::WithStore } else { PolicyWork::Whole };
+    let work = match run.scope {
+        scope if scope.pods => PolicyWork::WithStore,
+        Scope::POLICY if run.was_ready => PolicyWork::Index,
+        _ => PolicyWork::Whole,
+    };
     if (run.scope.policy || run.scope.firewall)
         && !reconcile::policy::reconcile(run, work, &mut known.policy, applier)
         && is_needed

@@ -15,6 +15,10 @@ use crate::policy::knowledge::HostKnowledge;
 /// at once.
 const PLUGINS_FIRST: Duration = Duration::from_millis(5);
 
+/// What a change of policies has left without any use waits so long: further changes, and the members of its groups,
+/// come first.
+pub(super) const CHANGES_FIRST: Duration = Duration::from_secs(1);
+
 impl Agent {
     /// Puts the policies of new pods in force at once, and answers their plugins.
     pub(super) fn answer_pods(&mut self) {
@@ -37,8 +41,10 @@ impl Agent {
         let is_in_force = self.work_on_policies(PolicyWork::InForce, &policies, &mut applier);
         let all_are_open = self.answer(asked, &policies, is_in_force);
         applier.log();
-        self.note_pod_changes(&applier);
-        self.state.finish_pods_at.get_or_insert(Instant::now() + SETTLE);
+        let mut why = TriggerReason::default();
+        why.and(TriggerReason::PODS);
+        self.note_pod_changes(&applier, &why);
+        self.finish_later(SETTLE, TriggerReason::PODS);
         if all_are_open {
             self.state.publish_pods_at.get_or_insert(Instant::now() + PLUGINS_FIRST);
         }
@@ -53,6 +59,14 @@ impl Agent {
         self.state.publish_pods_at.is_none()
     }
 
+    /// What is left to do because of that waits so long, for more of it.
+    pub(super) fn finish_later(&mut self, wait: Duration, why: &'static str) {
+        self.state.unfinished.and(why);
+        let due = Instant::now() + wait;
+        self.state.finish_pods_at =
+            self.state.finish_pods_at.map_or(Some(due), |it| Some(it.min(due)));
+    }
+
     /// Does what answers did not wait for: the second look at the table, what is of no use in it any
     /// longer, and what plugins go by while there is no agent.
     pub(super) fn finish_pods(&mut self) {
@@ -64,8 +78,9 @@ impl Agent {
         if !self.work_on_policies(PolicyWork::Whole, &policies, &mut applier) {
             self.state.scope = self.state.scope.and(Scope::POLICY);
         }
+        let why = std::mem::take(&mut self.state.unfinished);
         if !applier.changes().is_empty() {
-            self.note_pod_changes(&applier);
+            self.note_pod_changes(&applier, &why);
         }
     }
 
@@ -122,10 +137,8 @@ impl Agent {
         all_are
     }
 
-    fn note_pod_changes(&mut self, applier: &Applier) {
-        let mut why = TriggerReason::default();
-        why.and(TriggerReason::PODS);
-        self.record_changes(applier, &why, true);
+    fn note_pod_changes(&mut self, applier: &Applier, why: &TriggerReason) {
+        self.record_changes(applier, why, true);
         self.state.policy_view = None;
     }
 }

@@ -10,6 +10,7 @@ use crate::agent::notify;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run::{self, ReconcileOutcome};
 use crate::agent::serve::agent::Agent;
+use crate::agent::serve::pod_answers::CHANGES_FIRST;
 use crate::agent::serve::state::RETRY;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::host_state::attributes;
@@ -57,6 +58,9 @@ impl Agent {
         self.note_looked_at(scope, now);
         self.note_changes(seen.as_ref(), &applier, now);
         self.count_reconcile(scope, now, !applier.failures().is_empty());
+        if scope == Scope::POLICY && !applier.changes().is_empty() {
+            self.finish_later(CHANGES_FIRST, TriggerReason::POLICIES);
+        }
         self.conclude(scope, seen, &applier);
         if applier.failures().is_empty() {
             self.state.kept_policies.in_force(Instant::now());

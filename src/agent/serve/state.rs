@@ -112,6 +112,8 @@ pub struct AgentState {
     pub(super) asked: Vec<PodRequest>,
     /// When to do what the answers about new pods did not wait for.
     pub(super) finish_pods_at: Option<Instant>,
+    /// Why there is something to do then.
+    pub(super) unfinished: TriggerReason,
     /// When others learn of new pods.
     pub(super) publish_pods_at: Option<Instant>,
     /// The agent leaves once the host is as it should be, or with the first failure.
@@ -168,6 +170,7 @@ impl AgentState {
             pods_due: None,
             asked: Vec::new(),
             finish_pods_at: None,
+            unfinished: TriggerReason::default(),
             publish_pods_at: None,
             once: false,
         }
