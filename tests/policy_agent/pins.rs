@@ -306,6 +306,12 @@ fn hostile_pins_start_no_pod_with_another_address_and_take_nothing() {
     for pin in ["gateway", "outside", "two", "one"] {
         local::wait_problem(h2, "policy", &format!("Pin shop/{pin}"));
     }
+    // Whoever has read the last one has read all.
+    for host in [h1, h2] {
+        local::status_when(host, "the last pin", |status| {
+            status["problems"].to_string().contains("Pin/shop/text")
+        });
+    }
     for name in [
         "gateway",
         "outside",
