@@ -19,7 +19,7 @@ use crate::lease::EtcdError;
 use crate::lease::blocks::OwnedBlocks;
 use crate::lease::blocks::session::{BlockInputs, BlockOwners, BlockSession};
 use crate::lease::records::{NodeName, Roots};
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::{FailureReason, Object, Problem, ProblemKind};
 use crate::os::event_loop::{self, EventLoop};
 use crate::sources::exchanged::{LEARNED, retry};
 use crate::sources::kept_blocks::KeptBlocks;
@@ -60,7 +60,7 @@ pub struct BlocksUpdate {
     /// Pools of which no block is free.
     pub exhausted: BTreeSet<IpNetwork>,
     /// Why etcd is not followed.
-    pub trouble: Option<String>,
+    pub trouble: Option<FailureReason>,
     pub problems: Vec<Problem>,
 }
 
@@ -123,7 +123,7 @@ struct BlockFollower<'a, P> {
     waits_until: Option<Instant>,
     /// A key was put then that the watch has not shown yet.
     unseen_since: Option<Instant>,
-    trouble: Option<String>,
+    trouble: Option<FailureReason>,
     /// As on disk.
     kept: KeptBlocks,
     published: Option<BlocksUpdate>,
@@ -135,7 +135,7 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
         loop {
             let Err(error) = self.follow(&mut failures).await else { continue };
             failures += 1;
-            self.trouble = Some(error.to_string());
+            self.trouble = Some(error.into());
             let again = Instant::now() + retry(failures);
             while Instant::now() < again {
                 self.publish();
@@ -272,8 +272,8 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
         drop(inputs);
         let BlockOwners { own, lost, others, mut problems } = owners;
         problems.extend(self.trouble.as_ref().map(|why| {
-            let what = format!("not followed; those known before stay: {why}");
-            Problem::new(ProblemKind::Etcd, Object::named("blocks of networks"), what)
+            let why = why.clone().at("not followed; those known before stay");
+            Problem::of_failure(ProblemKind::Etcd, Object::named("blocks of networks"), why)
         }));
         let mut update = BlocksUpdate {
             own,

@@ -65,7 +65,7 @@ pub enum Exchanged {
     /// time to learn of that.
     Published(Arc<PodOwners>),
     /// Why this host's members cannot be published, if not because etcd is away.
-    NotPublished(Option<String>),
+    NotPublished(Option<Problem>),
 }
 
 /// What other hosts say.

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::etcd::Etcd;
 use crate::lease::EtcdError;
 use crate::net::gather::Gather;
+use crate::net::{FailureReason, Object, Problem, ProblemKind};
 use crate::policy::held::{PodOwners, Published};
 use crate::sources::exchanged::{
     ExchangeInputs, ExchangeStart, Exchanged, HOSTS_LIMIT, LEARNED, retry,
@@ -23,6 +24,9 @@ const REST: Duration = Duration::from_millis(100);
 
 /// Time between two looks at the keys.
 const LOOK: Duration = Duration::from_secs(60);
+
+/// The fix of a failure that has none of its own.
+const UNPUBLISHED: &str = "humanz-agent doctor # says whether the disk is full; else check the certificates and permissions for etcd";
 
 /// This host's keys in etcd.
 struct PublishedKeys {
@@ -47,7 +51,7 @@ pub struct Writer<'a, P> {
     received_at: Option<Instant>,
     /// etcd was asked before, in this life of the agent or in one that noted what it sent.
     was_tried: bool,
-    fault: Option<String>,
+    fault: Option<FailureReason>,
 }
 
 impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
@@ -186,10 +190,16 @@ impl<'a, P: Fn(Exchanged)> Writer<'a, P> {
 
     fn complain(&mut self, error: Option<EtcdError>) {
         let is_away = |error: &EtcdError| matches!(error, EtcdError::Unreachable(_));
-        let fault = error.filter(|error| !is_away(error)).map(|error| error.to_string());
+        let fault = error.filter(|error| !is_away(error)).map(FailureReason::from);
         if fault != self.fault {
             self.fault.clone_from(&fault);
-            (self.publish)(Exchanged::NotPublished(fault));
+            (self.publish)(Exchanged::NotPublished(fault.map(unpublished)));
         }
     }
+}
+
+fn unpublished(why: FailureReason) -> Problem {
+    let mut why = why.at("not published; other hosts do not know new pods");
+    why.fix.get_or_insert_with(|| UNPUBLISHED.to_owned());
+    Problem::of_failure(ProblemKind::Etcd, Object::named("members of this host"), why)
 }

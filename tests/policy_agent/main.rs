@@ -14,6 +14,7 @@ mod etcd;
 mod families;
 mod flows;
 mod foreign_errors;
+mod full_etcd;
 mod grown_pool;
 mod guide;
 mod held;

@@ -7,7 +7,7 @@ use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
 use crate::inspect::last_policies;
-use crate::net::{IfName, Object, Problem, ProblemKind};
+use crate::net::IfName;
 use crate::plan::profiles::host_end;
 use crate::policy::held::Published;
 use crate::policy::local::Pods;
@@ -36,12 +36,7 @@ impl Agent {
                 self.state.reasons.and(TriggerReason::POLICIES);
                 if self.state.ready { Scope::POLICY } else { Scope::ALL }
             }
-            Exchanged::NotPublished(why) => {
-                let problem = why.map(|why| {
-                    let what = format!("not published; other hosts do not know new pods: {why}");
-                    Problem::new(ProblemKind::Etcd, Object::named("members of this host"), what)
-                        .with_fix("humanz-agent doctor # says whether the disk is full; else check the certificates and permissions for etcd")
-                });
+            Exchanged::NotPublished(problem) => {
                 self.shared.problems.set(ProblemSource::Members, problem);
                 Scope::default()
             }
