@@ -291,8 +291,9 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
 
     /// `trouble`: why groups are not followed.
     fn publish(&mut self, trouble: Option<&EtcdError>) {
-        let needed = self.inputs.borrow().needed.clone();
-        let received = self.known().received(&needed, trouble);
+        let ExchangeInputs { needed, own, .. } = self.inputs.borrow().clone();
+        let mut received = self.known().received(&needed, trouble);
+        received.add_own_node(&own);
         if received != self.published {
             self.published = received.clone();
             (self.publish)(Exchanged::Members(received));

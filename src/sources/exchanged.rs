@@ -68,14 +68,26 @@ pub enum Exchanged {
     NotPublished(Option<Problem>),
 }
 
-/// What other hosts say.
+/// What other hosts say of their pods, and all hosts of themselves as nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExchangedMembers {
-    /// The members on other hosts of every group that is needed, once they have been read.
+    /// The members of every group that is needed, once they have been read: not the pods of this host.
     pub members: Members,
     /// Needed, and not read yet, or not those of every host.
     pub unread: BTreeSet<Selector>,
     pub problems: Vec<Problem>,
+}
+
+impl ExchangedMembers {
+    /// This host is a node as the others are: its pods that reach no node do not reach it either. Its pods are known
+    /// from elsewhere.
+    pub(super) fn add_own_node(&mut self, own: &Members) {
+        for (selector, found) in &mut self.members {
+            if let (Selector::Nodes(_), Some(own)) = (selector, own.get(selector)) {
+                Arc::make_mut(found).extend(own.iter().cloned());
+            }
+        }
+    }
 }
 
 /// The wait before another try, after so many failures in a row.

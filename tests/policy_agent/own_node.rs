@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use crate::etcd::{FROM_ETCD, apply};
 use crate::support::facts;
-use crate::support::{Agent, Node, Place, Pod, soon};
+use crate::support::{Agent, Cluster, Node, Place, Pod, soon};
 use crate::traffic::{Flood, Server};
 use crate::{PORT, STANDALONE, add, alone, counters, serve, write_policies};
 
@@ -96,6 +97,49 @@ fn a_pod_reaches_its_own_node_as_its_policies_say() {
         "{problems}"
     );
     agent.stop();
+}
+
+/// Pods of `web` may, or may not, reach nodes, and reach nothing else by IPv4.
+fn about_nodes(action: &str) -> Value {
+    let rules = [(action, json!({"nodes": {}})), ("Deny", json!({"networks": ["0.0.0.0/0"]}))];
+    let rules = rules.map(|(action, to)| json!({"action": action, "to": [to]}));
+    let subject = json!({"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "web"}}});
+    json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "nodes"}, "spec": {"tier": "Admin", "priority": 1,
+        "subject": {"pods": subject}, "egress": rules}})
+}
+
+/// Rules about `nodes` were about the other ones alone where policies are in etcd: what no node was to get, the
+/// own one got.
+#[test]
+fn a_rule_about_nodes_is_about_the_own_one_too_with_policies_in_etcd() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let agents = cluster.start_agents(FROM_ETCD);
+    let web = add(h1, "web", "web");
+    let gateways = web.gateways();
+    let ways = [h1.v4().into(), h1.v6().into(), h2.v4().into()];
+    let ways: Vec<IpAddr> = gateways.into_iter().chain(ways).collect();
+    let answers = |to: &IpAddr| {
+        web.run(&format!("ping -n -c 1 -W 1 {to}")).stdout.contains(" 0% packet loss")
+    };
+    let [denied, accepted] = ["Deny", "Accept"].map(about_nodes);
+    assert!(ways.iter().all(answers));
+    apply(h1, &[denied]);
+    soon("no node is reached", || !ways.iter().any(answers));
+    agents[0].stop();
+    cluster.etcd.kill();
+    let again = Agent::start(h1, FROM_ETCD);
+    soon("it serves", || Agent::run(h1, "policy show nodes", FROM_ETCD).succeeded());
+    assert!(!ways.iter().any(answers));
+    cluster.etcd.restart();
+    again.wait_ready();
+    apply(h1, &[accepted]);
+    soon("every node is reached", || ways.iter().all(answers));
+    let shown = Agent::run(h1, "policy show nodes", FROM_ETCD);
+    assert!(shown.stdout.contains(&format!("nodes now: {}", h1.v4())), "{shown}");
+    again.stop();
+    agents[1].stop();
 }
 
 fn names_are_answered(host: &Node, pod: &Pod, ways: &[IpAddr]) {
