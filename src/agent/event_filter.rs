@@ -92,7 +92,8 @@ impl EventFilter {
             KernelEvent::Link { name, index, now } if is_of_pod(name) => {
                 self.scope_of_pod(name, *index, *now)
             }
-            KernelEvent::Link { .. } | KernelEvent::Address { .. } => Scope::LINKS,
+            KernelEvent::Link { .. } => Scope::LINKS,
+            KernelEvent::Address { .. } => Scope::LINKS.and(Scope::POLICY),
             KernelEvent::NeighbourGone { index } if self.tunnels.contains(index) => Scope::ROUTES,
             KernelEvent::NeighbourGone { .. } => Scope::default(),
             // It goes with its port, too.

@@ -20,6 +20,9 @@ use crate::plan::peer_routes::Connected;
 use crate::plan::{encryption, tunnel};
 use crate::settings::Settings;
 
+/// Where kube-proxy has the addresses of services in its mode ipvs.
+const SERVICES: &str = "kube-ipvs0";
+
 /// What the other hosts must know of this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeAddresses {
@@ -110,6 +113,21 @@ pub fn observe(
         uplinks: uplinks.into_keys().gather(),
         down,
     })
+}
+
+/// The addresses by which pods may reach this host, link-local ones of the `bridge` included. Those of services, which
+/// kube-proxy has on a link of its own in its mode ipvs, are not the host's.
+///
+/// # Errors
+/// The kernel's.
+pub fn as_seen_by_pods(rtnl: &Rtnl, bridge: &IfName) -> anyhow::Result<BTreeSet<IpAddr>> {
+    let index = |name: &IfName| anyhow::Ok(rtnl.link(name)?.map(|link| link.index));
+    let (bridge, services) = (index(bridge)?, index(&SERVICES.parse()?)?);
+    let mut addresses = rtnl.addresses(None).context("list addresses")?;
+    addresses.retain(|Address { index, address, .. }| {
+        Some(*index) != services && (Some(*index) == bridge || is_global(address.ip()))
+    });
+    Ok(addresses.iter().map(|found| found.address.ip()).gather())
 }
 
 /// Its global addresses but those of the bridge and of tunnels, and links by their index, those of these among them.

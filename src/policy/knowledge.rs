@@ -44,7 +44,7 @@ impl HostKnowledge {
         &self,
         pods: &DescribedPods,
         released: &PodOwners,
-        subnets: &[IpNetwork],
+        (subnets, own): (&[IpNetwork], &BTreeSet<IpAddr>),
         compiler: &'a mut Compiler,
     ) -> &'a PolicyTable {
         let known = self.known.clone().unwrap_or_default();
@@ -57,6 +57,7 @@ impl HostKnowledge {
             pods: &open,
             addresses: &outside,
             subnets,
+            own,
             mark_bits: self.mark,
             log_group: LOG_GROUP,
         })

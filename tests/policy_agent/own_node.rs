@@ -142,6 +142,36 @@ fn a_rule_about_nodes_is_about_the_own_one_too_with_policies_in_etcd() {
     agents[1].stop();
 }
 
+/// They were about the addresses alone that hosts publish: each pod reached its own node by the link-local address of
+/// its gateway.
+#[test]
+fn a_rule_about_nodes_is_about_every_address_of_the_own_one() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agents = cluster.start_agents(FROM_ETCD);
+    let web = add(host, "web", "web");
+    let shown = host.run("ip -6 -o address show dev humanz0 scope link").ok();
+    let link_local = shown.split([' ', '/']).find(|word| word.starts_with("fe80:")).unwrap();
+    let ways = [format!("-I {} {link_local}%eth0", web.v6()), "203.0.113.9".into()];
+    let service = "203.0.113.10";
+    host.run("ip link add kube-ipvs0 type bridge").ok();
+    host.run(&format!("ip address add {service} dev kube-ipvs0")).ok();
+    let answers =
+        |to: &str| web.run(&format!("ping -n -c 1 -W 1 {to}")).stdout.contains(" 0% packet loss");
+    soon("it is reached by its link-local address", || answers(&ways[0]));
+    apply(host, &[about_nodes("Deny")]);
+    soon("the rule holds", || !answers(&host.v6().to_string()));
+    assert!(!answers(&ways[0]), "it is reached by its link-local address");
+    host.run(&format!("ip address add {} dev lo", ways[1])).ok();
+    let is_known = || host.run("nft list table inet humanz-policy").stdout.contains(&ways[1]);
+    soon("the new address is known", is_known);
+    assert!(!answers(&ways[1]));
+    apply(host, &[about_nodes("Accept")]);
+    soon("it is reached by both", || ways.iter().all(|to| answers(to)));
+    assert!(!answers(service), "the address of a service is none of a node");
+    agents[0].stop();
+}
+
 fn names_are_answered(host: &Node, pod: &Pod, ways: &[IpAddr]) {
     let resolver = host.spot().inside(|| UdpSocket::bind("[::]:53").unwrap());
     resolver.set_nonblocking(true).unwrap();

@@ -59,6 +59,7 @@ impl Host {
             pods: &self.pods,
             addresses: &addresses,
             subnets: &subnets(0),
+            own: &BTreeSet::new(),
             mark_bits: MarkBits::DEFAULT,
             log_group: 71,
         };

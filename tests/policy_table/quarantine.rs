@@ -26,6 +26,7 @@ pub fn compiled(addresses: &[&str], subnets: &[&str]) -> PolicyTable {
         pods: &[],
         addresses: &addresses,
         subnets: &subnets,
+        own: &BTreeSet::new(),
         mark_bits: MarkBits::DEFAULT,
         log_group: 71,
     };

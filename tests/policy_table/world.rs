@@ -98,6 +98,7 @@ impl World {
             pods: &pods,
             addresses: &addresses,
             subnets: &subnets,
+            own: &Default::default(),
             mark_bits: MarkBits::DEFAULT,
             log_group: 71,
         })

@@ -13,7 +13,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::policy::known_table::KnownTable;
 use crate::agent::reconcile::{Reconcile, store_unusable};
 use crate::agent::trigger::Scope;
-use crate::inspect::{Kernel, nft_parts, pods};
+use crate::inspect::{Kernel, host_state, nft_parts, pods};
 use crate::ipam::ReadEntries;
 use crate::net::Object;
 use crate::net::gather::Gather;
@@ -197,10 +197,11 @@ fn keep(
     }
     let pods = pods.as_ref().unwrap_or(&no_pods);
     let subnets: Vec<_> = run.pod_subnets().collect();
+    let own = host_state::as_seen_by_pods(&run.kernel.rtnl, &run.settings.bridge)?;
     policies.describe(pods, described);
     let nothing = PodOwners::new();
     let before = released.as_deref().unwrap_or(&nothing);
-    let wanted = policies.table(described, before, &subnets, compiler);
+    let wanted = policies.table(described, before, (&subnets, &own), compiler);
     let open = policies.index(described);
     let file = ask::index(&run.settings.cni.ipam_dir);
     // It is never wider than the table.

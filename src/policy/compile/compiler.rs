@@ -117,7 +117,7 @@ impl Compiler {
             called.into_iter().chain(to_own_node).for_each(|chain| self.put_chain(chain));
             self.networks = Some(networks);
         }
-        self.peers.take(host.known, host.subnets);
+        self.peers.take(host.known, host.subnets, host.own);
         self.updates += 1;
         for pod in host.pods {
             let id = Arc::as_ptr(pod) as usize;

@@ -26,8 +26,17 @@ pub struct PeerSelectors {
     peers: Vec<PeerMembers>,
     /// The places of those of which a set holds something else than they find.
     changed: BTreeSet<usize>,
-    /// Where the members on other hosts come from, and the subnets that are none of theirs.
-    of: Option<(Arc<PolicySnapshot>, Vec<IpNetwork>)>,
+    /// Where the members on other hosts come from, the subnets that are none of theirs, and this host's addresses.
+    of: Option<(Arc<PolicySnapshot>, OwnAddresses)>,
+}
+
+/// What has addresses on this host.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct OwnAddresses {
+    /// Pods.
+    subnets: Vec<IpNetwork>,
+    /// The host itself.
+    host: BTreeSet<IpAddr>,
 }
 
 /// What one of them finds.
@@ -79,11 +88,18 @@ impl PeerSelectors {
         }
     }
 
-    /// What sources say: addresses in `subnets` are those of this host's pods, whatever they say.
-    pub fn take(&mut self, known: &Arc<PolicySnapshot>, subnets: &[IpNetwork]) {
-        let same_subnets = match &self.of {
-            Some((of, before)) if Arc::ptr_eq(of, known) && before == subnets => return,
-            Some((_, before)) => before == subnets,
+    /// What sources say: addresses in `subnets` are those of this host's pods, whatever they say. This host has the
+    /// addresses `host`, whichever of them sources know.
+    pub fn take(
+        &mut self,
+        known: &Arc<PolicySnapshot>,
+        subnets: &[IpNetwork],
+        host: &BTreeSet<IpAddr>,
+    ) {
+        let own = OwnAddresses { subnets: subnets.to_vec(), host: host.clone() };
+        let is_same_host = match &self.of {
+            Some((of, before)) if Arc::ptr_eq(of, known) && *before == own => return,
+            Some((_, before)) => *before == own,
             None => false,
         };
         // Both are in the order of selectors.
@@ -97,24 +113,25 @@ impl PeerSelectors {
                 }
             };
             let peer = &mut self.peers[place];
-            if !same_subnets || !is_same(peer.said.as_ref(), said) {
+            if !is_same_host || !is_same(peer.said.as_ref(), said) {
                 self.changed.insert(place);
             }
             peer.said = said.cloned();
         }
-        self.of = Some((Arc::clone(known), subnets.to_vec()));
+        self.of = Some((Arc::clone(known), own));
     }
 
     /// The sets that hold something else since this was asked last.
     pub fn changed_sets(&mut self) -> Vec<Set> {
-        let subnets = self.of.as_ref().map_or(&[][..], |(_, subnets)| subnets);
+        let nothing = OwnAddresses::default();
+        let own = self.of.as_ref().map_or(&nothing, |(_, own)| own);
         let mut sets = Vec::new();
         for place in std::mem::take(&mut self.changed) {
             let (selector, peer) = (&self.index.all()[place], &self.peers[place]);
             sets.extend(peer.sets.iter().map(|(name, keys)| Set {
                 name: name.clone(),
                 shape: keys.shape(),
-                elements: peer.elements(selector, keys, subnets),
+                elements: peer.elements(selector, keys, own),
             }));
         }
         sets
@@ -126,7 +143,7 @@ impl PeerMembers {
         &self,
         selector: &Selector,
         keys: &FoundKeys,
-        subnets: &[IpNetwork],
+        OwnAddresses { subnets, host }: &OwnAddresses,
     ) -> BTreeSet<Element> {
         let is_own = |address: &IpAddr| subnets.iter().any(|subnet| subnet.contains(*address));
         // The gateway is the host itself.
@@ -136,9 +153,13 @@ impl PeerMembers {
         let said = self.said.iter().flat_map(|found| &**found).flat_map(|member| {
             keys.elements(member.addresses.iter().copied().filter(counts), &member.ports)
         });
+        let mut addresses =
+            self.said.iter().flat_map(|found| &**found).flat_map(|it| &it.addresses);
+        let is_this_host = is_node && addresses.any(|address| host.contains(address));
+        let host = is_this_host.then(|| keys.elements(host.iter().copied(), &[]));
         let own = self.own.iter();
         let own = own.flat_map(|pod| keys.elements(pod.addresses.iter().copied(), &pod.ports));
-        said.chain(own).collect()
+        said.chain(host.into_iter().flatten()).chain(own).collect()
     }
 }
 

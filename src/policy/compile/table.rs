@@ -26,6 +26,8 @@ pub struct HostPolicy<'a> {
     pub addresses: &'a BTreeSet<IpAddr>,
     /// Where this host's pods have their addresses, but for those that ask for others.
     pub subnets: &'a [IpNetwork],
+    /// This host's own, by which its pods may reach it.
+    pub own: &'a BTreeSet<IpAddr>,
     /// The bits of a connection's mark that hold the epoch.
     pub mark_bits: MarkBits,
     /// The netlink group that reports of drops go to.
