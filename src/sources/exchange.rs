@@ -20,7 +20,7 @@ use crate::lease::EtcdError;
 use crate::os::event_loop::{self, EventLoop};
 use crate::policy::Selector;
 use crate::sources::exchanged::{
-    ExchangeInputs, ExchangeStart, Exchanged, ExchangedMembers, retry,
+    ExchangeInputs, ExchangeStart, Exchanged, ExchangedMembers, own_node, retry,
 };
 use crate::sources::generations::KnownGenerations;
 use crate::sources::kept_generations;
@@ -291,9 +291,12 @@ impl<'a, P: Fn(Exchanged)> GroupReader<'a, P> {
 
     /// `trouble`: why groups are not followed.
     fn publish(&mut self, trouble: Option<&EtcdError>) {
-        let ExchangeInputs { needed, own, .. } = self.inputs.borrow().clone();
+        let (needed, node) = {
+            let ExchangeInputs { needed, own, .. } = &*self.inputs.borrow();
+            (needed.clone(), own_node(own))
+        };
         let mut received = self.known().received(&needed, trouble);
-        received.add_own_node(&own);
+        received.add(&node);
         if received != self.published {
             self.published = received.clone();
             (self.publish)(Exchanged::Members(received));

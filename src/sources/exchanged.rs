@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::etcd::EtcdSettings;
 use crate::lease::records::Roots;
 use crate::net::Problem;
+use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::os::random;
 use crate::policy::held::PodOwners;
@@ -79,15 +80,21 @@ pub struct ExchangedMembers {
 }
 
 impl ExchangedMembers {
-    /// This host is a node as the others are: its pods that reach no node do not reach it either. Its pods are known
-    /// from elsewhere.
-    pub(super) fn add_own_node(&mut self, own: &Members) {
-        for (selector, found) in &mut self.members {
-            if let (Selector::Nodes(_), Some(own)) = (selector, own.get(selector)) {
-                Arc::make_mut(found).extend(own.iter().cloned());
+    /// These, too, of groups that have been read.
+    pub(super) fn add(&mut self, members: &Members) {
+        for (selector, more) in members {
+            if let Some(found) = self.members.get_mut(selector) {
+                Arc::make_mut(found).extend(more.iter().cloned());
             }
         }
     }
+}
+
+/// This host is a node as the others are: its pods that reach no node do not reach it either. Its pods are known from
+/// elsewhere.
+pub(super) fn own_node(own: &Members) -> Members {
+    let nodes = own.iter().filter(|(selector, _)| matches!(selector, Selector::Nodes(_)));
+    nodes.map(|(selector, found)| (selector.clone(), Arc::clone(found))).gather()
 }
 
 /// The wait before another try, after so many failures in a row.

@@ -41,6 +41,8 @@ pub struct CachedPolicy {
     table: KnownTable,
     compiler: Compiler,
     entries: ReadEntries,
+    /// The addresses by which pods may reach this host.
+    own: BTreeSet<IpAddr>,
     /// `None`: they have not been read yet.
     pub pods: Option<Pods>,
     /// What policies say of `pods`, as far as the table is made of that.
@@ -185,7 +187,7 @@ fn keep(
     applier: &mut Applier,
 ) -> anyhow::Result<bool> {
     let nft = &run.kernel.nft;
-    let CachedPolicy { table, compiler, pods, described, index, released, .. } = cache;
+    let CachedPolicy { table, compiler, pods, described, index, released, own, .. } = cache;
     let Some(policies) = run.policies else { return Ok(true) };
     let no_pods = Pods::default();
     let is_there = table.observe(nft)?.is_some();
@@ -197,11 +199,13 @@ fn keep(
     }
     let pods = pods.as_ref().unwrap_or(&no_pods);
     let subnets: Vec<_> = run.pod_subnets().collect();
-    let own = host_state::as_seen_by_pods(&run.kernel.rtnl, &run.settings.bridge)?;
+    if own.is_empty() || run.scope.links {
+        *own = host_state::as_seen_by_pods(&run.kernel.rtnl, &run.settings.bridge)?;
+    }
     policies.describe(pods, described);
     let nothing = PodOwners::new();
     let before = released.as_deref().unwrap_or(&nothing);
-    let wanted = policies.table(described, before, (&subnets, &own), compiler);
+    let wanted = policies.table(described, before, (&subnets, own), compiler);
     let open = policies.index(described);
     let file = ask::index(&run.settings.cni.ipam_dir);
     // It is never wider than the table.
