@@ -96,8 +96,9 @@ impl Life {
             _ if entry.is_unowned() => Life::Unknown,
             _ if links.contains(&host_end) => Life::Attached,
             None => Life::Unknown,
-            Some(path) if Path::new(path).exists() => Life::Present,
+            // A file may be left where it was mounted.
             Some(path) if netns::is_gone(Path::new(path)) => Life::Gone,
+            Some(path) if Path::new(path).exists() => Life::Present,
             Some(_) => Life::Unseen,
         }
     }

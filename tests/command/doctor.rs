@@ -6,7 +6,7 @@ use crate::support::certificates::{CLIENT, Certificates, Wanted};
 use crate::support::cluster::{Alone, Cluster};
 use crate::support::disk::EXECUTABLE;
 use crate::support::node::command;
-use crate::support::{Agent, Node, Place, Pod, eventually, local, soon};
+use crate::support::{Agent, Node, Place, Pod, eventually, facts, local, soon};
 use crate::{object, run};
 
 const STANDALONE: &[(&str, &str)] =
@@ -142,6 +142,41 @@ fn each_fault_of_a_host_is_found() {
     let other = format!("sed -i 's/\"cniVersion\": *\"1.0.0\"/\"cniVersion\":\"9.9.9\"/' {ours}");
     check(host, "", (&other, "cni-version", "true"));
     check(host, "", (&format!("rm {ours}"), "cni-configuration", "true"));
+}
+
+/// Its processes go on in a namespace that has lost its name.
+#[test]
+fn a_running_pod_whose_namespace_has_no_name_any_more_leaks_no_address() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = Agent::start(host, STANDALONE);
+    agent.wait_ready();
+    let pod = Pod::add(host, "nameless");
+    let ping = format!("ping -n -c 1 -W 3 {}", pod.v4());
+    let sleeps = host.spawn(&mut command("ip netns exec nameless sleep 1000"));
+    let name = "/run/netns/nameless";
+    host.shell(&format!("umount -l {name} && rm {name}")).ok();
+    host.run(&ping).ok();
+    assert_eq!(found(host, "", STANDALONE).0, Vec::<String>::new());
+    assert!(run(host, "ipam gc", STANDALONE).ok().starts_with("every address is"));
+    sleeps.kill();
+    check(host, "", ("true", "leaked-addresses", "true"));
+}
+
+/// The command that `doctor` gives frees the address, also where the file is left on which the namespace was mounted.
+#[test]
+fn a_file_that_is_no_namespace_any_more_keeps_no_address() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = Agent::start(host, STANDALONE);
+    agent.wait_ready();
+    let _pods = ["gone", "stays"].map(|name| Pod::add(host, name));
+    host.run("umount -l /run/netns/gone").ok();
+    soon("the link went with the namespace", || facts::veths(host).len() == 1);
+    check(host, "", ("true", "leaked-addresses", "true"));
+    let freed = run(host, "ipam gc --yes", STANDALONE).ok();
+    assert!(freed.contains("of default/gone") && freed.ends_with("1 freed\n"), "{freed}");
+    assert_eq!(found(host, "", STANDALONE).0, Vec::<String>::new());
 }
 
 /// A root folder as the pod of the DaemonSet has it: the node's configuration of containerd is in /host/etc alone.

@@ -1,14 +1,13 @@
 //! Addresses and links that no pod has any more.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::command::doctor::context::DoctorContext;
-use crate::inspect::pods::PodAttachment;
+use crate::inspect::pods::{Life, PodAttachment};
 use crate::inspect::pool_use::{addresses as in_use, scarce};
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::gather::Gather;
+use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
-use crate::os::netns;
 use crate::plan::pod::{LinkIdentity, is_of_network};
 
 /// So many are written out.
@@ -18,7 +17,7 @@ pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let Ok(links) = context.host.links() else { return Vec::new() };
     let unread = context.host.unread_stores().iter().cloned();
     unread
-        .chain(addresses(context))
+        .chain(addresses(context, links))
         .chain(stray(context, links))
         .chain(quarantine(context))
         .chain(full(context))
@@ -30,12 +29,10 @@ fn identity(attachment: &PodAttachment) -> LinkIdentity<'_> {
     LinkIdentity { network, container_id: &entry.container_id, ifname: &entry.ifname }
 }
 
-/// Addresses of pods whose namespace is gone.
-fn addresses(context: &DoctorContext<'_>) -> Option<Problem> {
-    let gone = |pod: &&PodAttachment| {
-        let path = pod.entry.netns.as_deref().filter(|path| !path.is_empty());
-        path.is_some_and(|path| netns::is_gone(Path::new(path)))
-    };
+/// Addresses of pods that are gone.
+fn addresses(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Problem> {
+    let links: BTreeSet<IfName> = links.values().map(|link| link.name.clone()).gather();
+    let gone = |pod: &&PodAttachment| Life::of(&pod.entry, &pod.network, &links) == Life::Gone;
     let pods: Vec<&PodAttachment> = context.host.attachments().iter().filter(gone).collect();
     let first = pods.first()?;
     let named: Vec<String> = pods.iter().take(SHOWN).map(|pod| pod.entry.owner_text()).collect();
