@@ -198,11 +198,7 @@ fn write(path: &Path, text: &str, applier: &mut Applier) {
 /// Runtimes that look elsewhere, and configurations that they would read before this one.
 fn unseen(settings: &Settings, options: &BTreeMap<&'static str, String>) -> Vec<Problem> {
     let (plugin, config) = (&settings.cni.plugin, &settings.cni.config);
-    let mut found = runtimes::inspect(plugin);
-    for runtime in &mut found {
-        // It may be there only once this is no dry run.
-        runtime.has_plugin |= runtime.plugin_dirs.iter().any(|dir| plugin.parent() == Some(dir));
-    }
+    let found = runtimes::inspect(plugin);
     let set_place = |variable, place: &Path| single_machine::elsewhere(options, variable, place);
     let mut problems = host_checks::runtimes::problems(&found, plugin, config, set_place);
     let folder = config.parent().unwrap_or(config);

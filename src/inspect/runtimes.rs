@@ -18,12 +18,14 @@ const NODE_ETC: &str = "/host/etc";
 /// A larger file is not read: no runtime writes one.
 const LIMIT_BYTES: u64 = 1 << 20;
 
-/// The runtimes that have a configuration here. What cannot be read says nothing.
+/// The runtimes that have a configuration here. What cannot be read says nothing. `plugin`: where it is, or will be once
+/// this is no dry run.
 pub fn inspect(plugin: &Path) -> Vec<ContainerRuntime> {
     let name = plugin.file_name().unwrap_or_default();
+    let has = |dir: &PathBuf| plugin.parent() == Some(dir) || dir.join(name).exists();
     let mut found: Vec<ContainerRuntime> = [containerd(), crio()].into_iter().flatten().collect();
     for runtime in &mut found {
-        runtime.has_plugin = runtime.plugin_dirs.iter().any(|dir| dir.join(name).exists());
+        runtime.has_plugin = runtime.plugin_dirs.iter().any(has);
     }
     found
 }

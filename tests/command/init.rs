@@ -61,6 +61,22 @@ fn one_machine_gets_a_network_without_an_agent_and_loses_it_again() {
     assert!(!host.run("nft list ruleset").ok().contains("humanz"));
 }
 
+/// The plugin is not there yet, and is put where the runtime looks.
+#[test]
+fn a_runtime_that_looks_where_the_plugin_will_be_is_no_problem_of_the_dry_run() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    host.run("mkdir /etc/containerd").ok();
+    let containerd = |place: &str| {
+        let cni = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]";
+        host.write("/etc/containerd/config.toml", &format!("{cni}\nbin_dir = \"{place}\"\n"));
+        run(host, "--dry-run", &[("ETCD_HOST", ""), ("SUBNET_SOURCE", "static")]).ok()
+    };
+    let dry = containerd("/opt/cni/bin");
+    assert!(dry.contains("+ plugin /opt/cni/bin/humanz-agent") && !dry.contains('!'), "{dry}");
+    assert!(containerd("/opt/other").contains("! containerd looks for plugins in /opt/other"));
+}
+
 #[test]
 fn what_there_is_no_etcd_for_is_refused_so_and_not_for_a_setting() {
     let alone = Alone::new();
