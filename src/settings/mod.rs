@@ -241,6 +241,9 @@ pub struct HostSettings {
     pub state_dir: PathBuf,
 }
 
+/// The folder of the plugin, unless CNI_PLUGIN_LOCATION says otherwise.
+pub const PLUGINS: &str = "/opt/cni/bin";
+
 /// The file of the last known good state, in the state directory.
 pub const STATE_FILE: &str = "state.json";
 

@@ -21,7 +21,7 @@ use crate::settings::choices::{
 use crate::settings::flags::VARIABLES;
 use crate::settings::values;
 use crate::settings::{
-    CniSettings, EncryptionSettings, HostSettings, PolicySettings, Settings, invalid,
+    CniSettings, EncryptionSettings, HostSettings, PLUGINS, PolicySettings, Settings, invalid,
 };
 
 /// The text of settings by variable.
@@ -415,7 +415,7 @@ impl Parser<'_> {
     /// `plugin_type`: `None` if it is invalid; then the location is not reported as well.
     fn plugin(&mut self, plugin_type: Option<&str>) -> Option<PathBuf> {
         if self.text("CNI_PLUGIN_LOCATION").is_empty() {
-            return Some(PathBuf::from("/opt/cni/bin").join(plugin_type?));
+            return Some(PathBuf::from(PLUGINS).join(plugin_type?));
         }
         let path = self.value("CNI_PLUGIN_LOCATION", values::absolute)?;
         let plugin_type = plugin_type?;

@@ -1,5 +1,6 @@
 //! What humanz made on the disk.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
@@ -17,7 +18,7 @@ use crate::net::Object;
 use crate::os::{files, mount};
 use crate::plan::Line;
 use crate::policy::{ask, network_plan};
-use crate::settings::Settings;
+use crate::settings::{PLUGINS, Settings};
 use crate::sources;
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
@@ -51,9 +52,16 @@ pub fn configuration(settings: &Settings, applier: &mut Applier) {
     reconcile::conf::remove_former(&settings.cni.config, applier);
 }
 
-/// The copy of the executable that runtimes call, and every name that leads to it.
-pub fn plugin(settings: &Settings, applier: &mut Applier) {
-    let Some(directory) = settings.cni.plugin.parent() else { return };
+/// The copies of the executable that runtimes call: the present one, and one from before another place was set.
+pub fn plugins(settings: &Settings, applier: &mut Applier) {
+    let present = settings.cni.plugin.parent().unwrap_or(Path::new("/"));
+    for directory in BTreeSet::from([present, Path::new(PLUGINS)]) {
+        plugin(directory, applier);
+    }
+}
+
+/// A copy, and every name that leads to it.
+fn plugin(directory: &Path, applier: &mut Applier) {
     let leads_to_copy =
         |path: &PathBuf| fs::read_link(path).is_ok_and(|target| target == Path::new(COPY));
     for path in files_in(directory, applier).iter().filter(|path| leads_to_copy(path)) {

@@ -81,7 +81,7 @@ fn remove(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
     reconcile::firewall::leave_foreign(&kernel, settings, &mut applier);
     kernel::tables(&kernel, &mut applier);
     kernel::sysctls(&settings.state_dir, &mut applier);
-    disk::plugin(settings, &mut applier);
+    disk::plugins(settings, &mut applier);
     disk::socket(settings, &mut applier);
     if options.purge {
         disk::store(settings, &mut applier);

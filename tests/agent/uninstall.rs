@@ -69,6 +69,22 @@ fn a_host_is_as_it_was_before_and_keeps_what_is_not_ours() {
     assert_eq!(uninstall(host, "--purge").ok(), "nothing was there to be removed\n");
 }
 
+/// As the problem of a runtime that looks for plugins elsewhere says it.
+#[test]
+fn a_plugin_from_before_another_place_was_set_goes_too() {
+    let alone = alone();
+    let host = &alone.host;
+    let elsewhere = ("CNI_PLUGIN_LOCATION", "/opt/other/humanz");
+    for place in [&[][..], &[elsewhere]] {
+        serve(host, place).stop();
+    }
+    assert_eq!(host.list("/opt/cni/bin").len(), 3, "pods may be deleted by it");
+    uninstall(host, "--purge --cni-plugin-location /opt/other/humanz").ok();
+    for folder in ["/opt/cni/bin", "/opt/other"] {
+        assert_eq!(host.list(folder), Vec::<String>::new(), "{folder}");
+    }
+}
+
 /// Of another pod network, or by hand, under the name that humanz would take.
 #[test]
 fn a_configuration_of_somebody_else_stays_and_one_without_a_mark_goes() {
