@@ -2,6 +2,7 @@
 
 mod address_conflicts;
 mod configurations;
+mod former_stores;
 mod masquerades;
 pub mod runtimes;
 mod sysctls;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use ipnetwork::IpNetwork;
 
+pub use self::former_stores::FormerStore;
 pub use self::runtimes::ContainerRuntime;
 use crate::checks::service_manager::ServiceManager;
 use crate::net::{IfName, PerFamily, Problem};
@@ -28,6 +30,8 @@ pub struct FoundOnHost {
     pub kube_proxy: bool,
     /// Chains of iptables that masquerade one pod, and the pod's address.
     pub masquerades: Vec<(String, IpAddr)>,
+    /// Stores of pod networks whose pods are on our bridge.
+    pub former_stores: Vec<FormerStore>,
     /// What container runtimes are configured for.
     pub runtimes: Vec<ContainerRuntime>,
     /// Values of the [`SYSCTLS`] that exist, in their order.
@@ -70,6 +74,7 @@ pub fn problems(needs: &Needs, found: &FoundOnHost) -> Vec<Problem> {
         runtimes::problems(&found.runtimes, plugin, configuration, set_place)
     };
     let conflicts = address_conflicts::inside(&needs.pools, &found.addresses, &found.routes);
+    let stores = former_stores::problems(&needs.subnets, &found.former_stores);
     let masquerades = masquerades::of_subnets(&needs.subnets, &found.masquerades);
     let value = |key: &str| {
         let at = SYSCTLS.iter().position(|sysctl| *sysctl == key)?;
@@ -81,5 +86,6 @@ pub fn problems(needs: &Needs, found: &FoundOnHost) -> Vec<Problem> {
     };
     let settings = sysctls::problems(&needs.subnets, found.kube_proxy, &value);
     let files = configurations.into_iter().chain(runtimes);
-    files.chain(conflicts).chain(masquerades).chain(forwarding).chain(settings).collect()
+    let conflicts = conflicts.into_iter().chain(stores).chain(masquerades);
+    files.chain(conflicts).chain(forwarding).chain(settings).collect()
 }

@@ -8,6 +8,7 @@
 
 pub mod agent_socket;
 pub mod cluster;
+pub mod former_stores;
 pub mod guards;
 pub mod holders;
 mod host;

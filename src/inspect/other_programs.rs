@@ -5,7 +5,7 @@ use std::fs;
 use ipnetwork::IpNetwork;
 
 use crate::checks::host_checks::{FoundOnHost, SYSCTLS};
-use crate::inspect::{Kernel, runtimes};
+use crate::inspect::{Kernel, former_stores, runtimes};
 use crate::net::IfName;
 use crate::netlink::NetlinkError;
 use crate::netlink::route::Route;
@@ -33,6 +33,7 @@ pub fn inspect(kernel: &Kernel, settings: &Settings) -> Result<FoundOnHost, Netl
         configurations: beside(settings),
         addresses: addresses(kernel, settings, bridge)?,
         routes,
+        former_stores: former_stores::inspect(rtnl, settings)?,
         runtimes: runtimes::inspect(&settings.cni.plugin),
         kube_proxy: translations.kube_proxy,
         masquerades: translations.masquerades,

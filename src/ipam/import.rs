@@ -25,7 +25,7 @@ use crate::net::IfName;
 use crate::net::gather::Gather;
 
 /// The file in host-local's folder with what was imported: a boot id, then addresses, one per line.
-const TAKEN_OVER: &str = "taken-over-by-humanz";
+pub const TAKEN_OVER: &str = "taken-over-by-humanz";
 
 /// Imports everything in `sources`. What is invalid or has another owner already is logged and left
 /// out. `recorded`: beside host-local's reservations, too.

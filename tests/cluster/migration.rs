@@ -388,6 +388,86 @@ fn host_ports_that_a_former_portmap_left_are_reported_once_their_pod_is_gone() {
     goes(host, &two);
 }
 
+/// The bridge is set, and the name of the former network is forgotten.
+#[test]
+fn addresses_of_pods_on_the_bridge_that_no_store_knows_are_reported_with_their_import() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let mut network = bridge_with(host, &json!({ "ipMasq": false }), "10.4.0.0/24");
+    host.run("ln -s /usr/lib/cni/portmap /opt/cni/bin/").ok();
+    network.plugins.push(json!({ "type": "portmap", "capabilities": { "portMappings": true } }));
+    let port = json!([{ "hostPort": 8081, "containerPort": 80, "protocol": "tcp" }]);
+    make_netns(host, "one");
+    let attachment =
+        Attachment { runtime: json!({ "portMappings": port }), ..Attachment::new("one") };
+    let one = Pod::connect(host, &network, attachment).unwrap_or_else(|e| panic!("{e}"));
+    let two = old_pod(host, &network, "two");
+    let settings = [
+        ("BRIDGE_NAME", "cni0"),
+        ("SUBNET_SOURCE", "static"),
+        ("SUBNET", "10.4.0.0/24"),
+        ("ETCD_HOST", ""),
+        ("RESYNC_INTERVAL", "1s"),
+    ];
+    host.shell(&format!("rm {BEFORE}")).ok();
+    let fix = "humanz-agent ipam import /var/lib/cni/networks/cbr0";
+    let dry = Agent::run(host, "--dry-run", &settings).ok();
+    let line = dry.lines().find(|line| line.starts_with("! ") && line.ends_with(fix));
+    let why = "a former pod network has given 10.4.0.2 and 1 more to pods on the bridge";
+    assert!(line.is_some_and(|line| line.contains(why)), "{dry}");
+    let agent = Agent::start(host, &settings);
+    agent.wait_ready();
+    let status = Agent::run(host, "status", &settings).stdout;
+    assert!(status.contains(why) && status.contains(fix), "{status}");
+    // The containers of its host ports are not gone.
+    let doctor = || Agent::run(host, "doctor", &settings).stdout;
+    let said = doctor();
+    assert!(said.contains(why) && !said.contains("portmap"), "{said}");
+
+    Agent::run(host, fix.strip_prefix("humanz-agent ").unwrap(), &settings).ok();
+    eventually("nothing is wrong", SOON, || {
+        let said = doctor();
+        if said.contains("nothing is wrong") { Ok(()) } else { Err(said) }
+    });
+    let new = Pod::add(host, "new");
+    assert!([&one, &two].iter().all(|old| old.v4() != new.v4()), "{}", new.result);
+    // What is freed is not missed, though host-local's file stays.
+    goes(host, &two);
+    assert!(doctor().contains("nothing is wrong"), "{}", doctor());
+    goes(host, &one);
+    assert!(doctor().contains("iptables chains of a former portmap plugin"), "{}", doctor());
+}
+
+/// Its agent starts before the subnet is reserved.
+#[test]
+fn pods_on_the_bridge_outside_the_subnet_of_their_host_are_reported() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let network = bridge_and_host_local(host, 7);
+    let [one, two] = ["one", "two"].map(|name| old_pod(host, &network, name));
+    host.run(&format!("rm {BEFORE}")).ok();
+    let settings = [KEPT, &[("RESYNC_INTERVAL", "1s")]].concat();
+    let why =
+        "on the bridge have addresses outside 10.244.1.0/24, and no gateway: 10.244.7.2 and 1 more";
+    let run = |line: &str| Agent::run(host, line, &settings);
+    let dry = run("--dry-run").ok();
+    assert!(dry.lines().any(|line| line.starts_with("! ") && line.contains(why)), "{dry}");
+    let agent = Agent::start(host, &settings);
+    agent.wait_ready();
+    let status = run("status").stdout;
+    assert!(status.contains(why) && status.contains("nodes reserve"), "{status}");
+    assert!(!one.run("ping -n -c 1 -W 1 10.244.7.1").succeeded());
+    agent.stop();
+    for line in ["nodes rm h1", "nodes reserve h1 10.244.7.0/24"] {
+        run(line).ok();
+    }
+    let agent = Agent::start(host, &settings);
+    agent.wait_ready();
+    assert!(run("status").ok().ends_with("nothing is wrong\n"));
+    one.run("ping -n -c 1 -W 3 10.244.7.1").ok();
+    [&one, &two].into_iter().for_each(|pod| goes(host, pod));
+}
+
 /// Without an agent the plugin masquerades what leaves its own subnet.
 #[test]
 fn a_host_of_init_that_gets_an_agent_masquerades_nothing_on_its_way_to_other_hosts() {

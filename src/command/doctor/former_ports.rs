@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 
 use crate::checks::left_chains;
 use crate::command::doctor::context::DoctorContext;
+use crate::inspect::former_stores;
 use crate::net::{Family, Object, Problem, ProblemKind};
 use crate::nft::base_chains::{ChainRule, Comparison, FoundSets, PacketAddress, PacketField};
 use crate::nft::{NftChain, TableFamily, Verdict};
@@ -15,18 +16,21 @@ use crate::nft::{NftChain, TableFamily, Verdict};
 const CONTAINERS: &str = "CNI-HOSTPORT-DNAT";
 
 pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
-    // A container may have its address in a store that could not be read.
+    let former = former_stores::inspect(&context.host.kernel.rtnl, context.settings());
+    // A container may have its address in a store that could not be read, or is still to be imported.
     match context.host.unread_stores() {
-        [] => Family::BOTH.into_iter().filter_map(|family| of_family(context, family)).collect(),
+        [] if former.is_ok_and(|stores| stores.iter().all(|it| it.is_imported)) => {
+            Family::BOTH.into_iter().filter_map(|family| of_family(context, family)).collect()
+        }
         _ => Vec::new(),
     }
 }
 
 fn of_family(context: &DoctorContext<'_>, family: Family) -> Option<Problem> {
     let subnet = context.host.subnets.get(family)?;
-    let is_attached = |(network, container_id): (&str, &str)| {
-        let mut pods = context.host.attachments().iter();
-        pods.any(|pod| pod.network == network && pod.entry.container_id == container_id)
+    // Its store may have been imported into a network of another name.
+    let is_attached = |container_id: &str| {
+        context.host.attachments().iter().any(|pod| pod.entry.container_id == container_id)
     };
     let containers = rules(context, family, CONTAINERS);
     let chains: BTreeSet<&str> = containers
@@ -58,10 +62,10 @@ fn rules(context: &DoctorContext<'_>, family: Family, chain: &str) -> Vec<ChainR
     found.ok().flatten().unwrap_or_default()
 }
 
-/// Network and container in the comment `dnat name: "NETWORK" id: "CONTAINER"`.
-fn container(comment: &str) -> Option<(&str, &str)> {
+/// The container in the comment `dnat name: "NETWORK" id: "CONTAINER"`.
+fn container(comment: &str) -> Option<&str> {
     let names = comment.strip_prefix("dnat name: \"")?.strip_suffix('"')?;
-    names.split_once("\" id: \"")
+    names.split_once("\" id: \"").map(|(_, container_id)| container_id)
 }
 
 /// The chain with its ports: `CNI-DN-` and 21 digits of a hash.
@@ -98,8 +102,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_comment_of_portmap_names_network_and_container() {
-        assert_eq!(container("dnat name: \"cbr0\" id: \"c1\""), Some(("cbr0", "c1")));
+    fn a_comment_of_portmap_names_the_container() {
+        assert_eq!(container("dnat name: \"cbr0\" id: \"c1\""), Some("c1"));
         for other in ["", "dnat name: \"cbr0\"", "name: \"cbr0\" id: \"c1\""] {
             assert_eq!(container(other), None, "{other}");
         }
