@@ -12,7 +12,9 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::plugin::{COPY, netavark_links};
 use crate::agent::{cni_conf, reconcile};
 use crate::agent::{encryption_key, history, sysctl_record};
+use crate::inspect::former_stores::NETWORKS;
 use crate::inspect::{last_policies, last_settings, port_profiles};
+use crate::ipam::import::TAKEN_OVER;
 use crate::ipam::{Store, calls};
 use crate::net::Object;
 use crate::os::{files, mount};
@@ -83,6 +85,14 @@ pub fn imports(settings: &Settings, applier: &mut Applier) {
         if Store::is_at(&path).unwrap_or(false) {
             file("record of imports", &Store::boot_record(&path), applier);
         }
+    }
+}
+
+/// The same beside the reservations of host-local: in another boot, what that gives out now would pass for what was
+/// imported in this one.
+pub fn imports_of_host_local(applier: &mut Applier) {
+    for folder in files_in(Path::new(NETWORKS), applier) {
+        file("record of imports", &folder.join(TAKEN_OVER), applier);
     }
 }
 

@@ -83,6 +83,7 @@ fn remove(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
     kernel::sysctls(&settings.state_dir, &mut applier);
     disk::plugins(settings, &mut applier);
     disk::socket(settings, &mut applier);
+    disk::imports_of_host_local(&mut applier);
     if options.purge {
         disk::store(settings, &mut applier);
         disk::log(settings, &mut applier);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::cluster::Alone;
+use crate::support::cluster::{Alone, give_uplink};
 use crate::support::cni::{Attachment, Network};
 use crate::support::pod::make_netns;
 use crate::support::{Agent, Node, Place, Pod, facts, ping};
@@ -354,6 +354,32 @@ fn an_address_that_the_former_network_gave_out_meanwhile_has_no_second_owner() {
     let listed = run(host, "ipam ls", UNSET).ok();
     assert!(listed.contains("10.4.0.3") && listed.contains("two"), "{listed}");
     three.delete();
+}
+
+/// The same in two boots: what was imported in the first one has another owner in the second.
+#[test]
+fn an_address_that_the_former_network_gives_out_again_after_a_reboot_has_no_second_owner() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let options = "--subnet 10.4.0.0/24 --cni-name cbr0 --bridge-name cni0";
+    let reserve = |container: &str| {
+        host.run("mkdir -p /var/lib/cni/networks/cbr0").ok();
+        host.write("/var/lib/cni/networks/cbr0/10.4.0.2", &format!("{container}\r\neth0"));
+    };
+    reserve("one");
+    run(host, &format!("init {options}"), UNSET).ok();
+    let two = pod(host, "two");
+    assert_eq!(two.v4().to_string(), "10.4.0.3", "{}", two.result);
+    two.delete();
+    run(host, &format!("uninstall {options}"), UNSET).ok();
+    host.power_off();
+    host.boot();
+    give_uplink(host);
+    reserve("three");
+    run(host, &format!("init {options}"), UNSET).ok();
+    let four = pod(host, "four");
+    assert_eq!(four.v4().to_string(), "10.4.0.3", "{}", four.result);
+    four.delete();
 }
 
 #[test]
