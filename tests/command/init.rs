@@ -253,6 +253,32 @@ fn no_agent_is_missed_where_init_set_the_machine_up_and_what_is_wrong_is_said() 
     assert!(ended.status.code() == Some(1) && ended.stdout.contains("no agent serves"), "{ended}");
 }
 
+/// A configuration beside that of `init`.
+#[test]
+fn explain_follows_packets_from_one_network_of_a_machine_to_another() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    run(host, "init", UNSET).ok();
+    let one = pod(host, "one");
+    let second = r#"{"cniVersion": "1.0.0", "name": "second", "type": "humanz", "bridge": "br2",
+        "subnet": "10.60.0.0/24"}"#;
+    make_netns(host, "two");
+    let two = Pod::connect(host, &Network::parse(second), Attachment::new("two"));
+    let two = two.unwrap_or_else(|e| panic!("{e}"));
+    for ends in ["one two", "two one"] {
+        let said = run(host, &format!("explain {ends}"), UNSET).ok();
+        assert!(said.contains("a port of humanz0") && said.contains("a port of br2"), "{said}");
+    }
+    let port = two.result["interfaces"][1]["name"].as_str().unwrap();
+    host.run(&format!("ip link set {port} nomaster")).ok();
+    let said = run(host, "explain one two", UNSET).stdout;
+    assert!(
+        said.contains(&format!("lost at pod-port (this host, to default/two): {port}")),
+        "{said}"
+    );
+    [one, two].into_iter().for_each(Pod::delete);
+}
+
 #[test]
 fn running_pods_keep_the_subnet_and_the_network_that_they_came_with() {
     let alone = Alone::new();

@@ -30,7 +30,7 @@ pub fn destination(path: &Path) -> Vec<Hop> {
     if path.from.pod().is_none() {
         hops.extend(bridge(path));
     }
-    hops.push(port(&path.to, pod, &path.host));
+    hops.push(port(&path.to, pod, path.to.host(path)));
     hops.extend(inside(&path.to, pod));
     if let Ok(inside) = &pod.inside {
         hops.push(Hop { name: "pod-way-back", ..route(path, (&path.to, pod), &path.from, inside) });

@@ -32,7 +32,7 @@ pub fn host(path: &Path) -> Vec<Hop> {
     if !from_here && !to_here {
         hops.push(forwarding(host));
     }
-    hops.extend(leaving("route", host, &path.there, &path.to));
+    hops.extend(leaving("route", path.to.host(path), &path.there, &path.to));
     let (input, output) = (entry(path), host.name(path.there.device()));
     if let (false, Some(device)) = (from_here, entry_link(path)) {
         hops.extend(reverse_path(path, device));
@@ -344,7 +344,7 @@ fn pod_neighbour(name: &'static str, path: &Path, end: &PathEnd, other: &PathEnd
     let inside = end.pod()?.inside.as_ref().ok()?;
     let way = inside.way.as_ref().ok().copied().flatten()?;
     let next = way.gateway.unwrap_or(other.address);
-    let bridge = path.host.bridge.as_ref();
+    let bridge = end.host(path).bridge.as_ref();
     let other_pod = || other.pod()?.inside.as_ref().ok()?.link.as_ref()?.mac;
     let wanted = match way.gateway {
         Some(_) => bridge.and_then(|bridge| bridge.mac),

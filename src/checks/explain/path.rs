@@ -29,8 +29,10 @@ pub struct Path {
     pub to: PathEnd,
     /// Protocol (IANA's number) and port, if they are known.
     pub transport: Option<(u8, u16)>,
-    /// This host.
+    /// This host, with the bridge of the sender; of the receiver if the sender is no pod of this host.
     pub host: PathHost,
+    /// With the bridge of the receiver, if its network has another one.
+    pub far: Option<Box<PathHost>>,
     /// What it does with packets to `to`.
     pub there: Lookup,
     /// What it does with packets to `from`.
@@ -229,7 +231,7 @@ impl Path {
     /// it sends to the host.
     pub fn is_bridged(&self) -> bool {
         let (Some(from), Some(_)) = (self.from.pod(), self.to.pod()) else { return false };
-        if self.host.guards.routes && from.guard.is_some() {
+        if self.far.is_some() || self.host.guards.routes && from.guard.is_some() {
             return false;
         }
         let way = from.inside.as_ref().ok().and_then(|inside| inside.way.as_ref().ok());
@@ -238,6 +240,12 @@ impl Path {
 }
 
 impl PathEnd {
+    /// This host, with the bridge of this end.
+    pub fn host<'a>(&self, path: &'a Path) -> &'a PathHost {
+        let is_far = std::ptr::eq(self, &path.to);
+        path.far.as_deref().filter(|_| is_far).unwrap_or(&path.host)
+    }
+
     /// The pod, if it is one of this host's.
     pub fn pod(&self) -> Option<&TracedPod> {
         match &self.place {

@@ -50,7 +50,10 @@ pub fn path(ends: PathEnds, found: &Host, echoes: bool) -> Result<Path, Exit> {
     let echo = if echoes { send_echoes(&from, &to, found) } else { None };
     let rtnl = &found.kernel.rtnl;
     let connections = connections::between(from.address, to.address, CONNECTIONS).ok();
-    let host = host(&from, &to, found)?;
+    let near = bridge_of(&from, found).or_else(|| bridge_of(&to, found));
+    let host = host(&from, &to, found, near)?;
+    let far = bridge_of(&to, found).filter(|bridge| *bridge != host.bridge_name);
+    let far = far.map(|bridge| self::host(&from, &to, found, Some(bridge))).transpose()?;
     let mut there = lookup(rtnl, to.address)?;
     let back = lookup(rtnl, from.address)?;
     let input = match from.place {
@@ -62,9 +65,9 @@ pub fn path(ends: PathEnds, found: &Host, echoes: bool) -> Result<Path, Exit> {
         let way = rtnl.lookup_forwarded(from.address, to.address, input);
         there.entering = way.map(drop).map_err(|error| why(&error));
     }
-    let bridge = host.bridge.as_ref().map(|bridge| bridge.index);
-    inspect(&mut from, to.address, found, bridge)?;
-    inspect(&mut to, from.address, found, bridge)?;
+    let index = |host: &PathHost| host.bridge.as_ref().map(|bridge| bridge.index);
+    inspect(&mut from, to.address, found, index(&host))?;
+    inspect(&mut to, from.address, found, index(far.as_ref().unwrap_or(&host)))?;
     let judged = Judged {
         from: &from,
         to: &to,
@@ -73,7 +76,8 @@ pub fn path(ends: PathEnds, found: &Host, echoes: bool) -> Result<Path, Exit> {
     };
     let policies = policies::judge(&judged, found)?;
     let listener = transport.and_then(|(protocol, port)| port_listener(&to, protocol, port));
-    Ok(Path { from, to, transport, host, there, back, connections, policies, echo, listener })
+    let far = far.map(Box::new);
+    Ok(Path { from, to, transport, host, far, there, back, connections, policies, echo, listener })
 }
 
 /// Who listens at a port of a pod of this host; `None` if that cannot be looked at.
@@ -187,9 +191,15 @@ fn inside(netns: &str, ifname: &str, other: IpAddr) -> Result<PodNetns, String> 
     look().map_err(|error| format!("{error:#}"))
 }
 
-fn host(from: &PathEnd, to: &PathEnd, found: &Host) -> Result<PathHost, Exit> {
+/// `bridge`: the one to look at; `None` for the agent's.
+fn host(
+    from: &PathEnd,
+    to: &PathEnd,
+    found: &Host,
+    bridge: Option<IfName>,
+) -> Result<PathHost, Exit> {
     let Host { settings, kernel, .. } = found;
-    let bridge_name = bridge_name(from, to, found);
+    let bridge_name = bridge.unwrap_or_else(|| settings.bridge.clone());
     let family = Family::of(to.address);
     let links = found.links()?.clone();
     let bridge = links.values().find(|link| link.name == bridge_name).cloned();
@@ -236,19 +246,18 @@ fn tunnel_table(found: &Host) -> Result<Option<TunnelTable>, NetlinkError> {
     Ok(Some(TunnelTable { sets: table.sets, counts, pools: found.settings.pools }))
 }
 
-/// The bridge of the pods' network; not the agent's if the network has its own.
-fn bridge_name(from: &PathEnd, to: &PathEnd, found: &Host) -> IfName {
-    let rtnl = &found.kernel.rtnl;
-    let other = [to, from].into_iter().find_map(|end| {
-        let pod = end.pod().filter(|pod| pod.network != found.settings.cni.name)?;
-        let bridge = match pod.is_taken_over() {
-            true => rtnl.lookup_route(end.address).ok()??.device?,
-            false => rtnl.link(&pod.port_name).ok()??.master?,
-        };
-        let bridge = rtnl.link_by_index(bridge).ok()??;
+/// The bridge of a pod's network; not the agent's if the network has its own.
+fn bridge_of(end: &PathEnd, found: &Host) -> Option<IfName> {
+    let (rtnl, pod) = (&found.kernel.rtnl, end.pod()?);
+    let of_port = || rtnl.link(&pod.port_name).ok()??.master;
+    let of_route = || rtnl.lookup_route(end.address).ok()??.device;
+    let of_other = || {
+        let port = (!pod.is_taken_over()).then(of_port).flatten();
+        let bridge = rtnl.link_by_index(port.or_else(of_route)?).ok()??;
         (bridge.kind.as_deref() == Some("bridge")).then_some(bridge.name)
-    });
-    other.unwrap_or_else(|| found.settings.bridge.clone())
+    };
+    let other = (pod.network != found.settings.cni.name).then(of_other).flatten();
+    Some(other.unwrap_or_else(|| found.settings.bridge.clone()))
 }
 
 fn reverse_path(name: &IfName) -> (IfName, u8) {
@@ -343,7 +352,7 @@ fn send_echoes(from: &PathEnd, to: &PathEnd, found: &Host) -> Option<EchoResult>
     let by_host = |most| Some(echoes("this host".to_owned(), rtnl, to.address, most));
     let Some(pod) = from.pod() else { return by_host(Some(u32::MAX)) };
     if pod.is_taken_over() {
-        let bridge = rtnl.link(&bridge_name(from, to, found)).ok().flatten();
+        let bridge = rtnl.link(&bridge_of(from, found)?).ok().flatten();
         let port = bridge.and_then(|bridge| port_behind(rtnl, bridge.index, from.address).ok()?);
         return by_host(port.map(|port| port.mtu));
     }
