@@ -26,6 +26,8 @@ const STARTS: usize = 40;
 /// Until agents have done what the last pod left to do, and the kernel has ended its network namespace, which takes it
 /// longer the more there are: an ADD waits for its lock.
 const QUIET: Duration = Duration::from_millis(250);
+/// Until what a change of policies has left without use is gone, too: what comes before would find it there.
+const TIDY: Duration = Duration::from_millis(1500);
 
 pub fn measure(_: &mut Workspace, table: &mut Table) {
     let (off, on) = (Side::start(false), Side::start(true));
@@ -247,6 +249,7 @@ fn first_packets(off: &Side, on: &Side, table: &mut Table) {
 
 fn starts(off: &Side, on: &Side, beside: &str, table: &mut Table) {
     let (mut adds, mut deletes) = (Vec::new(), Vec::new());
+    std::thread::sleep(TIDY);
     let (mut floors, used) = (Vec::new(), usage::cpu(on.host()));
     for number in 0..STARTS {
         let turn = |side: &Side| {
@@ -292,6 +295,7 @@ fn starts(off: &Side, on: &Side, beside: &str, table: &mut Table) {
 fn load(on: &Side, table: &mut Table) {
     let taken = (0..5).map(|_| {
         on.write(0, 0);
+        std::thread::sleep(TIDY);
         on.write(1000, 0);
         on.last_reconcile()
     });
@@ -302,6 +306,7 @@ fn load(on: &Side, table: &mut Table) {
 
 fn one_peer(on: &Side, table: &mut Table) {
     let (mut reconciles, mut cpus) = (Vec::new(), Vec::new());
+    std::thread::sleep(TIDY);
     for number in 1..=10 {
         let before = usage::cpu(on.host());
         on.write(1000, number);
