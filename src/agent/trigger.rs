@@ -135,6 +135,11 @@ impl TriggerReason {
         self.0.insert(why);
     }
 
+    /// These, too.
+    pub fn and_all(&mut self, others: &TriggerReason) {
+        self.0.extend(&others.0);
+    }
+
     /// Nothing that is wanted can have changed: what differs was changed by somebody else.
     pub fn is_external(&self) -> bool {
         self.0.iter().all(|why| {

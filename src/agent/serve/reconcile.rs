@@ -56,6 +56,8 @@ impl Agent {
         }
         self.state.cache = cache;
         self.note_looked_at(scope, now);
+        // What is still to be done may be done already, and is no repair.
+        self.state.reasons.and_all(&self.state.unfinished);
         self.note_changes(seen.as_ref(), &applier, now);
         self.count_reconcile(scope, now, !applier.failures().is_empty());
         if scope == Scope::POLICY && !applier.changes().is_empty() {
