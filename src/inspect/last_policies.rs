@@ -112,7 +112,8 @@ pub fn at_start(settings: &Settings, host: &NodeName) -> Option<HostKnowledge> {
     let mut policies = Policies::kept(kept, &providers, settings.pod_defaults());
     if let Some(file) = &policy.file {
         let last_resort = !policies.has(Provider::File);
-        let update = policy_file::read(file, host, policy.group.as_ref(), last_resort);
+        let own = policy_file::this_host(settings, host);
+        let update = policy_file::read(file, &own, policy.group.as_ref(), last_resort);
         policies.take(update, SystemTime::now());
     }
     let sharing = match policy.providers(&settings.source).contains(&Provider::Members) {

@@ -6,9 +6,12 @@ use std::path::Path;
 
 use crate::net::node_name::NodeName;
 use crate::net::shell::word;
+use crate::net::subnet::gateway;
 use crate::net::{Object, Problem, ProblemKind};
+use crate::policy::labels::Labels;
 use crate::policy::read::documents;
-use crate::policy::{PolicySnapshot, Provider, Scoped, SourceUpdate, members};
+use crate::policy::{Node, PolicySnapshot, Provider, Scoped, SourceUpdate, members};
+use crate::settings::{Settings, Source};
 
 /// The longest file that is read, in bytes.
 const LIMIT: u64 = 64 << 20;
@@ -16,13 +19,8 @@ const LIMIT: u64 = 64 << 20;
 /// What the file says. With faults it says nothing, unless there is nothing else to go by (`last_resort`):
 /// then what is not understood closes.
 ///
-/// `group`: that of pods that nothing else puts into one.
-pub fn read(
-    path: &Path,
-    own: &NodeName,
-    group: Option<&Scoped>,
-    last_resort: bool,
-) -> SourceUpdate {
+/// `own`: this host, as [`this_host`] gives it. `group`: that of pods that nothing else puts into one.
+pub fn read(path: &Path, own: &Node, group: Option<&Scoped>, last_resort: bool) -> SourceUpdate {
     let update = |snapshot, problems| SourceUpdate { provider: Provider::File, snapshot, problems };
     let mut read = match text(path).and_then(|text| documents::read_text(&text, true)) {
         Ok(read) => read,
@@ -31,7 +29,11 @@ pub fn read(
     if !read.problems.is_empty() && !last_resort {
         return update(None, read.problems);
     }
-    let is_own = |pod: &crate::policy::Endpoint| pod.host == *own;
+    let nodes = &mut read.endpoints.nodes;
+    if !own.addresses.is_empty() && nodes.iter().all(|node| node.name != own.name) {
+        nodes.push(own.clone());
+    }
+    let is_own = |pod: &crate::policy::Endpoint| pod.host == own.name;
     // This host's are judged by the rules of all sources; of what those do not allow their own host speaks.
     for pod in read.endpoints.pods.iter_mut().filter(|pod| !is_own(pod)) {
         read.cluster.configure(pod, group);
@@ -52,6 +54,15 @@ pub fn read(
         ..PolicySnapshot::default()
     };
     update(Some(snapshot), read.problems)
+}
+
+/// This host as a node without labels, by the gateways of its pods; without addresses where other sources know it.
+pub fn this_host(settings: &Settings, name: &NodeName) -> Node {
+    let addresses = match &settings.source {
+        Source::Static(subnets) => subnets.iter().map(|subnet| gateway(*subnet)).collect(),
+        Source::Etcd { .. } | Source::Kubernetes(_) => Vec::new(),
+    };
+    Node { name: name.clone(), labels: Labels::new(), addresses }
 }
 
 fn unread(path: &Path, why: &str, last_resort: bool) -> Problem {
@@ -81,13 +92,17 @@ fn text(path: &Path) -> Result<String, String> {
 mod tests {
     use super::*;
 
+    fn host(name: &str) -> Node {
+        Node { name: name.parse().unwrap(), labels: Labels::new(), addresses: Vec::new() }
+    }
+
     #[test]
     fn an_empty_file_says_nothing_and_an_empty_list_that_there_is_none() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policies.yaml");
         let says_something = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            read(&path, &"h1".parse().unwrap(), None, false).snapshot.is_some()
+            read(&path, &host("h1"), None, false).snapshot.is_some()
         };
         for text in ["", "\n", "---\n# shop\n", "  # nothing\n---\n", "--- # none\n...\n"] {
             assert!(!says_something(text), "{text:?}");
@@ -107,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_read_says_whether_earlier_policies_hold() {
-        let own = "h7".parse().unwrap();
+        let own = host("h7");
         for (last_resort, what) in
             [(true, "no policies of this file hold"), (false, "the last valid policies hold")]
         {
@@ -142,7 +157,7 @@ mod tests {
         ]);
         std::fs::write(&path, all.to_string()).unwrap();
         let group = Scoped::parse("base", &"default".parse().unwrap()).unwrap();
-        let read = read(&path, &"h1".parse().unwrap(), Some(&group), false);
+        let read = read(&path, &host("h1"), Some(&group), false);
         assert_eq!(read.problems, []);
         let members = read.snapshot.unwrap().members;
         let found = members.values().flat_map(|it| &**it).flat_map(|it| &it.addresses);
@@ -163,7 +178,7 @@ mod tests {
         };
         let all: Vec<_> = (0..5000).map(pod).collect();
         std::fs::write(&path, serde_json::Value::from(all).to_string()).unwrap();
-        let pods = read(&path, &"h7".parse().unwrap(), None, false).snapshot.unwrap().pods;
+        let pods = read(&path, &host("h7"), None, false).snapshot.unwrap().pods;
         assert_eq!(pods.len(), 5);
         assert!(pods.capacity() < 100, "{}", pods.capacity());
     }

@@ -142,6 +142,28 @@ fn a_rule_about_nodes_is_about_the_own_one_too_with_policies_in_etcd() {
     agents[1].stop();
 }
 
+/// Without etcd nobody knew of a node, and the pods of a host reached it past a Deny.
+#[test]
+fn a_rule_about_nodes_is_about_the_own_one_with_policies_in_a_file() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[about_nodes("Deny")]);
+    let agent = serve(host, &[]);
+    let web = add(host, "web", "web");
+    let gateways = web.gateways();
+    let v4 = gateways[0];
+    let ways: Vec<IpAddr> = gateways.into_iter().chain([host.v4().into()]).collect();
+    let answers = |to: &IpAddr| {
+        web.run(&format!("ping -n -c 1 -W 1 {to}")).stdout.contains(" 0% packet loss")
+    };
+    assert!(!ways.iter().any(answers));
+    let tested = Agent::run(host, &format!("policy test --from shop/web --to {v4}"), STANDALONE);
+    assert!(tested.status.code() == Some(1) && tested.stdout.contains("nodes"), "{tested}");
+    write_policies(host, &[about_nodes("Accept")]);
+    soon("the node is reached", || ways.iter().all(answers));
+    agent.stop();
+}
+
 /// They were about the addresses alone that hosts publish: each pod reached its own node by the link-local address of
 /// its gateway.
 #[test]

@@ -128,7 +128,8 @@ impl Agent {
         };
         let Some(file) = &policy.file else { return };
         let last_resort = !self.state.policies.has(Provider::File);
-        let update = policy_file::read(file, &self.name, policy.group.as_ref(), last_resort);
+        let own = policy_file::this_host(&self.settings, &self.name);
+        let update = policy_file::read(file, &own, policy.group.as_ref(), last_resort);
         let scope = self.take_policies(update);
         if !scope.is_empty() {
             self.state.scope = self.state.scope.and(scope);
