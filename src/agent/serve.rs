@@ -64,7 +64,7 @@ impl Agent {
             self.beat.beat();
             self.check_pods();
             self.answer_pods();
-            self.finish_pods();
+            self.finish_policies();
             self.keep_policies(false);
             if let Some(lost) = self.lost_folder() {
                 // Nothing could be written there.
@@ -155,7 +155,7 @@ impl Agent {
             self.state.pods_due.map(|(due, _)| due),
             self.state.kept_policies.due(),
             self.state.quarantine_due,
-            self.state.finish_pods_at,
+            self.state.finish_policies_at,
             self.state.publish_pods_at,
             self.state.closed.look_at,
             self.state.rotation_due,
@@ -229,8 +229,8 @@ impl Agent {
         self.end_history();
         self.keep_policies(true);
         // Plugins go by the index until the next start.
-        self.state.finish_pods_at = self.state.finish_pods_at.map(|_| Instant::now());
-        self.finish_pods();
+        self.state.finish_policies_at = self.state.finish_policies_at.map(|_| Instant::now());
+        self.finish_policies();
         if self.settings.cleanup_on_stop {
             for failure in cleanup::clean_up(&self.settings, &self.kernel).failures() {
                 log::error!("{failure}");

@@ -63,14 +63,14 @@ impl Agent {
     pub(super) fn finish_later(&mut self, wait: Duration, why: &'static str) {
         self.state.unfinished.and(why);
         let due = Instant::now() + wait;
-        self.state.finish_pods_at =
-            self.state.finish_pods_at.map_or(Some(due), |it| Some(it.min(due)));
+        self.state.finish_policies_at =
+            self.state.finish_policies_at.map_or(Some(due), |it| Some(it.min(due)));
     }
 
-    /// Does what answers did not wait for: the second look at the table, what is of no use in it any
+    /// Does what answers and changes did not wait for: the second look at the table, what is of no use in it any
     /// longer, and what plugins go by while there is no agent.
-    pub(super) fn finish_pods(&mut self) {
-        if self.state.finish_pods_at.take_if(|due| *due <= Instant::now()).is_none() {
+    pub(super) fn finish_policies(&mut self) {
+        if self.state.finish_policies_at.take_if(|due| *due <= Instant::now()).is_none() {
             return;
         }
         let mut applier = Applier::new(false);

@@ -110,8 +110,8 @@ pub struct AgentState {
     pub(super) sampling: Sampling,
     /// New pods, whose plugins wait.
     pub(super) asked: Vec<PodRequest>,
-    /// When to do what the answers about new pods did not wait for.
-    pub(super) finish_pods_at: Option<Instant>,
+    /// When to do what the answers about new pods, and changes of policies, did not wait for.
+    pub(super) finish_policies_at: Option<Instant>,
     /// Why there is something to do then.
     pub(super) unfinished: TriggerReason,
     /// When others learn of new pods.
@@ -169,7 +169,7 @@ impl AgentState {
             policy_file_due: Some(now),
             pods_due: None,
             asked: Vec::new(),
-            finish_pods_at: None,
+            finish_policies_at: None,
             unfinished: TriggerReason::default(),
             publish_pods_at: None,
             once: false,
