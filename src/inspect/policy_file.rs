@@ -30,8 +30,9 @@ pub fn read(path: &Path, own: &Node, group: Option<&Scoped>, last_resort: bool) 
         return update(None, read.problems);
     }
     let nodes = &mut read.endpoints.nodes;
-    if !own.addresses.is_empty() && nodes.iter().all(|node| node.name != own.name) {
-        nodes.push(own.clone());
+    match nodes.iter_mut().find(|node| node.name == own.name) {
+        Some(node) => node.addresses.extend(&own.addresses),
+        None => nodes.extend((!own.addresses.is_empty()).then(|| own.clone())),
     }
     let is_own = |pod: &crate::policy::Endpoint| pod.host == own.name;
     // This host's are judged by the rules of all sources; of what those do not allow their own host speaks.

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::net::Protocol;
+use crate::net::subnet::gateway;
 use crate::policy::endpoint::Endpoint;
 use crate::policy::evaluate::{Decision, Reason};
 use crate::policy::members::Members;
@@ -110,8 +111,9 @@ impl<'a> Knowledge<'a> {
         }
         let found = self.members.get(selector);
         if matches!(selector, Selector::Nodes(_)) && self.own.contains(&address) {
+            let is_gateway = |it: &IpAddr| self.subnets.iter().any(|of| gateway(*of) == *it);
             let mut addresses = found?.iter().flat_map(|member| &member.addresses);
-            return Some(addresses.any(|address| self.own.contains(address)));
+            return Some(addresses.any(|it| *it == address || is_gateway(it)));
         }
         if self.subnets.iter().any(|subnet| subnet.contains(address)) {
             return Some(false);

@@ -155,7 +155,8 @@ impl PeerMembers {
         });
         let mut addresses =
             self.said.iter().flat_map(|found| &**found).flat_map(|it| &it.addresses);
-        let is_this_host = is_node && addresses.any(|address| host.contains(address));
+        // Others may say that they have an address which this host has as well, as 172.17.0.1, but none of its pools.
+        let is_this_host = is_node && addresses.any(is_gateway);
         let host = is_this_host.then(|| keys.elements(host.iter().copied(), &[]));
         let own = self.own.iter();
         let own = own.flat_map(|pod| keys.elements(pod.addresses.iter().copied(), &pod.ports));
@@ -168,5 +169,46 @@ fn is_same(before: Option<&FoundMembers>, now: Option<&FoundMembers>) -> bool {
         (Some(before), Some(now)) => Arc::ptr_eq(before, now),
         (None, None) => true,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::net::Family;
+    use crate::policy::Member;
+    use crate::policy::compile::sets::{SetSource, Sets};
+    use crate::policy::read::documents;
+
+    /// What the set of nodes holds on a host of two addresses and a gateway, where sources find a node with `address`.
+    fn nodes_with(address: &str) -> usize {
+        let policy = json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
+            "kind": "ClusterNetworkPolicy", "metadata": {"name": "p"},
+            "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "egress": [
+                {"action": "Accept", "to": [{"nodes": {"matchLabels": {"role": "monitor"}}}]}]}});
+        let rules = documents::read(&[policy], true).rules;
+        let mut peers = PeerSelectors::new(&rules);
+        let selector = peers.index.all()[0].clone();
+        let mut sets = Sets::default();
+        sets.selected(&selector, Family::V4);
+        for (name, source) in &sets.by_name {
+            let SetSource::Found(selector, keys) = source else { panic!("{source:?}") };
+            peers.add_set(name, selector, keys);
+        }
+        let member = Member { addresses: vec![address.parse().unwrap()], ports: Vec::new() };
+        let members = [(selector, Arc::new([member].into()))].into();
+        let known = Arc::new(PolicySnapshot { rules, members, ..PolicySnapshot::default() });
+        let own = ["192.0.2.11", "172.17.0.1", "10.244.1.1"].map(|own| own.parse().unwrap());
+        peers.take(&known, &["10.244.1.0/24".parse().unwrap()], &own.into());
+        let [set] = &peers.changed_sets()[..] else { panic!("one set") };
+        set.elements.len()
+    }
+
+    #[test]
+    fn a_host_that_claims_an_address_of_this_one_does_not_become_it() {
+        assert_eq!(nodes_with("10.244.1.1"), 3, "it is this host");
+        assert_eq!(nodes_with("172.17.0.1"), 1, "another one that has a bridge of Docker, too");
     }
 }
