@@ -71,22 +71,12 @@ impl TableEdit {
                 chain.rules.iter().map(|rule| message::add_rule(table, chain, rule)).collect()
             }
             TableEdit::Flush(name) => vec![message::flush_chain(table, name)],
-            TableEdit::RemoveChain(name) => {
-                let place = Attributes::new().text(chain::TABLE, table).text(chain::NAME, name);
-                vec![remove("chain", (table, name), kind::DELETE_CHAIN, place)]
-            }
-            TableEdit::RemoveSet(name) => {
-                let place = Attributes::new().text(set::TABLE, table).text(set::NAME, name);
-                vec![remove("set", (table, name), kind::DELETE_SET, place)]
-            }
+            TableEdit::RemoveChain(name) => vec![remove(CHAIN, table, name)],
+            TableEdit::RemoveSet(name) => vec![remove(SET, table, name)],
+            TableEdit::RemoveFlowtable(name) => vec![remove(FLOWTABLE, table, name)],
             TableEdit::RemoveCounter(name) => {
-                let place = counter_of(table, name);
-                vec![remove("counter", (table, name), kind::DELETE_OBJECT, place)]
-            }
-            TableEdit::RemoveFlowtable(name) => {
-                let place =
-                    Attributes::new().text(flowtable::TABLE, table).text(flowtable::NAME, name);
-                vec![remove("flow table", (table, name), kind::DELETE_FLOWTABLE, place)]
+                let what = format!("delete counter {name} of table inet {table}");
+                vec![inet(what, kind::DELETE_OBJECT, NlmF::empty(), counter_of(table, name))]
             }
         }
     }
@@ -97,6 +87,15 @@ fn counter_of(table: &str, name: &str) -> Attributes {
     place.be32(object::TYPE, object::COUNTER)
 }
 
-fn remove(what: &str, (table, name): (&str, &str), kind: u16, place: Attributes) -> Message {
+/// What can be removed by its name: the word for it, the message, and the attributes of its table and name.
+type Removable = (&'static str, u16, [u16; 2]);
+
+const CHAIN: Removable = ("chain", kind::DELETE_CHAIN, [chain::TABLE, chain::NAME]);
+const SET: Removable = ("set", kind::DELETE_SET, [set::TABLE, set::NAME]);
+const FLOWTABLE: Removable =
+    ("flow table", kind::DELETE_FLOWTABLE, [flowtable::TABLE, flowtable::NAME]);
+
+fn remove((what, kind, [of, named]): Removable, table: &str, name: &str) -> Message {
+    let place = Attributes::new().text(of, table).text(named, name);
     inet(format!("delete {what} {name} of table inet {table}"), kind, NlmF::empty(), place)
 }

@@ -217,13 +217,8 @@ pub(super) fn add_elements<'a>(
     of: (&str, &Shape),
     wanted: &BTreeSet<Element>,
 ) -> Vec<Message> {
-    let table = table.into();
     let once = if of.1.data.is_some() { NlmF::EXCL } else { NlmF::empty() };
-    let messages = elements(table, of, wanted, true);
-    let message = |(what, attributes)| {
-        table.message(what, message::NEW_ELEMENT, NlmF::CREATE | once, attributes)
-    };
-    messages.into_iter().map(message).collect()
+    elements(table.into(), of, wanted, Some(NlmF::CREATE | once))
 }
 
 pub(super) fn remove_elements<'a>(
@@ -231,22 +226,17 @@ pub(super) fn remove_elements<'a>(
     of: (&str, &Shape),
     gone: &BTreeSet<Element>,
 ) -> Vec<Message> {
-    let table = table.into();
-    let messages = elements(table, of, gone, false);
-    let message = |(what, attributes)| {
-        table.message(what, message::DELETE_ELEMENT, NlmF::empty(), attributes)
-    };
-    messages.into_iter().map(message).collect()
+    elements(table.into(), of, gone, None)
 }
 
-/// As many messages as it takes: what each is about, and its attributes.
+/// As many messages as it takes. `added`: their flags if the elements are added, else they are removed.
 fn elements(
     table: TablePath<'_>,
     (name, shape): (&str, &Shape),
     elements: &BTreeSet<Element>,
-    add: bool,
-) -> Vec<(String, Attributes)> {
-    let encoded = elements.iter().flat_map(|element| shape.encode(element, add));
+    added: Option<NlmF>,
+) -> Vec<Message> {
+    let encoded = elements.iter().flat_map(|element| shape.encode(element, added.is_some()));
     let mut lists: Vec<Attributes> = Vec::new();
     for element in encoded {
         let element = Attributes::new().nest(list::LIST_ELEMENT, element);
@@ -257,14 +247,20 @@ fn elements(
             _ => lists.push(element),
         }
     }
-    let (verb, preposition) = if add { ("add", "to") } else { ("remove", "from") };
+    let (verb, preposition, number) = match added {
+        Some(_) => ("add", "to", message::NEW_ELEMENT),
+        None => ("remove", "from", message::DELETE_ELEMENT),
+    };
     let which = match elements.first().filter(|_| elements.len() == 1) {
         Some(element) => format!("element {element}"),
         None => "elements".to_owned(),
     };
     let what = format!("{verb} {which} {preposition} {} {name} of {table}", kind(shape));
-    let attributes = |list| in_set(table, name).nest(set::LIST_ELEMENTS, list);
-    lists.into_iter().map(|list| (what.clone(), attributes(list))).collect()
+    let message = |list| {
+        let attributes = in_set(table, name).nest(set::LIST_ELEMENTS, list);
+        table.message(what.clone(), number, added.unwrap_or(NlmF::empty()), attributes)
+    };
+    lists.into_iter().map(message).collect()
 }
 
 pub(super) fn add_chain(table: &str, wanted: &Chain) -> Message {

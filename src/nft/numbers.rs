@@ -84,11 +84,13 @@ pub mod set {
     pub const FLAGS: u16 = 3;
     pub const KEY_TYPE: u16 = 4;
     pub const KEY_LENGTH: u16 = 5;
+    pub const DESCRIPTION: u16 = 9;
     pub const ID: u16 = 10;
     pub const USERDATA: u16 = 13;
     pub const LIST_TABLE: u16 = 1;
     pub const LIST_SET: u16 = 2;
     pub const LIST_ELEMENTS: u16 = 3;
+    pub const SIZE: u16 = 1;
     pub const DATA_TYPE: u16 = 6;
     pub const DATA_LENGTH: u16 = 7;
     pub const ELEMENT_KEY: u16 = 1;

@@ -31,7 +31,7 @@ pub struct Set {
 }
 
 /// What a set or map holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
     /// The fields of a key, at most 5.
     pub key: Vec<Type>,
@@ -41,6 +41,8 @@ pub struct Shape {
     pub intervals: bool,
     /// Rules add its elements, each with a counter (`flags dynamic`).
     pub counts: bool,
+    /// It has room for so many elements and never for more.
+    pub size: Option<u32>,
 }
 
 /// What a map holds for a key.
@@ -63,7 +65,7 @@ pub struct ElementChange {
 impl Shape {
     /// A set of single keys.
     pub fn set(key: impl Into<Vec<Type>>) -> Shape {
-        Shape { key: key.into(), data: None, intervals: false, counts: false }
+        Shape { key: key.into(), ..Shape::default() }
     }
 
     /// A set of keys that rules count by.
@@ -101,7 +103,8 @@ impl Shape {
         };
         let intervals = flags & set::INTERVAL != 0;
         let is_range = matches!(key[..], [Type::Ipv4 | Type::Ipv6 | Type::Port]);
-        (is_range || !intervals).then_some(Shape { key, data, intervals, counts: false })
+        let size = attributes.nested(set::DESCRIPTION).ok()?.and_then(|of| of.be32(set::SIZE));
+        (is_range || !intervals).then_some(Shape { key, data, intervals, counts: false, size })
     }
 
     /// The attributes of a set of this shape.
@@ -133,7 +136,8 @@ impl Shape {
             [Type::Ipv6, Type::Inner(inner)] => Some(userdata::sender(Family::V6, inner)),
             _ => None,
         };
-        attributes.put_some(set::USERDATA, userdata)
+        let size = self.size.map(|size| Attributes::new().be32(set::SIZE, size).into_bytes());
+        attributes.put_some(set::DESCRIPTION, size).put_some(set::USERDATA, userdata)
     }
 
     /// The elements that `entries` stand for, in any order; those that cannot be read are left out.

@@ -12,7 +12,7 @@
 
 pub mod address;
 mod basis;
-
+mod capacity;
 mod compiler;
 mod conditions;
 mod counts;

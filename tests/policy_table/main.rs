@@ -17,6 +17,7 @@ mod kernel;
 mod lacking;
 mod large;
 mod network;
+mod outgrown;
 mod partial;
 mod parts;
 mod quarantine;

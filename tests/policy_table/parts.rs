@@ -22,7 +22,7 @@ const CONNECTIONS: usize = 10;
 const FIRST_EPOCH: u32 = 7 << 16;
 
 /// The first host of a world that changes, with the values that its agent keeps from one look to the next.
-struct Host {
+pub struct Host {
     known: Arc<PolicySnapshot>,
     pods: Vec<Arc<Endpoint>>,
     /// Pods in quarantine, by their addresses.
@@ -31,13 +31,13 @@ struct Host {
 }
 
 impl Host {
-    fn new() -> Host {
+    pub fn new() -> Host {
         let (known, compiler) = (Arc::default(), Compiler::default());
         Host { known, pods: Vec::new(), others: BTreeSet::new(), compiler }
     }
 
     /// What is the same value stays the same in memory.
-    fn look(&mut self, world: &World) {
+    pub fn look(&mut self, world: &World) {
         let mut known = (*world.known()).clone();
         known.share(&self.known);
         if known != *self.known {
@@ -51,7 +51,7 @@ impl Host {
     }
 
     /// The tables made part by part, and at once.
-    fn tables(&mut self) -> [PolicyTable; 2] {
+    pub fn tables(&mut self) -> [PolicyTable; 2] {
         let own = self.pods.iter().flat_map(|pod| &pod.addresses);
         let addresses = own.chain(&self.others).copied().collect();
         let host = HostPolicy {

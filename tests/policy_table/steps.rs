@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use humanz::nft::{
-    Action, Data, FoundChain, FoundRule, FoundSet, FoundTable, Match, Ruleset, TableEdit, Verdict,
+    Action, Data, FoundChain, FoundRule, FoundSet, FoundTable, Match, Ruleset, Set, TableEdit,
+    Verdict,
 };
 use humanz::plan::firewall::{TableChange, TableDifference};
 use humanz::plan::policy_table::{FoundPolicy, PolicyPlan, plan};
@@ -77,6 +78,7 @@ impl Kernel {
                 TableEdit::RemoveCounter(name) => assert!(self.counters.remove(name)),
                 TableEdit::AddSet(set) => {
                     assert!(sets.iter().all(|found| found.name != set.name), "{}", set.name);
+                    check_size(set);
                     sets.push(set.clone());
                 }
                 TableEdit::RemoveSet(name) => sets.retain(|set| set.name != *name),
@@ -87,6 +89,7 @@ impl Kernel {
                         assert!(set.elements.iter().all(|found| found.key != new.key));
                         set.elements.insert(new.clone());
                     }
+                    check_size(set);
                 }
                 TableEdit::AddChain(chain) => {
                     if chains.iter().all(|found| found.name != chain.name) {
@@ -150,6 +153,11 @@ impl Kernel {
     fn passes(&self, tuple: Tuple) -> bool {
         Packet::first(tuple).at(0).passes(&self.ruleset)
     }
+}
+
+fn check_size(set: &Set) {
+    let size = set.shape.size.map_or(usize::MAX, |size| size as usize);
+    assert!(set.elements.len() <= size, "{} is full", set.name);
 }
 
 fn table(world: &World) -> PolicyTable {

@@ -2,7 +2,7 @@
 //!
 //! Programs depend on the rules, maps on the pods and their programs, sets of peers on what selectors find
 //! among members and pods. A compiler without memory gives the same table as one that has made others
-//! before; it only takes longer.
+//! before, but for the room in sets that once held more; it only takes longer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,22 +118,7 @@ impl Compiler {
             self.networks = Some(networks);
         }
         self.peers.take(host.known, host.subnets, host.own);
-        self.updates += 1;
-        for pod in host.pods {
-            let id = Arc::as_ptr(pod) as usize;
-            match self.pods.get_mut(&id) {
-                Some(compiled) => compiled.seen = self.updates,
-                None => {
-                    let compiled = self.add_pod(pod);
-                    self.pods.insert(id, compiled);
-                }
-            }
-        }
-        let is_gone = |(_, compiled): &(&usize, &CompiledPod)| compiled.seen != self.updates;
-        let gone: Vec<usize> = self.pods.iter().filter(is_gone).map(|(id, _)| *id).collect();
-        for compiled in gone.iter().filter_map(|id| self.pods.remove(id)).collect::<Vec<_>>() {
-            self.remove_pod(&compiled);
-        }
+        self.update_pods(host.pods);
         let (removed, added) = self.maps.changed_elements();
         for (set, element) in &removed {
             self.set_mut(set).elements.remove(element);
@@ -149,19 +134,61 @@ impl Compiler {
         }
     }
 
-    fn add_pod(&mut self, pod: &Arc<Endpoint>) -> CompiledPod {
-        let programs = self.programs.keys(pod);
+    fn update_pods(&mut self, pods: &[Arc<Endpoint>]) {
+        self.updates += 1;
+        let mut new = BTreeMap::new();
+        for pod in pods {
+            let id = Arc::as_ptr(pod) as usize;
+            match self.pods.get_mut(&id) {
+                Some(compiled) => compiled.seen = self.updates,
+                None if new.insert(id, Arc::clone(pod)).is_none() => self.peers.add_pod(pod),
+                None => {}
+            }
+        }
+        let is_gone = |(_, compiled): &(&usize, &CompiledPod)| compiled.seen != self.updates;
+        let gone: Vec<usize> = self.pods.iter().filter(is_gone).map(|(id, _)| *id).collect();
+        for compiled in gone.iter().filter_map(|id| self.pods.get(id)) {
+            self.peers.remove_pod(&compiled.pod);
+        }
+        new.extend(self.take_outgrown());
+        for (id, pod) in new {
+            let compiled = self.add_pod(pod);
+            self.pods.insert(id, compiled);
+        }
+        for compiled in gone.iter().filter_map(|id| self.pods.remove(id)).collect::<Vec<_>>() {
+            self.remove_pod(&compiled);
+        }
+    }
+
+    /// The pods that stay and whose programs look into sets which need another size: they are to get others.
+    fn take_outgrown(&mut self) -> Vec<(usize, Arc<Endpoint>)> {
+        let resized = self.peers.resized();
+        if resized.is_empty() {
+            return Vec::new();
+        }
+        let programs = self.programs.using(&resized);
+        let uses = |(_, compiled): &(&usize, &CompiledPod)| {
+            compiled.programs.iter().any(|key| programs.contains(key))
+        };
+        let ids: Vec<usize> = self.pods.iter().filter(uses).map(|(id, _)| *id).collect();
+        let taken = ids.into_iter().filter_map(|id| Some((id, self.pods.remove(&id)?)));
+        let taken: Vec<(usize, CompiledPod)> = taken.collect();
+        taken.iter().for_each(|(_, compiled)| self.remove_pod(compiled));
+        let stays = |(_, compiled): &(usize, CompiledPod)| compiled.seen == self.updates;
+        taken.into_iter().filter(stays).map(|(id, compiled)| (id, compiled.pod)).collect()
+    }
+
+    fn add_pod(&mut self, pod: Arc<Endpoint>) -> CompiledPod {
+        let programs = self.programs.keys(&pod);
         let verdicts = programs.each_ref().map(|key| {
             self.use_program(key);
             self.programs.verdict(key).clone()
         });
-        self.maps.add(pod, &verdicts);
-        self.peers.add_pod(pod);
-        CompiledPod { pod: Arc::clone(pod), programs, seen: self.updates }
+        self.maps.add(&pod, &verdicts);
+        CompiledPod { pod, programs, seen: self.updates }
     }
 
     fn remove_pod(&mut self, CompiledPod { pod, programs, .. }: &CompiledPod) {
-        self.peers.remove_pod(pod);
         let verdicts = programs.each_ref().map(|key| self.programs.verdict(key).clone());
         self.maps.remove(pod, &verdicts);
         for key in programs {
@@ -174,7 +201,7 @@ impl Compiler {
     fn use_program(&mut self, key: &ProgramKey) {
         let Some(basis) = &self.basis else { return };
         let Compiler { programs, users, table, peers, .. } = self;
-        let Some(program) = programs.add(key, basis) else { return };
+        let Some(program) = programs.add(key, basis, peers) else { return };
         for chain in program.chains.iter().filter(|chain| users.chains.add(&chain.name)) {
             table.chains.insert(chain.name.clone(), Arc::new(chain.clone()));
         }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use crate::net::gather::Gather;
 use crate::net::{AddressRange, Family};
 use crate::nft::{Field, Match, Value};
+use crate::policy::compile::peers::PeerSelectors;
 use crate::policy::compile::services::RuleServices;
 use crate::policy::compile::sets::{Sets, ranges_of};
 use crate::policy::endpoint::NamedPort;
@@ -21,6 +22,7 @@ pub struct Reader<'a> {
     /// Of the pod that the rule is for, for ports by name.
     pub ports: &'a [NamedPort],
     pub families: &'a [Family],
+    pub peers: &'a PeerSelectors,
     pub sets: &'a mut Sets,
 }
 
@@ -93,7 +95,7 @@ impl<'a> Reader<'a> {
     }
 
     fn selected(&mut self, selector: &'a Selector, family: Family) -> PeerMatch<'a> {
-        let set = self.sets.selected(selector, family);
+        let set = self.sets.selected(selector, family, self.peers.capacity(selector));
         let matches = vec![Match::In(self.field(family), set)];
         PeerMatch { family: Some(family), matches, selector: Some(selector) }
     }

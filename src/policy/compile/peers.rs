@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
+use crate::net::Family;
 use crate::net::subnet::gateway;
 use crate::nft::{Element, Set};
+use crate::policy::compile::capacity::Capacity;
 use crate::policy::compile::sets::FoundKeys;
 use crate::policy::endpoint::Endpoint;
 use crate::policy::members::{self, FoundMembers};
@@ -48,6 +50,8 @@ struct PeerMembers {
     own: Vec<Arc<Endpoint>>,
     /// The sets in use that hold it.
     sets: BTreeMap<String, FoundKeys>,
+    /// Of its sets of addresses.
+    capacity: Capacity,
 }
 
 impl PeerSelectors {
@@ -121,6 +125,27 @@ impl PeerSelectors {
         self.of = Some((Arc::clone(known), own));
     }
 
+    /// For how many addresses a set of what `selector` finds has room.
+    pub fn capacity(&self, selector: &Selector) -> Capacity {
+        let place = self.index.all().binary_search(selector);
+        place.map_or(Capacity::UNLIMITED, |place| self.peers[place].capacity)
+    }
+
+    /// Gives sets of addresses room for what selectors find now: those in use that have another size.
+    pub fn resized(&mut self) -> BTreeSet<String> {
+        let host = self.of.as_ref().map(|(_, own)| &own.host);
+        let mut resized = BTreeSet::new();
+        for place in &self.changed {
+            let peer = &mut self.peers[*place];
+            let is_nodes = matches!(self.index.all()[*place], Selector::Nodes(_));
+            let addresses = peer.addresses(host.filter(|_| is_nodes));
+            peer.capacity = peer.capacity.for_elements(addresses);
+            let sets = peer.sets.iter().filter(|(_, keys)| keys.is_of_another_size(peer.capacity));
+            resized.extend(sets.map(|(name, _)| name.clone()));
+        }
+        resized
+    }
+
     /// The sets that hold something else since this was asked last.
     pub fn changed_sets(&mut self) -> Vec<Set> {
         let nothing = OwnAddresses::default();
@@ -139,6 +164,17 @@ impl PeerSelectors {
 }
 
 impl PeerMembers {
+    /// Of the family that has more of them, some twice: at least as many as a set holds.
+    fn addresses(&self, host: Option<&BTreeSet<IpAddr>>) -> usize {
+        let said = self.said.iter().flat_map(|found| &**found).flat_map(|it| &it.addresses);
+        let own = self.own.iter().flat_map(|pod| &pod.addresses);
+        let mut counts = [0, 0];
+        for address in said.chain(own).chain(host.into_iter().flatten()) {
+            counts[Family::of(*address) as usize] += 1;
+        }
+        counts.into_iter().max().unwrap_or_default()
+    }
+
     fn elements(
         &self,
         selector: &Selector,
@@ -192,7 +228,7 @@ mod tests {
         let mut peers = PeerSelectors::new(&rules);
         let selector = peers.index.all()[0].clone();
         let mut sets = Sets::default();
-        sets.selected(&selector, Family::V4);
+        sets.selected(&selector, Family::V4, Capacity::UNLIMITED);
         for (name, source) in &sets.by_name {
             let SetSource::Found(selector, keys) = source else { panic!("{source:?}") };
             peers.add_set(name, selector, keys);

@@ -10,6 +10,7 @@ use crate::nft::{self, Action, Chain, Field, Match, NftRule};
 use crate::policy::compile::conditions::Reader;
 use crate::policy::compile::forms::{audited_denial, denial, plain};
 use crate::policy::compile::name::{self, numbered};
+use crate::policy::compile::peers::PeerSelectors;
 use crate::policy::compile::sets::Sets;
 use crate::policy::endpoint::NamedPort;
 use crate::policy::rule::{Direction, PolicyVerdict, Rule, Tier};
@@ -37,6 +38,8 @@ pub struct ProgramWriter<'a> {
     /// Of the pod, those that its rules ask for by name.
     pub ports: &'a [NamedPort],
     pub families: &'a [Family],
+    /// How much room the sets of its peers need.
+    pub peers: &'a PeerSelectors,
     pub log_group: u16,
     /// Those of a connection's mark that hold the epoch.
     pub mark_bits: u32,
@@ -85,8 +88,8 @@ impl<'a> ProgramWriter<'a> {
     fn chains(&self, rules: &[&'a Rule], program: &mut Program) -> Option<String> {
         let mut tiers: BTreeMap<Tier, Vec<MatchedRule<'a>>> = BTreeMap::new();
         for rule in rules {
-            let (ports, families, sets) = (self.ports, self.families, &mut program.sets);
-            let mut reader = Reader { rule, ports, families, sets };
+            let ProgramWriter { ports, families, peers, .. } = *self;
+            let mut reader = Reader { rule, ports, families, peers, sets: &mut program.sets };
             let alternatives = reader.alternatives();
             let lines = alternatives.into_iter().map(|matches| MatchedRule { rule, matches });
             tiers.entry(rule.tier).or_default().extend(lines);

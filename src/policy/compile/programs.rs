@@ -1,8 +1,10 @@
 //! Pure. Which program each pod has: pods of the same rules share one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::net::gather::Gather;
 use crate::policy::compile::basis::TableBasis;
+use crate::policy::compile::peers::PeerSelectors;
 use crate::policy::compile::program::{PodVerdict, Program, ProgramWriter};
 use crate::policy::compile::program_keys::{ProgramKey, ProgramKeys};
 use crate::policy::endpoint::Endpoint;
@@ -32,7 +34,12 @@ impl Programs {
     }
 
     /// One user more; the program if it is the first.
-    pub fn add(&mut self, key: &ProgramKey, basis: &TableBasis) -> Option<&Program> {
+    pub fn add(
+        &mut self,
+        key: &ProgramKey,
+        basis: &TableBasis,
+        peers: &PeerSelectors,
+    ) -> Option<&Program> {
         if let Some(used) = self.used.get_mut(key) {
             used.users += 1;
             return None;
@@ -41,6 +48,7 @@ impl Programs {
             direction: key.direction,
             ports: &key.ports,
             families: &basis.families,
+            peers,
             log_group: basis.log_group,
             mark_bits: basis.mark_bits.bits(),
         };
@@ -56,6 +64,13 @@ impl Programs {
             return None;
         }
         self.used.remove(key).map(|used| used.program)
+    }
+
+    /// Those that look into any of these sets.
+    pub fn using(&self, sets: &BTreeSet<String>) -> BTreeSet<ProgramKey> {
+        let uses =
+            |used: &UsedProgram| used.program.sets.by_name.keys().any(|it| sets.contains(it));
+        self.used.iter().filter(|(_, used)| uses(used)).map(|(key, _)| key.clone()).gather()
     }
 
     /// What a verdict map holds for an address of a pod with this program, which is in use.

@@ -9,6 +9,7 @@ use ipnetwork::IpNetwork;
 use crate::net::gather::Gather;
 use crate::net::{AddressRange, Family, range, subnet};
 use crate::nft::{Element, Set, Shape, Type, Value};
+use crate::policy::compile::capacity::Capacity;
 use crate::policy::compile::name;
 use crate::policy::compile::services::NamedPorts;
 use crate::policy::endpoint::NamedPort;
@@ -36,7 +37,8 @@ pub enum SetSource {
 /// What a set holds of each pod or node that a selector finds.
 #[derive(Clone, Debug)]
 pub struct FoundKeys {
-    family: Family,
+    pub family: Family,
+    pub capacity: Capacity,
     /// `None`: its addresses. Else address, protocol and number of each of these ports.
     ports: Option<Arc<NamedPorts>>,
 }
@@ -47,11 +49,15 @@ impl Sets {
         self.denying.insert(name.to_owned());
     }
 
-    /// The addresses of what `selector` finds.
-    pub fn selected(&mut self, selector: &Selector, family: Family) -> String {
+    /// The addresses of what `selector` finds, at most so many.
+    pub fn selected(&mut self, selector: &Selector, family: Family, capacity: Capacity) -> String {
         let kind = if matches!(selector, Selector::Nodes(_)) { "nodes" } else { "pods" };
         let name = name::set(kind, Some(family), &selector.text());
-        self.found(name, selector, FoundKeys { family, ports: None })
+        let name = match capacity.size() {
+            None => name,
+            Some(size) => format!("{name}_{size}"),
+        };
+        self.found(name, selector, FoundKeys { family, capacity, ports: None })
     }
 
     /// Address, protocol and number of each of these ports of what `selector` finds.
@@ -63,8 +69,8 @@ impl Sets {
     ) -> String {
         let name =
             name::set("named", Some(family), &format!("{} {}", selector.text(), ports.digest()));
-        let ports = Some(Arc::clone(ports));
-        self.found(name, selector, FoundKeys { family, ports })
+        let (capacity, ports) = (Capacity::UNLIMITED, Some(Arc::clone(ports)));
+        self.found(name, selector, FoundKeys { family, capacity, ports })
     }
 
     fn found(&mut self, name: String, selector: &Selector, keys: FoundKeys) -> String {
@@ -108,10 +114,14 @@ impl Sets {
 }
 
 impl FoundKeys {
+    pub fn is_of_another_size(&self, capacity: Capacity) -> bool {
+        self.ports.is_none() && self.capacity != capacity
+    }
+
     pub fn shape(&self) -> Shape {
         let address = Type::address(self.family);
         match &self.ports {
-            None => Shape::set([address]),
+            None => Shape { size: self.capacity.size(), ..Shape::set([address]) },
             Some(_) => Shape::set([address, Type::Protocol, Type::Port]),
         }
     }
