@@ -10,6 +10,7 @@ use crate::net::gather::Gather;
 use crate::net::node_name::NodeName;
 use crate::policy::ask::LocalPod;
 use crate::policy::endpoint::{Endpoint, Namespace};
+use crate::policy::held::Sharing;
 use crate::policy::line_use::LineUse;
 use crate::policy::local::{PodKey, Pods};
 use crate::policy::name::ObjectName;
@@ -38,6 +39,10 @@ pub struct DescribedPods {
     crowded: BTreeSet<PodKey>,
     /// The namespaces of `pods`, and whether no policy concerns them.
     namespaces: BTreeMap<ObjectName, NotedNamespace>,
+    /// Those that came since [`DescribedPods::take_new`], if that is all that happened to pods and rules.
+    new: Option<Vec<PodKey>>,
+    /// At that time.
+    sharing: Option<Sharing>,
 }
 
 /// A namespace, and whether no policy concerns it.
@@ -52,8 +57,12 @@ impl DescribedPods {
         if self.of.as_ref().is_some_and(is_same) {
             return;
         }
-        let before = self.follow(known, host, pods);
+        let Some(before) = self.follow(known, host, pods) else { return };
         let (gone, new) = self.differences(pods);
+        match &mut self.new {
+            Some(others) if gone.is_empty() => others.extend(new.iter().map(|pod| pod.key())),
+            _ => self.new = None,
+        }
         for key in &gone {
             self.refused.remove(key);
             if let Some((_, Some(endpoint))) = self.pods.remove(key) {
@@ -128,13 +137,14 @@ impl DescribedPods {
         added
     }
 
-    /// Forgets what depended on what was known before; gives the descriptions that are to be made anew.
+    /// Forgets what depended on what was known before; gives the descriptions that are to be made anew. `None`: nothing
+    /// is otherwise.
     fn follow(
         &mut self,
         known: &Arc<PolicySnapshot>,
         host: &NodeName,
         pods: &Pods,
-    ) -> BTreeMap<PodKey, DescribedPod> {
+    ) -> Option<BTreeMap<PodKey, DescribedPod>> {
         let before = self.of.replace((Arc::clone(known), host.clone(), pods.clone()));
         let (same_rules, same_pods) = match &before {
             Some((of, ..)) if Arc::ptr_eq(of, known) => (true, true),
@@ -148,6 +158,7 @@ impl DescribedPods {
             None => (false, false),
         };
         if !same_rules {
+            self.new = None;
             self.denied = SelectorIndex::new(BTreeSet::from_iter(denied(&known.rules)));
             self.namespaces.clear();
             self.lines = LineUse::new(&known.rules);
@@ -155,14 +166,32 @@ impl DescribedPods {
                 endpoint.iter().for_each(|endpoint| self.lines.add(key, endpoint));
             }
         }
-        match same_pods && before.is_some_and(|(_, of, _)| of == *host) {
-            true => BTreeMap::new(),
+        let (same_host, is_same) = before.map_or((false, false), |(_, on, those)| {
+            (on == *host, same_rules && those.is_same(pods))
+        });
+        match same_pods && same_host {
+            true if is_same => None,
+            true => Some(BTreeMap::new()),
             false => {
+                self.new = None;
                 self.lines = LineUse::new(&known.rules);
                 self.refused.clear();
-                std::mem::take(&mut self.pods)
+                Some(std::mem::take(&mut self.pods))
             }
         }
+    }
+
+    /// The pods that came since this was asked last, if nothing else has happened that may hold a pod or release one.
+    pub fn take_new(&mut self, sharing: &Sharing) -> Option<Vec<PodKey>> {
+        let is_same = self.sharing.as_ref().is_some_and(|before| before.is_same(sharing));
+        self.sharing = Some(sharing.clone());
+        self.new.replace(Vec::new()).filter(|_| is_same && self.crowded.is_empty())
+    }
+
+    /// A pod that policies know.
+    pub fn get(&self, key: &PodKey) -> Option<(&LocalPod, &Arc<Endpoint>)> {
+        let (pod, endpoint) = self.pods.get(key)?;
+        Some((pod, endpoint.as_ref()?))
     }
 
     /// Equal namespaces become the same value.
@@ -303,5 +332,35 @@ mod tests {
         assert_eq!(check(&front, &pods, 1)[0].1.name.as_str(), "other");
         let silent = Arc::new(PolicySnapshot::default());
         assert_eq!(check(&silent, &pods, 0).len(), 0);
+    }
+
+    #[test]
+    fn only_what_came_is_new_unless_something_else_happened() {
+        let host: NodeName = "n1".parse().unwrap();
+        let (mut pods, mut described) = (Pods::default(), DescribedPods::default());
+        let shared = || Sharing::On(Arc::default());
+        let (front, sharing) = (known("front", "other"), shared());
+        let mut new = |known: &Arc<PolicySnapshot>, pods: &Pods, sharing: &Sharing| {
+            described.update(known, &host, pods);
+            let new = described.take_new(sharing);
+            new.map(|new| new.into_iter().map(|(container, _)| container).collect::<Vec<_>>())
+        };
+        let none = || Some(Vec::<String>::new());
+        pods.add(LocalPod::in_shop("c1", "web", "10.1.2.3"));
+        assert_eq!(new(&front, &pods, &sharing), None, "nothing was asked before");
+        assert_eq!(new(&front, &pods, &sharing), none());
+        pods.add(LocalPod::in_shop("c2", "db", "10.1.2.4"));
+        assert_eq!(new(&front, &pods, &sharing), Some(vec!["c2".to_owned()]));
+        let peers = Arc::new(PolicySnapshot {
+            node: [("a".into(), "b".into())].into(),
+            ..(*front).clone()
+        });
+        assert_eq!(new(&peers, &pods, &sharing), none(), "what rules and pods do not depend on");
+        assert_eq!(new(&peers, &pods, &shared()), None, "what other hosts know");
+        assert_eq!(new(&peers, &pods, &shared()), None, "once more");
+        assert_eq!(new(&known("front", "shop"), &pods, &sharing), None, "rules");
+        assert_eq!(new(&known("back", "shop"), &pods, &sharing), None, "labels");
+        pods.add(LocalPod::in_shop("c3", "late", "10.1.2.3"));
+        assert_eq!(new(&known("back", "shop"), &pods, &sharing), None, "a pod lost its address");
     }
 }

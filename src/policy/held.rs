@@ -93,6 +93,15 @@ impl Published {
 }
 
 impl Sharing {
+    /// The same value in memory.
+    pub fn is_same(&self, other: &Sharing) -> bool {
+        match (self, other) {
+            (Sharing::Off, Sharing::Off) => true,
+            (Sharing::On(one), Sharing::On(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
     /// Why `pod` is held. `is_denied`: it is in a group that rules deny. One that was `released` once stays so: it
     /// has its address already, and a rule that comes later reaches it when its host has published it.
     pub fn hold(

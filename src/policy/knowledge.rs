@@ -49,7 +49,7 @@ impl HostKnowledge {
     ) -> &'a PolicyTable {
         let known = self.known.clone().unwrap_or_default();
         let open = self.judged(pods, released).filter(|(_, _, held)| held.is_none());
-        let open: Vec<_> = open.map(|(_, endpoint, _)| Arc::clone(endpoint)).collect();
+        let open: Vec<_> = open.map(|(_, endpoint, _)| endpoint).collect();
         let is_outside = |address: &IpAddr| !subnets.iter().any(|it| it.contains(*address));
         let outside = pods.addresses().filter(is_outside).gather();
         compiler.compile(&HostPolicy {
@@ -76,7 +76,19 @@ impl HostKnowledge {
 
     /// Makes `released` the addresses of `pods` that are in no quarantine, and whose they are. Where pods only
     /// came, it costs nothing for each of the others.
-    pub fn release(&self, pods: &DescribedPods, released: &mut Arc<PodOwners>) {
+    pub fn release(&self, pods: &mut DescribedPods, released: &mut Arc<PodOwners>) {
+        let Some(new) = pods.take_new(&self.sharing) else {
+            return self.release_all(pods, released);
+        };
+        for (pod, endpoint) in new.iter().filter_map(|key| pods.get(key)) {
+            if self.hold(pods, pod, endpoint, released).is_none() {
+                let owned = pod.addresses.iter().map(|it| (*it, pod.container_id.clone()));
+                Arc::make_mut(released).extend(owned);
+            }
+        }
+    }
+
+    fn release_all(&self, pods: &DescribedPods, released: &mut Arc<PodOwners>) {
         let open = self.judged(pods, released).filter(|(_, _, held)| held.is_none());
         let addresses = open.flat_map(|(pod, ..)| {
             pod.addresses.iter().map(|address| (*address, pod.container_id.as_str()))
@@ -108,12 +120,21 @@ impl HostKnowledge {
         pods: &'a DescribedPods,
         released: &'a PodOwners,
     ) -> impl Iterator<Item = (&'a LocalPod, &'a Arc<Endpoint>, Option<HeldReason>)> {
-        pods.iter().map(move |(pod, endpoint)| {
-            let held = match pods.is_crowded(pod) {
-                true => Some(HeldReason::TooManyLines),
-                false => self.sharing.hold(pod, || pods.is_denied(endpoint), released),
-            };
-            (pod, endpoint, held)
-        })
+        pods.iter()
+            .map(move |(pod, endpoint)| (pod, endpoint, self.hold(pods, pod, endpoint, released)))
+    }
+
+    /// Why `pod`, which is one of `pods`, is held.
+    fn hold(
+        &self,
+        pods: &DescribedPods,
+        pod: &LocalPod,
+        endpoint: &Endpoint,
+        released: &PodOwners,
+    ) -> Option<HeldReason> {
+        match pods.is_crowded(pod) {
+            true => Some(HeldReason::TooManyLines),
+            false => self.sharing.hold(pod, || pods.is_denied(endpoint), released),
+        }
     }
 }

@@ -29,8 +29,8 @@ pub struct LineUse {
 #[derive(Debug, Default)]
 struct NamespaceUse {
     pods: BTreeMap<PodKey, [ProgramKey; 2]>,
-    /// Those that had room at the last look: a pod that comes takes it from no other.
-    placed: BTreeSet<PodKey>,
+    /// Those that had no room at the last look, or came since: they take it from no other.
+    waiting: BTreeSet<PodKey>,
     /// Pods that share a program, and its lines.
     programs: BTreeMap<ProgramKey, (usize, usize)>,
     lines: usize,
@@ -55,13 +55,14 @@ impl LineUse {
             *users += 1;
             namespace.lines += if *users == 1 { lines } else { 0 };
         }
+        namespace.waiting.insert(key.clone());
         namespace.pods.insert(key.clone(), programs);
     }
 
     /// A pod less.
     pub fn remove(&mut self, key: &PodKey, pod: &Endpoint) {
         let Some(namespace) = self.namespaces.get_mut(pod.namespace.name()) else { return };
-        namespace.placed.remove(key);
+        namespace.waiting.remove(key);
         for program in namespace.pods.remove(key).into_iter().flatten() {
             let Some((users, lines)) = namespace.programs.get_mut(&program) else { continue };
             *users -= 1;
@@ -82,11 +83,11 @@ impl LineUse {
 impl NamespaceUse {
     fn crowded(&mut self) -> Vec<PodKey> {
         if self.lines <= HOST_LINES {
-            self.placed.extend(self.pods.keys().cloned());
+            self.waiting.clear();
             return Vec::new();
         }
-        let (placed, others): (Vec<_>, Vec<_>) =
-            self.pods.iter().partition(|(key, _)| self.placed.contains(*key));
+        let (others, placed): (Vec<_>, Vec<_>) =
+            self.pods.iter().partition(|(key, _)| self.waiting.contains(*key));
         let (mut used, mut seen, mut crowded) = (0, BTreeSet::new(), Vec::new());
         for (key, programs) in placed.into_iter().chain(others) {
             let new = programs.iter().filter(|program| !seen.contains(program));
@@ -98,7 +99,7 @@ impl NamespaceUse {
                 seen.extend(programs);
             }
         }
-        self.placed = self.pods.keys().filter(|key| !crowded.contains(key)).cloned().gather();
+        self.waiting = crowded.iter().cloned().gather();
         crowded
     }
 }

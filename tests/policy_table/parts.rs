@@ -56,7 +56,7 @@ impl Host {
         let addresses = own.chain(&self.others).copied().collect();
         let host = HostPolicy {
             known: &self.known,
-            pods: &self.pods,
+            pods: &Vec::from_iter(&self.pods),
             addresses: &addresses,
             subnets: &subnets(0),
             own: &BTreeSet::new(),

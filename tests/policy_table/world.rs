@@ -95,7 +95,7 @@ impl World {
         let addresses = pods.iter().flat_map(|pod| pod.addresses.clone()).collect();
         then(&HostPolicy {
             known: &self.known(),
-            pods: &pods,
+            pods: &Vec::from_iter(&pods),
             addresses: &addresses,
             subnets: &subnets,
             own: &Default::default(),

@@ -127,6 +127,7 @@ pub fn reconcile(
             cache.table.forget();
             remove(run.kernel, applier);
             (cache.index, cache.released, cache.is_there) = (None, None, None);
+            cache.described = DescribedPods::default();
             let _reported = write_index(&ask::index(&run.settings.cni.ipam_dir), None, applier);
         }
         return true;

@@ -134,7 +134,7 @@ impl Compiler {
         }
     }
 
-    fn update_pods(&mut self, pods: &[Arc<Endpoint>]) {
+    fn update_pods(&mut self, pods: &[&Arc<Endpoint>]) {
         self.updates += 1;
         let mut new = BTreeMap::new();
         for pod in pods {

@@ -21,8 +21,8 @@ pub struct HostPolicy<'a> {
     /// nothing. An address in `subnets` counts only as that of one of `pods`.
     pub known: &'a Arc<PolicySnapshot>,
     /// This host's pods. A pod of this host's subnets that is not among them is in quarantine.
-    pub pods: &'a [Arc<Endpoint>],
-    /// Of all pods of this host, in quarantine too; those in `subnets` may be left out.
+    pub pods: &'a [&'a Arc<Endpoint>],
+    /// Of all pods of this host, those in quarantine too; those in `subnets` may be left out.
     pub addresses: &'a BTreeSet<IpAddr>,
     /// Where this host's pods have their addresses, but for those that ask for others.
     pub subnets: &'a [IpNetwork],
@@ -49,8 +49,7 @@ impl HostPolicy<'_> {
     /// What is judged: this host's subnets, and addresses of its pods outside of those.
     pub(super) fn networks(&self) -> Vec<IpNetwork> {
         let is_outside = |address: &&IpAddr| !self.subnets.iter().any(|it| it.contains(**address));
-        let known = self.pods.iter().flat_map(|pod| &pod.addresses);
-        let outside = self.addresses.iter().chain(known).filter(is_outside);
+        let outside = self.addresses.iter().filter(is_outside);
         let outside = outside.map(|address| IpNetwork::from(*address));
         let subnets = self.subnets.iter().copied().map(subnet::masked);
         BTreeSet::from_iter(subnets.chain(outside)).into_iter().collect()
