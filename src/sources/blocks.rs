@@ -34,6 +34,9 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// So long after a write everything is read again, where the watch does not show it: plugins wait for the block.
 const UNSEEN: Duration = Duration::from_secs(2);
 
+/// So long a key that etcd refused is a problem, unless it takes one: no pod may need one since, which says nothing.
+const REFUSED: Duration = Duration::from_secs(300);
+
 /// How to reach etcd, and where to keep what it has.
 #[derive(Clone, Debug)]
 pub struct BlocksStart {
@@ -96,6 +99,7 @@ pub fn blocks(
             waits_until: None,
             unseen_since: None,
             trouble: None,
+            refused: None,
             published: None,
         };
         tokio::select! {
@@ -124,6 +128,8 @@ struct BlockFollower<'a, P> {
     /// A key was put then that the watch has not shown yet.
     unseen_since: Option<Instant>,
     trouble: Option<FailureReason>,
+    /// When etcd, which was followed, refused a key of this host last, and why.
+    refused: Option<(Instant, FailureReason)>,
     /// As on disk.
     kept: KeptBlocks,
     published: Option<BlocksUpdate>,
@@ -151,7 +157,11 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
     /// Reads everything at one revision, and watches from there until everything is to be read again.
     async fn follow(&mut self, failures: &mut u32) -> Result<(), EtcdError> {
         let range = self.start.roots.blocks_range();
-        let (found, revision) = self.etcd.blocks().await?;
+        let read = self.etcd.blocks().await;
+        if read.is_err() {
+            self.refused = None;
+        }
+        let (found, revision) = read?;
         self.session.read(found, revision);
         self.trouble = None;
         *failures = 0;
@@ -201,16 +211,23 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
         let writes = self.session.writes(&owned, &inputs);
         self.publish_with(&owned);
         let mut is_done = self.waits_until.is_none();
+        let is_answered = !writes.is_empty();
         for write in writes {
             if write.takes && self.session.own.contains(&write.block) {
                 log::warn!("block {} of this host was gone from etcd: put back", write.block);
             }
             let what = if write.takes { "take a block" } else { "give a block back" };
-            if self.etcd.commit(what, &write.transaction).await?.is_some() {
-                self.session.committed(&write);
-            } else {
-                is_done = false;
+            match self.etcd.commit(what, &write.transaction).await {
+                Ok(Some(_)) => self.session.committed(&write),
+                Ok(None) => is_done = false,
+                Err(error) => {
+                    self.refused = Some((Instant::now(), error.clone().into()));
+                    return Err(error);
+                }
             }
+        }
+        if self.refused.take_if(|(at, _)| is_answered || at.elapsed() > REFUSED).is_some() {
+            self.publish_with(&owned);
         }
         Ok(is_done && !self.session.is_unseen())
     }
@@ -271,8 +288,12 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
         let (owners, pools) = (self.session.owners(owned, &inputs), inputs.pools.clone());
         drop(inputs);
         let BlockOwners { own, lost, others, mut problems } = owners;
-        problems.extend(self.trouble.as_ref().map(|why| {
-            let why = why.clone().at("not followed; those known before stay");
+        let refused = self.refused.as_ref().map(|(_, why)| why.clone().at("etcd took no change"));
+        let why = refused.or_else(|| {
+            let why = self.trouble.clone()?;
+            Some(why.at("not followed; those known before stay"))
+        });
+        problems.extend(why.map(|why| {
             Problem::of_failure(ProblemKind::Etcd, Object::named("blocks of networks"), why)
         }));
         let mut update = BlocksUpdate {
