@@ -8,6 +8,8 @@ use serde_json::Value;
 /// # Errors
 /// Where it is not YAML, or has no counterpart in JSON.
 pub fn documents(text: &str) -> Result<Vec<Value>, String> {
+    // A byte order mark would be the first column: the keys below it stood in another one.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let documents = yaml_serde::Deserializer::from_str(text).map(|document| {
         // Not directly into JSON: that would take the last of several equal keys.
         let value = yaml_serde::Value::deserialize(document)?;
@@ -45,6 +47,7 @@ mod tests {
         let all = documents("---\na: 1\n---\nb: [x, {c: null}]\n...\n# end\n").unwrap();
         assert_eq!(all, [json!({"a": 1}), json!({"b": ["x", {"c": null}]})]);
         assert_eq!(parse("").unwrap(), Value::Null);
+        assert_eq!(parse("\u{feff}a: 1\nb: 2\n").unwrap(), json!({"a": 1, "b": 2}));
         assert_eq!(parse("# nothing\n\n").unwrap(), Value::Null);
         assert_eq!(parse("a: |\n  x\n  y\nb: \"1\"\n").unwrap(), json!({"a": "x\ny\n", "b": "1"}));
     }
