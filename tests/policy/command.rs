@@ -67,6 +67,17 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
+/// It said "no policies" and 0, where the agent's problem of such a file sent who asked.
+#[test]
+fn a_file_without_an_object_is_refused_as_the_agent_refuses_it() {
+    let folder = folder();
+    std::fs::write(folder.path().join("none.yaml"), "# none yet\n").unwrap();
+    std::fs::write(folder.path().join("empty.yaml"), "[]\n").unwrap();
+    let (said, code) = policy(folder.path(), "ls -f none.yaml");
+    assert!(said.contains("none.yaml: it has no object; [] says") && code == 2, "{code}: {said}");
+    assert_eq!(policy(folder.path(), "ls -f empty.yaml"), ("no policies\n".to_owned(), 0));
+}
+
 #[test]
 fn a_connection_is_judged_at_both_ends_and_in_both_families() {
     let folder = folder();

@@ -26,6 +26,14 @@ pub fn read(paths: &[String]) -> Result<Vec<Value>, Exit> {
     read_if(paths, |_| Ok(()))
 }
 
+/// [`read`] of what a host is to have by its file, which refuses one in which no object stands.
+///
+/// # Errors
+/// Such a file, too.
+pub fn read_policies(paths: &[String]) -> Result<Vec<Value>, Exit> {
+    read_if(paths, |text| if documents::is_blank(text) { Err(documents::BLANK) } else { Ok(()) })
+}
+
 /// [`read`] of all that is to be: what stands in none of the files is taken away.
 ///
 /// # Errors

@@ -50,7 +50,7 @@ pub fn find(
         let (view, note) = view(&settings)?;
         return Ok(KnownPolicies { note, ..of_view(&view) });
     }
-    let read = documents::read(&files::read(files)?, free_groups).isolated();
+    let read = documents::read(&files::read_policies(files)?, free_groups).isolated();
     let peers = members::peers(read.rules.iter());
     Ok(KnownPolicies {
         members: members::find(&peers, &read.endpoints),

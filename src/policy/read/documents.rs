@@ -91,6 +91,9 @@ pub fn objects(text: &str) -> Result<Vec<Value>, String> {
     Ok(objects)
 }
 
+/// What is said of a text that [`is_blank`].
+pub const BLANK: &str = "it has no object; [] says that there are no policies";
+
 /// A text without objects has no empty list either, which says that there are none: what is left of a file that was
 /// being written, or whose disk was full, and the null of a filter that found nothing.
 pub fn is_blank(text: &str) -> bool {
@@ -125,7 +128,7 @@ pub fn read_text(text: &str, free: bool) -> Result<Documents, String> {
         reader.note(&object);
     })?;
     if !has_objects && is_blank(text) {
-        return Err("it has no object; [] says that there are no policies".to_owned());
+        return Err(BLANK.to_owned());
     }
     Ok(reader.finish())
 }
