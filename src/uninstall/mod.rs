@@ -69,7 +69,7 @@ fn remove(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
     }
     let kernel = Kernel::open(settings)?;
     let is_locked_anew = !options.dry_run && !lock.exists();
-    let (in_the_way, _lock) = match options.dry_run {
+    let (mut in_the_way, _lock) = match options.dry_run {
         true => (in_the_way(settings, &kernel, options)?, None),
         false => (Vec::new(), Some(alone(settings, &kernel, options)?)),
     };
@@ -91,8 +91,11 @@ fn remove(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
         disk::imports(settings, &mut applier);
     }
     if options.release {
-        let released = release::run(settings, &kernel, options.dry_run, &mut applier);
-        released.map_err(|exit| with(&applier, exit))?;
+        match release::run(settings, &kernel, options.dry_run, &mut applier) {
+            // All else goes, and is listed.
+            Err(exit) if options.dry_run => in_the_way.push(exit.why),
+            released => released.map_err(|exit| with(&applier, exit))?,
+        }
     }
     if is_locked_anew {
         // It was not there before; if it cannot be removed here, that is reported below.

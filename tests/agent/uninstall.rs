@@ -292,6 +292,10 @@ fn a_released_host_is_gone_from_etcd_and_from_the_others() {
     assert_eq!(of_h1(), 2);
     // Without etcd all but the keys goes, and a second time gives them back.
     cluster.etcd.kill();
+    let listed = Agent::run(h1, "uninstall --release --purge --dry-run", &[]).ok();
+    assert!(listed.contains("- state /var/lib/humanz/state.json\n"), "{listed}");
+    let obstacle = listed.lines().last().filter(|line| line.starts_with("! release the subnet: "));
+    assert!(obstacle.is_some_and(|it| it.contains("humanz-agent nodes rm h1")), "{listed}");
     let left = Agent::run(h1, "uninstall --release --purge", &[]);
     assert_eq!(left.status.code(), Some(69), "{left}");
     assert!(left.stderr.contains("humanz-agent nodes rm h1"), "{left}");
