@@ -9,8 +9,9 @@ use crate::agent::logger::USUAL;
 use crate::command::call::{Call, Outcome, complain};
 use crate::command::config::found::{EffectiveValue, Places};
 use crate::command::table::{Cell, Table, Tone};
-use crate::inspect::preflight;
+use crate::inspect::preflight::{self, missing_address};
 use crate::net::Problem;
+use crate::netlink::rtnl::Rtnl;
 use crate::settings::exit::{self, Exit};
 use crate::settings::flags::{VARIABLES, Variable};
 use crate::settings::loader::{LOG, RawSettings, SettingSource, without_effect};
@@ -62,6 +63,9 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
     let mut warnings = raw.warnings.clone();
     if let Ok(settings) = &checked {
         warnings.extend(without_effect(&raw.texts(), settings));
+        // A start is not refused: the address may still come.
+        let rtnl = Rtnl::open().ok().filter(|_| options.check);
+        warnings.extend(rtnl.and_then(|it| missing_address(&settings.node_addresses, &it)));
     }
     let faults = checked.as_ref().err().cloned().unwrap_or_default();
     if options.env && !options.json && !faults.is_empty() {

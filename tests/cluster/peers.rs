@@ -218,6 +218,8 @@ fn a_node_ip_that_no_interface_has_is_a_problem_until_one_has_it() {
     let preview = Agent::run(host, "--dry-run", &settings);
     let problem = "NODE_IP=192.0.2.99: no interface of this host has this address";
     assert!(preview.stdout.contains(&format!("! {problem}")), "{preview}");
+    let checked = Agent::run(host, "check-config", &settings);
+    assert!(checked.succeeded() && checked.stderr.contains(problem), "{checked}");
     let agent = Agent::start(host, &settings);
     agent.wait_ready();
     agent.wait_log(&["ERROR", problem]);
