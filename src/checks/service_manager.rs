@@ -9,6 +9,8 @@ pub enum ServiceManager {
     Systemd,
     /// The DaemonSet of packaging/.
     Kubernetes,
+    /// The package was removed; the plugin's copy stays for the pods.
+    Removed,
 }
 
 /// Shows whether an agent runs, for who cannot know what runs it: the runtime's plugin.
@@ -19,7 +21,7 @@ impl ServiceManager {
     /// Restarts the agent; that of each host in turn on Kubernetes.
     pub fn restart(self) -> &'static str {
         match self {
-            ServiceManager::Systemd => "systemctl restart humanz-agent",
+            ServiceManager::Systemd | ServiceManager::Removed => "systemctl restart humanz-agent",
             ServiceManager::Kubernetes => "kubectl -n kube-system rollout restart ds/humanz",
         }
     }
@@ -27,7 +29,9 @@ impl ServiceManager {
     /// Stops it; that of each host on Kubernetes.
     pub fn stop(self) -> &'static str {
         match self {
-            ServiceManager::Systemd => "systemctl disable --now humanz-agent",
+            ServiceManager::Systemd | ServiceManager::Removed => {
+                "systemctl disable --now humanz-agent"
+            }
             ServiceManager::Kubernetes => {
                 "kubectl -n kube-system delete ds/humanz # stops the agents of all nodes"
             }
@@ -43,13 +47,16 @@ impl ServiceManager {
             ServiceManager::Kubernetes => {
                 "kubectl -n kube-system describe pods -l app=humanz # says why it does not run"
             }
+            ServiceManager::Removed => {
+                "systemctl cat humanz-agent # there is no such unit: install the package again, or humanz-agent uninstall"
+            }
         }
     }
 
     /// Shows its log; those of all hosts on Kubernetes.
     pub fn show_log(self) -> &'static str {
         match self {
-            ServiceManager::Systemd => "journalctl -u humanz-agent",
+            ServiceManager::Systemd | ServiceManager::Removed => "journalctl -u humanz-agent",
             ServiceManager::Kubernetes => "kubectl -n kube-system logs -l app=humanz --prefix",
         }
     }
@@ -58,7 +65,7 @@ impl ServiceManager {
     pub fn set_place(self, variable: &str, place: &Path) -> String {
         let text = place.display();
         match self {
-            ServiceManager::Systemd => format!(
+            ServiceManager::Systemd | ServiceManager::Removed => format!(
                 "echo {variable}={text} >>/etc/humanz/agent.env && systemctl restart humanz-agent"
             ),
             ServiceManager::Kubernetes => format!(

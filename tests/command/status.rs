@@ -50,6 +50,9 @@ fn status_is_healthy_with_an_agent_and_shows_the_fix_without_one() {
     let output = run(host, "status", &in_pod);
     assert!(output.stdout.contains("-> kubectl -n kube-system describe pods"), "{output}");
     assert!(!output.stdout.contains("systemctl"), "{output}");
+    // The package was removed, and with it the unit.
+    let copy = host.run("/opt/cni/bin/humanz-agent status");
+    assert!(copy.stdout.contains("-> systemctl cat humanz-agent #"), "{copy}");
     host.shell("ip route flush proto 104; nft delete table inet humanz").ok();
     let output = run(host, "status", POOLS);
     println!("{output}");
