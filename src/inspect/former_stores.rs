@@ -29,8 +29,9 @@ pub fn inspect(rtnl: &Rtnl, settings: &Settings) -> Result<Vec<FormerStore>, Net
     if cni.ipam_dir == Path::new(NETWORKS) || !ports.unwrap_or_default().iter().any(is_former) {
         return Ok(Vec::new());
     }
+    // Of a store that cannot be read it is unknown what was imported; that is a problem of its own.
     let contents = pods::store(settings, &cni.name).and_then(|store| Ok(store.contents()?));
-    let contents = contents.unwrap_or_default();
+    let Ok(contents) = contents else { return Ok(Vec::new()) };
     let folders = fs::read_dir(NETWORKS).into_iter().flatten().flatten();
     let stores = folders.map(|entry| {
         let is_imported = entry.file_name() == cni.name.as_str();

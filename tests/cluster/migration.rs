@@ -429,6 +429,14 @@ fn addresses_of_pods_on_the_bridge_that_no_store_knows_are_reported_with_their_i
         let said = doctor();
         if said.contains("nothing is wrong") { Ok(()) } else { Err(said) }
     });
+    // Of a store that cannot be read it is unknown what was imported.
+    let owners = "/run/humanz/ipam/humanz/owners";
+    let record = "/var/lib/cni/networks/cbr0/taken-over-by-humanz";
+    host.shell(&format!("mv {record} /run/record && mv {owners} /run/aside && touch {owners}"))
+        .ok();
+    let dry = Agent::run(host, "--dry-run", &settings).stdout;
+    assert!(dry.contains(owners) && !dry.contains(why), "{dry}");
+    host.shell(&format!("rm {owners} && mv /run/aside {owners} && mv /run/record {record}")).ok();
     let new = Pod::add(host, "new");
     assert!([&one, &two].iter().all(|old| old.v4() != new.v4()), "{}", new.result);
     // What is freed is not missed, though host-local's file stays.
