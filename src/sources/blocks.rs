@@ -97,6 +97,7 @@ pub fn blocks(
             publish,
             session,
             waits_until: None,
+            reads_again: false,
             unseen_since: None,
             trouble: None,
             refused: None,
@@ -125,6 +126,8 @@ struct BlockFollower<'a, P> {
     session: BlockSession,
     /// Other hosts put back what etcd lost.
     waits_until: Option<Instant>,
+    /// They have done so.
+    reads_again: bool,
     /// A key was put then that the watch has not shown yet.
     unseen_since: Option<Instant>,
     trouble: Option<FailureReason>,
@@ -169,7 +172,7 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
         let mut keep = tokio::time::interval_at(Instant::now() + KEEP, KEEP);
         loop {
             let is_done = self.settle().await?;
-            if self.is_unseen() {
+            if std::mem::take(&mut self.reads_again) || self.is_unseen() {
                 return Ok(());
             }
             tokio::select! {
@@ -203,9 +206,9 @@ impl<P: FnMut(BlocksUpdate)> BlockFollower<'_, P> {
         if self.waits_until.is_some_and(|until| until <= Instant::now()) {
             self.waits_until = None;
             self.session.waited();
-            return Err(EtcdError::Refused("read again what hosts put back".into()));
+            self.reads_again = true;
         }
-        if !self.note_own() {
+        if self.reads_again || !self.note_own() {
             return Ok(false);
         }
         let writes = self.session.writes(&owned, &inputs);
