@@ -119,10 +119,8 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
     /// Reads everything at one revision, and watches from there.
     async fn follow(&mut self, failures: &mut u32) -> Result<Infallible, EtcdError> {
         let (stored, revision) = read_stored(self.etcd, &self.range).await?;
-        if stored.is_untouched() && self.had_some {
-            return Err(EtcdError::Refused(LOST.to_owned().into()));
-        }
         self.stored = stored;
+        self.keep_lost()?;
         self.publish()?;
         *failures = 0;
         let ranges = [self.range.clone()];
@@ -132,14 +130,27 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
             if changes.is_empty() {
                 continue;
             }
+            let was_marked = self.stored.is_marked();
             for change in changes {
                 let revision = change.modified;
                 let value = change.value.map(|bytes| WrittenValue { bytes, revision });
                 self.stored.set(&change.key[self.range.len()..], value);
             }
+            if was_marked {
+                self.keep_lost()?;
+            }
             let begun = Instant::now();
             self.publish()?;
             sleep(begun.elapsed() * REST).await;
+        }
+    }
+
+    /// # Errors
+    /// There were policies, and neither they nor the mark are there any more: what removes policies leaves the mark.
+    fn keep_lost(&self) -> Result<(), EtcdError> {
+        match self.stored.is_untouched() && self.had_some {
+            true => Err(EtcdError::Refused(FailureReason::new(LOST, APPLY_AGAIN))),
+            false => Ok(()),
         }
     }
 
@@ -186,5 +197,8 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
     }
 }
 
-const LOST: &str = "the policies are gone from etcd, and no removal was seen: apply them again, or none at all (an \
-    empty file)";
+const LOST: &str = "the policies are gone from etcd, and no humanz-agent removed them: it lost its data, or somebody \
+    deleted its keys";
+
+const APPLY_AGAIN: &str = "humanz-agent policy ls # lists them: apply all objects again at once, or none (policy apply -f \
+    /dev/null)";

@@ -283,6 +283,11 @@ impl StoredPolicies {
         self.values.is_empty() && !self.is_marked
     }
 
+    /// What writes policies has written here.
+    pub fn is_marked(&self) -> bool {
+        self.is_marked
+    }
+
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }

@@ -202,6 +202,33 @@ fn etcd_may_be_away_at_a_reboot_or_come_back_empty() {
     agent.stop();
 }
 
+/// All pods were open, and status said that nothing is wrong.
+#[test]
+fn keys_that_somebody_deletes_all_at_once_open_nothing() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &[only_from("db", &["web"])]);
+    let agents = cluster.start_agents(FROM_ETCD);
+    let (db, web, other) = (add(h1, "db", "db"), add(h2, "web", "web"), add(h2, "other", "other"));
+    let mut server = Server::open(&db);
+    let (_web, denied) = (Flood::sparse(&web, db.v4()), Flood::start(&other, db.v4()));
+    server.wait(web.v4());
+    assert!(cluster.etcd.delete_all("/humanz") > 0);
+    for host in [h1, h2] {
+        let problem = local::wait_problem(host, "etcd", "policies in etcd");
+        assert!(problem["what"].as_str().unwrap().contains("gone from etcd"), "{problem}");
+        let fix = "humanz-agent policy ls # lists them: apply all objects again at once, or none";
+        assert!(problem["fix"].as_str().unwrap().starts_with(fix), "{problem}");
+    }
+    denied.go_on();
+    server.wait(web.v4());
+    assert_eq!(server.received(other.v4()), 0);
+    Agent::run(h1, "policy apply -f /dev/null", FROM_ETCD).ok();
+    server.wait(other.v4());
+    agents.iter().for_each(Agent::stop);
+    assert!(agents.iter().all(|agent| !agent.log().contains("put back; humanz-agent config")));
+}
+
 /// A host that is lost keeps its members, for however long, and an etcd that is restored from an older state
 /// gives no address back to a former member.
 #[test]
