@@ -14,8 +14,10 @@ use ipnetwork::IpNetwork;
 
 pub use self::former_stores::FormerStore;
 pub use self::runtimes::ContainerRuntime;
+use crate::checks::limits;
 use crate::checks::service_manager::ServiceManager;
-use crate::net::{IfName, PerFamily, Problem};
+use crate::net::{IfName, PerFamily, Problem, Severity};
+use crate::os::disk_space::FreeSpace;
 
 /// What is on the host besides what humanz made.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +36,8 @@ pub struct FoundOnHost {
     pub former_stores: Vec<FormerStore>,
     /// What container runtimes are configured for.
     pub runtimes: Vec<ContainerRuntime>,
+    /// Where humanz writes, and what it holds.
+    pub disks: Vec<(PathBuf, &'static str, FreeSpace)>,
     /// Values of the [`SYSCTLS`] that exist, in their order.
     pub sysctls: [Option<String>; SYSCTLS.len()],
 }
@@ -85,7 +89,13 @@ pub fn problems(needs: &Needs, found: &FoundOnHost) -> Vec<Problem> {
         None => Vec::new(),
     };
     let settings = sysctls::problems(&needs.subnets, found.kube_proxy, &value);
-    let files = configurations.into_iter().chain(runtimes);
+    let files = configurations.into_iter().chain(runtimes).chain(full_disks(&found.disks));
     let conflicts = conflicts.into_iter().chain(stores).chain(masquerades);
     files.chain(conflicts).chain(forwarding).chain(settings).collect()
+}
+
+/// What humanz writes fails there.
+fn full_disks(disks: &[(PathBuf, &'static str, FreeSpace)]) -> impl Iterator<Item = Problem> {
+    let found = disks.iter().filter_map(|(path, what, space)| limits::space(path, what, space));
+    found.filter(|problem| problem.severity() == Severity::Error)
 }

@@ -1,6 +1,7 @@
 //! CNI configurations, addresses, routes and sysctls of other programs on this host.
 
 use std::fs;
+use std::path::PathBuf;
 
 use ipnetwork::IpNetwork;
 
@@ -9,6 +10,7 @@ use crate::inspect::{Kernel, former_stores, runtimes};
 use crate::net::IfName;
 use crate::netlink::NetlinkError;
 use crate::netlink::route::Route;
+use crate::os::disk_space::{self, FreeSpace};
 use crate::os::sysctl;
 use crate::settings::Settings;
 
@@ -37,8 +39,22 @@ pub fn inspect(kernel: &Kernel, settings: &Settings) -> Result<FoundOnHost, Netl
         runtimes: runtimes::inspect(&settings.cni.plugin),
         kube_proxy: translations.kube_proxy,
         masquerades: translations.masquerades,
+        disks: disks(settings),
         sysctls: SYSCTLS.map(|key| sysctl::read(key).ok()),
     })
+}
+
+/// Of what can be inspected.
+fn disks(settings: &Settings) -> Vec<(PathBuf, &'static str, FreeSpace)> {
+    let state = (&settings.state_dir, "state of the agent");
+    let places = [
+        (!settings.agentless).then_some(state),
+        Some((&settings.cni.ipam_dir, "addresses of pods")),
+    ];
+    let found = places.into_iter().flatten();
+    found
+        .filter_map(|(path, what)| Some((path.clone(), what, disk_space::at(path).ok()?)))
+        .collect()
 }
 
 /// The names of all files in the folder of our CNI configuration.

@@ -6,7 +6,7 @@ use crate::etcd::{FROM_ETCD, apply};
 use crate::held::quarantine;
 use crate::support::node::{Place, command};
 use crate::support::{Agent, Cluster, Node, local, soon};
-use crate::{add, only_from};
+use crate::{STANDALONE, add, alone, only_from, serve, write_policies};
 
 const FOLDER: &str = "/var/lib/humanz";
 
@@ -90,4 +90,31 @@ fn a_full_disk_that_keeps_members_from_being_published_is_what_the_fix_leads_to(
     let is_gone = |status: &_| local::problem(status, "etcd", "members of this host").is_none();
     local::status_when(host, "members are published", is_gone);
     agents.iter().for_each(Agent::stop);
+}
+
+/// Everything said "nothing is wrong" but doctor and the log.
+#[test]
+fn a_disk_that_takes_no_state_is_reported_by_status_and_by_a_dry_run() {
+    let alone = alone();
+    let host = &alone.host;
+    host.run(&format!("mkdir -p {FOLDER}")).ok();
+    host.run(&format!("mount -t tmpfs -o size=4m none {FOLDER}")).ok();
+    write_policies(host, &[only_from("db", &["web"])]);
+    let often = [("RESYNC_INTERVAL", "1s")];
+    let agent = serve(host, &often);
+    assert!(Agent::run(host, "status", STANDALONE).stdout.contains("nothing is wrong"));
+    host.shell(&format!("cat /dev/zero > {FOLDER}/full"));
+    let disk = format!("disk of {FOLDER}");
+    local::wait_problem(host, "disk-full", &disk);
+    let dry = || Agent::run(host, "--dry-run", STANDALONE).stdout;
+    assert!(
+        dry().contains(&format!("! {FOLDER} (state of the agent) has 0 KiB left")),
+        "{}",
+        dry()
+    );
+    host.run(&format!("rm {FOLDER}/full")).ok();
+    local::status_when(host, "room", |it| local::problem(it, "disk-full", &disk).is_none());
+    agent.stop();
+    host.run(&format!("mount -o remount,ro {FOLDER}")).ok();
+    assert!(dry().contains(&format!("! {FOLDER} (state of the agent) is on a file")), "{}", dry());
 }
