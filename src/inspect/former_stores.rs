@@ -5,14 +5,17 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
+use ipnetwork::IpNetwork;
+
 use crate::checks::host_checks::FormerStore;
-use crate::inspect::pods;
+use crate::inspect::pods::{self, Life};
 use crate::ipam::import::TAKEN_OVER;
+use crate::net::PerFamily;
 use crate::net::gather::Gather;
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{NetlinkError, link::Link};
 use crate::plan::ownership::is_of_pod;
-use crate::settings::Settings;
+use crate::settings::{Settings, Source};
 
 /// Where host-local has a folder for each network.
 pub const NETWORKS: &str = "/var/lib/cni/networks";
@@ -45,6 +48,33 @@ pub fn inspect(rtnl: &Rtnl, settings: &Settings) -> Result<Vec<FormerStore>, Net
         }
     });
     Ok(stores.filter(|store| !store.addresses.is_empty()).collect())
+}
+
+/// The pods of this host outside `subnets`: it had another one when they came. In etcd there are networks of tenants as
+/// well, outside the pool of the hosts' subnets. Without such an address no file is read.
+///
+/// # Errors
+/// The kernel's.
+pub fn stranded(
+    rtnl: &Rtnl,
+    settings: &Settings,
+    subnets: &PerFamily<IpNetwork>,
+) -> Result<Option<FormerStore>, NetlinkError> {
+    let name = &settings.cni.name;
+    let Ok(store) = pods::store(settings, name) else { return Ok(None) };
+    let pools = settings.pool_networks();
+    let has = |all: &PerFamily<IpNetwork>, address| all.iter().any(|it| it.contains(address));
+    let is_etcd = matches!(settings.source, Source::Etcd { .. });
+    let is_outside =
+        |address: &IpAddr| !has(subnets, *address) && (!is_etcd || has(&pools, *address));
+    if !not_imported(store.dir(), &BTreeSet::new()).iter().any(is_outside) {
+        return Ok(None);
+    }
+    let links = rtnl.links(None)?.into_iter().map(|link| link.name).gather();
+    let entries = store.contents().map(|contents| contents.entries).unwrap_or_default();
+    let attached = entries.iter().filter(|it| Life::of(it, name, &links) == Life::Attached);
+    let addresses = attached.flat_map(|it| &it.addresses).copied().filter(is_outside).collect();
+    Ok(Some(FormerStore { folder: store.dir().to_owned(), is_imported: true, addresses }))
 }
 
 /// What is in `folder`, and neither imported in whole nor `known`.

@@ -7,7 +7,7 @@ use ipnetwork::IpNetwork;
 
 use crate::checks::host_checks::{FoundOnHost, SYSCTLS};
 use crate::inspect::{Kernel, former_stores, runtimes};
-use crate::net::IfName;
+use crate::net::{IfName, PerFamily};
 use crate::netlink::NetlinkError;
 use crate::netlink::route::Route;
 use crate::os::disk_space::{self, FreeSpace};
@@ -17,11 +17,15 @@ use crate::settings::Settings;
 /// Routes made by hand or by programs without a number of their own: RTPROT_BOOT, RTPROT_STATIC.
 const FOREIGN: [u8; 2] = [3, 4];
 
-/// What other programs have on the host.
+/// What other programs have on the host, which has `subnets`.
 ///
 /// # Errors
 /// The kernel's.
-pub fn inspect(kernel: &Kernel, settings: &Settings) -> Result<FoundOnHost, NetlinkError> {
+pub fn inspect(
+    kernel: &Kernel,
+    settings: &Settings,
+    subnets: &PerFamily<IpNetwork>,
+) -> Result<FoundOnHost, NetlinkError> {
     let rtnl = &kernel.rtnl;
     let bridge = rtnl.link(&settings.bridge)?.map(|link| link.index);
     let foreign = |route: &Route| bridge.is_none() || route.device != bridge;
@@ -31,11 +35,13 @@ pub fn inspect(kernel: &Kernel, settings: &Settings) -> Result<FoundOnHost, Netl
         routes.extend(found.iter().filter(|route| foreign(route)).map(|route| route.destination));
     }
     let translations = kernel.forward.observe_translations()?;
+    let mut former_stores = former_stores::inspect(rtnl, settings)?;
+    former_stores.extend(former_stores::stranded(rtnl, settings, subnets)?);
     Ok(FoundOnHost {
         configurations: beside(settings),
         addresses: addresses(kernel, settings, bridge)?,
         routes,
-        former_stores: former_stores::inspect(rtnl, settings)?,
+        former_stores,
         runtimes: runtimes::inspect(&settings.cni.plugin),
         kube_proxy: translations.kube_proxy,
         masquerades: translations.masquerades,

@@ -158,3 +158,33 @@ fn a_host_that_gets_another_name_keeps_its_subnet_while_its_pods_run() {
         if ended.succeeded() { Ok(()) } else { Err(ended.to_string()) }
     });
 }
+
+/// Its state was lost, and its record removed: status said that nothing is wrong.
+#[test]
+fn pods_that_are_left_without_a_gateway_by_another_subnet_are_reported() {
+    let cluster = Cluster::new(2);
+    let [host, other] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let mut agents = cluster.start_agents(&[]);
+    let (web, leaked) = (Pod::add(host, "web"), Pod::add(host, "leaked"));
+    host.run("ip netns del leaked").ok();
+    agents.remove(0).stop();
+    let former = format!("{}.0/24", web.v4().to_string().rsplit_once('.').unwrap().0);
+    Agent::run(other, &format!("nodes rm {}", host.name()), &[]).ok();
+    Agent::run(other, &format!("nodes reserve h9 {former}"), &[]).ok();
+    host.run("rm -r /var/lib/humanz").ok();
+    let why = format!("no gateway: {}", web.v4());
+    let agent = Agent::start(host, &[]);
+    agent.wait_ready();
+    for command in ["status", "doctor", "--dry-run"] {
+        let said = Agent::run(host, command, &[]).stdout;
+        assert!(said.contains(&why) && said.contains("ipam ls # lists them: start them"), "{said}");
+        assert!(!said.contains(&format!("{why} and")), "{said}");
+    }
+    web.delete();
+    drop(leaked);
+    agent.stop();
+    let agent = Agent::start(host, &[]);
+    agent.wait_ready();
+    assert!(!Agent::run(host, "status", &[]).stdout.contains("no gateway"));
+    agent.stop();
+}

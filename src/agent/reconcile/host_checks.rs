@@ -10,7 +10,7 @@ use crate::net::{Object, Problem};
 
 /// What keeps packets from pods.
 pub fn check(run: &Reconcile<'_>, applier: &mut Applier) -> Vec<Problem> {
-    let mut faults = match other_programs::inspect(run.kernel, run.settings) {
+    let mut faults = match other_programs::inspect(run.kernel, run.settings, run.subnets) {
         Ok(found) => problems(&needs(run), &found),
         Err(error) => {
             applier.inspect_failed(Object::named("links and routes of other programs"), error);

@@ -13,7 +13,7 @@ use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 pub struct FormerStore {
     /// The folder of host-local.
     pub folder: PathBuf,
-    /// Its name is CNI_NAME: the plugin imports it. Of others, `addresses` are those that the store does not have.
+    /// Its name is CNI_NAME: the plugin imports it, or it is the plugin's own. Of others, `addresses` are those that the store does not have.
     pub is_imported: bool,
     pub addresses: Vec<IpAddr>,
 }
@@ -41,8 +41,8 @@ fn problem(subnet: IpNetwork, store: &FormerStore) -> Option<Problem> {
     let shown = store.folder.display();
     let (what, fix) = if store.is_imported {
         (
-            format!("pods of a former pod network on the bridge have addresses outside {subnet}, and no gateway: {listed}"),
-            "humanz-agent ipam ls # start them again, or give this host their subnet: SUBNET, or humanz-agent nodes \
+            format!("pods on the bridge have addresses outside {subnet}, and no gateway: {listed}"),
+            "humanz-agent ipam ls # lists them: start them again, or give this host their subnet: SUBNET, or humanz-agent nodes \
              reserve, for which a host that has another one is stopped and removed (nodes rm) before"
                 .to_owned(),
         )
