@@ -157,3 +157,26 @@ fn is_complete_except_its_mac(pod: &Pod) {
         _ => Ok(()),
     });
 }
+
+/// Until the clock came to that time again its port stayed down, and status said that nothing is wrong.
+#[test]
+fn a_pod_from_before_the_clock_was_set_back_is_plugged_in_again() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[("RESYNC_INTERVAL", "1s")]);
+    for time in ["1000000000", "4102444800"] {
+        let pod = Pod::add(host, &format!("at{time}"));
+        let later = format!("s/\"time\":[0-9]*/\"time\":{time}/");
+        host.shell(&format!("sed -i '{later}' /run/humanz/ipam/humanz/owners/at{time}:*")).ok();
+        host.shell(&format!("sed -i '{later}' /run/humanz/ipam/humanz/{}", pod.v4())).ok();
+        let port = host.shell("ls /sys/class/net | grep '^hz'").ok();
+        let port = port.trim();
+        host.shell(&format!("ip link set {port} down; nft delete table netdev humanz")).ok();
+        soon("its port is up, with a guard", || {
+            let is_up = host.run(&format!("ip link show {port} up")).stdout.contains(port);
+            is_up && host.run("nft list table netdev humanz").stdout.contains(port)
+        });
+        pod.delete();
+    }
+    agent.stop();
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use nix::errno::Errno;
@@ -67,23 +67,22 @@ fn restore_macs(rtnl: &Rtnl, bridge: u32, applier: &mut Applier) {
 /// set its end up. Who lost its guard while it was down has been attached for a while.
 fn leave_new(run: &Reconcile<'_>, ports: &mut Vec<SetPortUp>) -> anyhow::Result<()> {
     // As long as an ADD may take: its entry is older than its interface.
-    const ATTACHING: Duration = Duration::from_secs(60);
+    const ATTACHING_SECS: u64 = 60;
     let guarded = run.kernel.nft.device_chain_names(TABLE)?;
     if ports.iter().all(|port| guarded.contains(port.link.as_str())) {
         return Ok(());
     }
     let network = &run.settings.cni.name;
     let store = pods::store(run.settings, network)?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let entries = store.contents().with_context(|| store_unusable(run.settings))?.entries;
-    let old = entries.iter().filter(|entry| {
-        Duration::from_secs(entry.time_secs).saturating_add(ATTACHING) < now || entry.time_secs == 0
-    });
+    // An entry later than now is from before the clock was set back.
+    let is_old = |entry: &&Arc<StoreEntry>| now.abs_diff(entry.time_secs) > ATTACHING_SECS;
     let name = |entry: &Arc<StoreEntry>| {
         let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
         LinkIdentity { network, container_id, ifname }.host_ifname()
     };
-    let old: BTreeSet<IfName> = old.map(name).gather();
+    let old: BTreeSet<IfName> = entries.iter().filter(is_old).map(name).gather();
     ports.retain(|port| guarded.contains(port.link.as_str()) || old.contains(&port.link));
     Ok(())
 }
