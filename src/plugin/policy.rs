@@ -318,7 +318,12 @@ impl TableInForce {
     /// Removes what there is of a former pod with one of `addresses`; false: there is something, and the agent
     /// has the table for itself.
     fn forget(&self, addresses: &[IpAddr]) -> Result<bool, CniError> {
-        match forget(&self.nft, addresses) {
+        // The agent, or another call, may remove the same meanwhile.
+        let again = |error: NetlinkError| match error.errno() {
+            Some(Errno::ENOENT) => forget(&self.nft, addresses),
+            _ => Err(error),
+        };
+        match forget(&self.nft, addresses).or_else(again).or_else(again).or_else(again) {
             Err(error) if error.errno() == Some(Errno::EPERM) => Ok(false),
             outcome => outcome.map(|()| true).or_internal("remove a former pod's policies"),
         }

@@ -4,6 +4,7 @@
 use serde_json::json;
 
 use crate::support::cni::Network;
+use crate::support::node::command;
 use crate::support::{Agent, Node, Place, Pod, eventually, local, pod, soon, wait};
 use crate::traffic::{Flood, Server};
 use crate::{FILE, STANDALONE, add, alone, attachment, only_from, serve, write_policies};
@@ -174,4 +175,28 @@ fn nothing_changes_while_the_index_cannot_be_removed() {
     host.run(&format!("rm -r {INDEX}")).ok();
     soon("the policies", || arrives(&mut server, &other, &db));
     agent.stop();
+}
+
+/// Of a hundred starts two failed with code 999, and the advice to load modules of the kernel.
+#[test]
+fn what_goes_from_the_table_while_a_pod_starts_fails_no_start() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["web"])]);
+    serve(host, &[("POLICY_ON_AGENT_DOWN", "open")]).kill();
+    let network = Network::of(host);
+    let element = "element inet humanz-policy self4 { 10.244.1.3 . 10.244.1.3 }\n";
+    host.write("/run/add", &format!("add {element}"));
+    host.write("/run/delete", &format!("delete {element}"));
+    host.write("/run/both", "while :; do nft -f /run/add; nft -f /run/delete; done 2>/run/errors");
+    let other = host.spawn(&mut command("sh /run/both"));
+    for number in 0..100 {
+        let name = format!("p{number}");
+        pod::make_netns(host, &name);
+        let mut attachment = attachment(&name, "db");
+        attachment.args += ";IP=10.244.1.3";
+        let pod = Pod::connect(host, &network, attachment);
+        pod.unwrap_or_else(|error| panic!("{name}: ADD: {error}")).delete();
+    }
+    other.kill();
 }
