@@ -35,7 +35,8 @@ const SHORT: Duration = Duration::from_secs(10);
 /// Answers in a row by which a resource that was there is gone: a server that starts may not have it yet.
 const ABSENCES: u32 = 3;
 
-/// A watch that goes on where another one broke begins with what happened meanwhile: it comes within this.
+/// A watch that goes on where another one broke begins with what happened meanwhile: it comes within this. One that
+/// comes after several that failed must last so long.
 const MISSED: Duration = Duration::from_secs(1);
 
 /// Changes that may wait to be taken.
@@ -118,10 +119,11 @@ impl<T> Follower<T> {
     async fn attempt(&mut self) -> Result<(), ReceiverGone> {
         self.attempts += 1;
         match self.serve().await? {
-            Ok(()) => {}
+            Ok(()) => self.ended("it ends at once").await?,
             Err(ApiError::Expired(why)) => {
                 log::debug!("listing {} again: {why}", self.query.name);
                 self.listed = None;
+                self.ended(&why).await?;
             }
             Err(ApiError::Missing(why)) if self.query.is_optional => {
                 self.listed = None;
@@ -196,7 +198,7 @@ impl<T> Follower<T> {
             Ok(api) => api,
             Err(error) => return Ok(Err(error)),
         };
-        let mut missed = Duration::ZERO;
+        let mut missed = if self.attempts > TRIES { MISSED } else { Duration::ZERO };
         let version = match &self.listed {
             Some((version, at)) if at.elapsed() < RELIST => {
                 missed = MISSED;
@@ -282,6 +284,14 @@ impl<T> Follower<T> {
             *reached = version;
         }
         Ok(())
+    }
+
+    /// A watch that ended is no failure; several in a row are: until the next list changes are missed.
+    async fn ended(&mut self, why: &str) -> Result<(), ReceiverGone> {
+        if self.attempts < TRIES {
+            return Ok(());
+        }
+        self.disconnected(format!("watch {}: {why}", self.query.name).into()).await
     }
 
     async fn disconnected(&mut self, why: FailureReason) -> Result<(), ReceiverGone> {

@@ -230,6 +230,14 @@ impl Api {
         });
     }
 
+    /// The resource of `kind` alone behaves like that.
+    pub fn set_mode_of(&self, kind: &str, mode: Mode) {
+        self.change(|state| {
+            state.modes.insert(path_of(kind), mode);
+            state.broken += 1;
+        });
+    }
+
     pub fn refuse_by_status(&self) {
         self.change(|state| state.refuses_by_status = true);
     }
@@ -333,7 +341,7 @@ async fn answer(
     let (mode, is_allowed, may_patch) = {
         let mut state = lock(&server.state);
         state.requests.push(format!("{} {}", head.method, head.uri));
-        (state.mode, is_known || state.tokens.contains(token), state.may_patch)
+        (state.mode_of(head.uri.path()), is_known || state.tokens.contains(token), state.may_patch)
     };
     if !is_allowed {
         return reply(&mut respond, 401, status(401, "Unauthorized", "Unauthorized").to_string());

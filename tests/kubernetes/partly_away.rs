@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use crate::api::Mode;
 use crate::beside_etcd::{self, apply, own};
 use crate::enforced::{ON, add, connect, label, shop};
 use crate::objects::{OF_API, custom, serve_all};
@@ -93,6 +94,33 @@ fn a_pod_that_starts_while_policies_alone_are_not_followed_is_in_quarantine() {
     let _flood = Flood::start(&near, late.v4());
     Server::open(&late).wait(near.v4());
     println!("a pod was reached {:?} after watches broke", begun.elapsed());
+    status_when(h1, "everything is followed again", |it| !has_problem(it, "kubernetes-api"));
+    agent.stop();
+}
+
+/// Before they counted as not followed, a pod was open until the next list, up to 15 s, and nothing said so.
+#[test]
+fn a_pod_that_starts_while_watches_of_policies_end_at_once_is_in_quarantine() {
+    let scene = shop();
+    let (api, h1) = (&scene.api, scene.host(1));
+    api.set_mode_of("NetworkPolicy", Mode::Brief);
+    let agent = scene.serve(1, ON);
+    let near = add(&scene, 1, "near", true);
+    let why = wait_problem(h1, "kubernetes-api", "networkpolicies")["what"].to_string();
+    assert!(why.contains("watch networkpolicies: it ends at once"), "{why}");
+    api.put(policy("db"));
+    api.put(pod("db", "db", "h1", &[]));
+    let db = connect(h1, "db").unwrap();
+    let mut server = Server::open(&db);
+    let flood = Flood::start(&near, db.v4());
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(5) {
+        flood.go_on();
+        assert_eq!(server.received(near.v4()), 0, "after {:?}", begun.elapsed());
+    }
+    api.set_mode_of("NetworkPolicy", Mode::Well);
+    label(&scene, "near", "web");
+    server.wait(near.v4());
     status_when(h1, "everything is followed again", |it| !has_problem(it, "kubernetes-api"));
     agent.stop();
 }

@@ -159,6 +159,8 @@ pub struct State {
     pub spared: u64,
     pub tokens: BTreeSet<String>,
     pub mode: Mode,
+    /// Of single resources, instead of `mode`.
+    pub modes: BTreeMap<&'static str, Mode>,
     /// A watch from too long ago is refused by the status of the answer, not by an event.
     pub refuses_by_status: bool,
     pub may_patch: bool,
@@ -173,6 +175,10 @@ pub struct State {
 }
 
 impl State {
+    pub fn mode_of(&self, path: &str) -> Mode {
+        self.modes.get(path).copied().unwrap_or(self.mode)
+    }
+
     pub fn serves(&self, path: &str) -> Option<&'static str> {
         let found = RESOURCES.iter().find(|(one, ..)| *one == path);
         let found = found.filter(|(one, _, custom)| !custom || self.custom.contains(one));
