@@ -32,6 +32,15 @@ fn ask(host: &Node, subcommand: &str) -> (i32, String) {
     (ended.status.code().unwrap(), ended.to_string())
 }
 
+/// What `policy ls` and `policy show` say then: neither that there are none, nor that one of them does not exist.
+fn policies_are_not_known(host: &Node) -> [String; 2] {
+    let (code, listed) = ask(host, "policy ls");
+    assert!(code == 1 && !listed.contains("\nno policies\n"), "{code} {listed}");
+    let (code, shown) = ask(host, "policy show shop/db");
+    assert!(code == 69 && !shown.contains("there is no policy"), "{code} {shown}");
+    [listed, shown]
+}
+
 /// All that is said of a pod that no policy judges, with an agent or without one.
 fn assert_not_judged(host: &Node) {
     let (code, tested) =
@@ -39,8 +48,8 @@ fn assert_not_judged(host: &Node) {
     assert_eq!((code, tested.matches(NOT_JUDGED).count()), (0, 4), "{tested}");
     let (_, explained) = ask(host, "explain shop/other shop/db 5000");
     let (_, status) = ask(host, "status");
-    let (_, listed) = ask(host, "policy ls");
-    for said in [explained, status, listed, tested] {
+    let [listed, shown] = policies_are_not_known(host);
+    for said in [explained, status, listed, shown, tested] {
         assert!(said.contains("every packet passes") || said.contains("no policies"), "{said}");
         assert!(!said.contains("quarantine"), "{said}");
     }
@@ -106,6 +115,9 @@ fn assert_as_before(host: &Node) {
         explained.contains("judged as before") && !explained.contains("quarantine"),
         "{explained}"
     );
+    for said in policies_are_not_known(host) {
+        assert!(said.contains("judged as before"), "{said}");
+    }
     let (code, late) = ask(host, "policy test --from shop/late --to shop/db:5000");
     assert!(code == 1 && late.contains("denied: the pod is in quarantine"), "{late}");
     let (_, status) = ask(host, "status");

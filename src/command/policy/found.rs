@@ -34,6 +34,8 @@ pub struct KnownPolicies {
     pub problems: Vec<Problem>,
     /// Why this is not what an agent knows.
     pub note: Option<String>,
+    /// What holds for pods while no policies are known.
+    pub unknown: Option<String>,
 }
 
 /// Those in `files`, if there are any; else what this host knows.
@@ -98,6 +100,7 @@ pub fn of_view(view: &View) -> KnownPolicies {
         members,
         sources: view.sources.clone(),
         quarantined: view.quarantined(),
+        unknown: view.without_policies().map(|holds| format!("pods are {holds}")),
         ..KnownPolicies::default()
     }
 }

@@ -23,7 +23,10 @@ use crate::settings::values::group;
     example = "{command_name} --group blue/web",
     example = "{command_name} -f policies.yaml",
     error_code(0, "these policies hold"),
-    error_code(1, "no agent answers, a pod is in quarantine, or something is wrong with a file"),
+    error_code(
+        1,
+        "no agent answers, no policies are known yet, a pod is in quarantine, or something is wrong with a file"
+    ),
     error_code(2, "policies are off, or a file cannot be read"),
     error_code(69, "this user may not use the agent's socket")
 )]
@@ -55,19 +58,21 @@ pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
     }
     let mut text = files::faults(&found.problems, call.style);
     text.extend(found.note.iter().map(|note| call.style.remark(Tone::Plain, note)));
-    text += &match all.is_empty() {
-        true => "no policies\n".to_owned(),
-        false => table(&all, &found, counters.as_ref()).render(call.style),
+    text += &match (&found.unknown, all.is_empty()) {
+        (Some(unknown), _) => call.style.remark(Tone::Bad, unknown),
+        (None, true) => "no policies\n".to_owned(),
+        (None, false) => table(&all, &found, counters.as_ref()).render(call.style),
     };
     for quarantined in &found.quarantined {
         text += &call.style.fault(Tone::Bad, &quarantined.problem());
     }
-    let fine = found.problems.is_empty() && found.quarantined.is_empty() && found.note.is_none();
+    let is_known = found.note.is_none() && found.unknown.is_none();
+    let fine = found.problems.is_empty() && found.quarantined.is_empty() && is_known;
     let object = |policy: &PolicyObject<'_>| object(policy, &found, counters.as_ref());
     let json = json!({
         "policies": all.iter().map(object).collect::<Vec<_>>(),
         "quarantine": found.quarantined.iter().map(|it| &it.pod).collect::<Vec<_>>(),
-        "note": found.note,
+        "note": found.note.as_ref().or(found.unknown.as_ref()),
         "problems": found.problems,
     });
     call.answer(options.json, fine, json, &text)

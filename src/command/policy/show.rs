@@ -31,7 +31,7 @@ use crate::sources::{Kind, StoredName};
     error_code(0, "the policy is shown"),
     error_code(1, "no agent answers, or something is wrong with a file"),
     error_code(2, "there is no such policy, policies are off, or a file cannot be read"),
-    error_code(69, "this user may not use the agent's socket")
+    error_code(69, "no policies are known yet, or this user may not use the agent's socket")
 )]
 pub struct Show {
     /// its name: db, shop/db, or with its kind
@@ -63,6 +63,9 @@ pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     let counters = found::counters(options.counters)?;
     let mut all = policies(&found.rules);
     all.retain(|policy| policy.has_name(&options.name));
+    if let (true, Some(unknown)) = (all.is_empty(), &found.unknown) {
+        return Err(Exit::new(exit::UNAVAILABLE, unknown.clone()));
+    }
     if all.is_empty() {
         return Err(Exit::new(exit::SETTINGS, missing(call, options)));
     }
