@@ -79,13 +79,16 @@ impl Policies {
         policies
     }
 
-    /// There are these sources alone.
-    pub fn want(&mut self, sources: &[Provider], defaults: PodDefaults) {
+    /// There are these sources alone; true if something was said by others.
+    pub fn want(&mut self, sources: &[Provider], defaults: PodDefaults) -> bool {
         self.defaults = defaults;
         self.wanted = sources.iter().copied().gather();
+        let before = self.snapshots.len();
         self.snapshots.retain(|provider, _| self.wanted.contains(provider));
         self.problems.retain(|provider, _| self.wanted.contains(provider));
+        self.states.retain(|provider, _| self.wanted.contains(provider));
         self.merge();
+        self.snapshots.len() < before
     }
 
     /// This host has these blocks of tenants' networks; true if that changes what holds: networks that are gone hold as

@@ -319,6 +319,23 @@ fn a_reload_adds_the_policies_of_the_api_and_takes_them_away() {
     agent.reload();
     server.wait(near.v4());
     soon("the API is no source any longer", || health(host) == [("etcd".to_owned(), true)]);
+
+    // Nor does what it said come back while it is away, by another reload or by a start.
+    let is_kept =
+        || host.read("/var/lib/humanz/policy.json").is_none_or(|it| it.contains("\"db\""));
+    soon("what is kept has none of it", || !is_kept());
+    scene.api.stop();
+    configure("kubernetes");
+    agent.reload();
+    wait_health(host, false, true);
+    let source = || status(host)["policies"]["sources"][0].clone();
+    assert_eq!((&source()["policies"], &source()["read"]), (&json!(0), &Value::Null));
+    server.wait(near.v4());
+    agent.kill();
+    let agent = Agent::start(host, &[]);
+    agent.wait_ready();
+    assert_eq!(source()["policies"], 0);
+    server.wait(near.v4());
     agent.stop();
 }
 

@@ -95,8 +95,10 @@ impl Agent {
     pub(super) fn want_policies(&mut self) {
         let policy = self.settings.policy.as_ref();
         let sources = policy.map(|policy| policy.providers(&self.settings.source));
-        self.state.policies.want(&sources.unwrap_or_default(), self.settings.pod_defaults());
-        self.state.policy_view = None;
+        let defaults = self.settings.pod_defaults();
+        let is_less = self.state.policies.want(&sources.unwrap_or_default(), defaults);
+        // What is kept for the next start has less, too.
+        self.note_policies(is_less);
     }
 
     /// Where to look because of `update`.
