@@ -24,7 +24,7 @@ use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::policy::knowledge::HostKnowledge;
 use crate::policy::served::ServedNetworks;
-use crate::policy::{Networks, Scoped};
+use crate::policy::{Networks, PolicySnapshot, Scoped};
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
 
@@ -56,6 +56,7 @@ pub struct Host {
     pub peers_unknown: Option<String>,
     resolved: OnceCell<Resolved>,
     policies: OnceCell<Option<HostKnowledge>>,
+    with_networks: OnceCell<Option<Arc<PolicySnapshot>>>,
     networks: OnceCell<ServedNetworks>,
     links: OnceCell<BTreeMap<u32, Link>>,
     addresses: OnceCell<Vec<Address>>,
@@ -77,6 +78,7 @@ impl Host {
             peers_unknown: None,
             resolved: OnceCell::new(),
             policies: OnceCell::new(),
+            with_networks: OnceCell::new(),
             networks: OnceCell::new(),
             links: OnceCell::new(),
             addresses: OnceCell::new(),
@@ -187,7 +189,14 @@ impl Host {
     }
 
     fn known_networks(&self) -> Option<&Networks> {
-        self.policies().and_then(|policies| policies.known.as_ref()).map(|known| &known.networks)
+        let read = || match self.settings.policy {
+            Some(_) => self.policies()?.known.clone(),
+            None => last_policies::of_networks(
+                &self.settings,
+                &identity::node_name(&self.settings).ok()?,
+            ),
+        };
+        self.with_networks.get_or_init(read).as_ref().map(|known| &known.networks)
     }
 
     /// Node addresses, uplinks and MTU.

@@ -124,6 +124,19 @@ pub fn at_start(settings: &Settings, host: &NodeName) -> Option<HostKnowledge> {
     Some(HostKnowledge { host: host.clone(), known, sharing, mark: policy.mark })
 }
 
+/// What holds of networks of tenants at a start: with policies turned off running pods keep theirs.
+pub fn of_networks(settings: &Settings, host: &NodeName) -> Option<Arc<PolicySnapshot>> {
+    match (&settings.policy, &settings.source) {
+        (Some(_), _) => at_start(settings, host)?.known,
+        (None, Source::Etcd { .. }) => {
+            let kept = kept(&settings.state_dir, true);
+            let policies = Policies::kept(kept, &[Provider::Etcd], settings.pod_defaults());
+            policies.snapshot().cloned()
+        }
+        (None, _) => None,
+    }
+}
+
 /// What `host` has published with these settings.
 pub fn published(settings: &Settings, host: &NodeName) -> Published {
     match &settings.source {

@@ -15,12 +15,11 @@ use crate::policy::served::ServedNetworks;
 use crate::settings::{Settings, Source};
 use crate::sources::KeptBlocks;
 
-/// The blocks of all hosts, from the state directory; none where there are no networks of tenants.
+/// The blocks of all hosts, from the state directory; none where there are no networks of tenants. With policies
+/// turned off, too: pods run in them.
 pub fn kept_blocks(settings: &Settings, host: &NodeName) -> KeptBlocks {
     match &settings.source {
-        Source::Etcd { roots, .. } if settings.policy.is_some() => {
-            KeptBlocks::read(&settings.state_dir, roots, host)
-        }
+        Source::Etcd { roots, .. } => KeptBlocks::read(&settings.state_dir, roots, host),
         _ => KeptBlocks::default(),
     }
 }

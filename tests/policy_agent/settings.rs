@@ -4,7 +4,7 @@ use crate::etcd::{FROM_ETCD, apply};
 use crate::start::connect;
 use crate::support::pod::make_netns;
 use crate::support::{Agent, Cluster, Node, Place, soon};
-use crate::tenants::two_tenants;
+use crate::tenants::{self, reaches, two_tenants};
 use crate::traffic::{Flood, Server};
 use crate::{FILE, STANDALONE, add, alone, only_from, serve, write_policies};
 
@@ -116,6 +116,44 @@ fn a_host_whose_policies_were_turned_off_says_that_others_go_by_its_former_pods(
     let line = said.lines().find(|line| line.starts_with("warning  policy-off"));
     assert!(line.is_some_and(|line| line.contains("a new pod at one of 2 addresses")), "{said}");
     agent.stop();
+    agents[1].stop();
+}
+
+/// A reload left their routes, a start took them away, and `doctor` reported what the reload had left.
+#[test]
+fn pods_of_tenants_run_on_over_a_start_with_policies_turned_off() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    let configure = |host: &Node, policy: &str| {
+        host.run("mkdir -p /etc/humanz").ok();
+        host.write("/etc/humanz/agent.env", &format!("IPV6_SUBNET=fd10::/48\nPOLICY={policy}\n"));
+    };
+    [h1, h2].iter().for_each(|host| configure(host, "on"));
+    let agents = cluster.start_agents(&[]);
+    apply(h1, &two_tenants());
+    soon("networks", || {
+        h1.read("/run/humanz/ipam/.networks.json").is_some_and(|it| it.contains("10.33"))
+    });
+    let pods = [h1, h2].map(|host| tenants::add(host, "red/pod"));
+    let run_on = || {
+        soon("pods of one network", || reaches(&pods[0], &pods[1]));
+        let said = Agent::run(h1, "doctor", &[]).stdout;
+        assert!(said.contains("policy-off") && !said.contains("change-pending"), "{said}");
+    };
+    soon("pods of one network", || reaches(&pods[0], &pods[1]));
+    let kept = |file: &str| h1.read(&format!("/var/lib/humanz/{file}")).unwrap_or_default();
+    soon("what holds is on disk", || {
+        kept("policy.json").contains("10.33.0.0") && kept("blocks.json").contains("[\"h2\"")
+    });
+    configure(h1, "off");
+    agents[0].reload();
+    run_on();
+    agents[0].stop();
+    run_on();
+    let again = Agent::start(h1, &[]);
+    again.wait_ready();
+    run_on();
+    again.stop();
     agents[1].stop();
 }
 

@@ -35,7 +35,7 @@ use crate::sources::BlocksUpdate;
 pub fn kept_networks(settings: &Settings, host: &NodeName, policies: &Policies) -> HostNetworks {
     let kept = kept_blocks(settings, host);
     // What is older than the table judges no pod, and its networks stay: their pods run.
-    let older = || last_policies::at_start(settings, host)?.known;
+    let older = || last_policies::of_networks(settings, host);
     let known = policies.snapshot().cloned().or_else(older);
     let networks = known.map(|known| known.networks.clone()).unwrap_or_default();
     let served = ServedNetworks::of(&networks, &kept.own, false);
