@@ -39,6 +39,10 @@ const ABSENCES: u32 = 3;
 /// comes after several that failed must last so long.
 const MISSED: Duration = Duration::from_secs(1);
 
+/// Of resources of humanz that the API does not have, and that are in force.
+const NOT_DEFINED: &str = "kubectl get crd # the definitions of humanz are missing there: apply packaging/crds.yaml, or set \
+                           POLICY_OBJECTS=etcd on all hosts";
+
 /// Changes that may wait to be taken.
 const QUEUE: usize = 256;
 
@@ -135,6 +139,9 @@ impl<T> Follower<T> {
                     Ok(_) => return self.absent(why).await,
                     Err(error) => self.disconnected(error.into()).await?,
                 }
+            }
+            Err(ApiError::Missing(why)) if self.resource.is_own() => {
+                self.disconnected(FailureReason::new(why, NOT_DEFINED)).await?;
             }
             Err(error) => self.disconnected(error.into()).await?,
         }

@@ -165,7 +165,8 @@ fn custom_resources_may_come_later_but_not_where_they_must_be() {
     let wanted = Follower::start_with(api, scene.host(1), PodScope::Own, ObjectSource::Kubernetes);
     groups_become(&follower, &["shop/db -"]);
     assert_eq!(follower.problems(), [], "a cluster without them has none");
-    wanted.wait_problem(ProblemKind::KubernetesApi, "groups");
+    let missing = wanted.wait_problem(ProblemKind::KubernetesApi, "groups");
+    assert!(format!("{missing:?}").contains("apply packaging/crds.yaml"), "{missing:?}");
     assert!(wanted.snapshot().is_none(), "POLICY_OBJECTS=kubernetes says that they are there");
     serve_all(&scene);
     eventually("all of them", 6 * SOON, || match &wanted.problems()[..] {
