@@ -75,6 +75,8 @@ pub struct HostNetworks {
     pub served: ServedNetworks,
     /// Blocks whose gateways and routes are as they should be.
     pub in_place: BTreeSet<IpNetwork>,
+    /// Policies of before did not hold at the start: no pod begins before etcd has said whose its blocks are.
+    pub unconfirmed: bool,
     pub empty: EmptyBlocks,
     waiting: WaitingPlugins,
     /// As plugins find them.
@@ -103,8 +105,7 @@ impl HostNetworks {
         self.empty.retain(&update.own);
         let is_read = self.received.is_read || update.is_read;
         self.received = BlocksUpdate { is_read, ..update };
-        let received = &self.received;
-        let served = &self.served;
+        let (received, served) = (&self.received, &self.served);
         let blocks = |pool: &IpNetwork| {
             let all = received.own.iter().chain(received.others.values().flatten());
             all.filter(|block| contains(*pool, **block) && !served.is_pin(block)).count()
@@ -144,7 +145,8 @@ impl HostNetworks {
     /// Blocks in which pods may start.
     pub fn open(&self) -> BTreeSet<IpNetwork> {
         let is_open = |block: &&IpNetwork| {
-            self.in_place.contains(*block)
+            !self.unconfirmed
+                && self.in_place.contains(*block)
                 && !self.empty.released.contains(*block)
                 && !self.received.lost.contains(*block)
         };

@@ -138,6 +138,7 @@ fn state(
     state.refused = refused;
     (state.policies, state.published) = serve::kept_policies(settings, name, kernel);
     state.networks = serve::kept_networks(settings, name, &state.policies);
+    state.networks.unconfirmed = state.policies.snapshot().is_none();
     state.policies.hold(state.networks.held());
     state
 }

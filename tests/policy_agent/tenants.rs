@@ -487,6 +487,40 @@ fn a_host_that_was_removed_starts_no_pod_in_a_block_that_another_one_has() {
     assert!(unknown.status.code() == Some(1) && unknown.stdout.contains(fault), "{unknown}");
 }
 
+/// Nothing that was kept says then that READY has to wait for the blocks, and the plugin has the file of before.
+#[test]
+fn a_host_that_was_removed_and_kept_no_policies_starts_no_pod_in_a_block_that_another_one_has() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = [&cluster.hosts[0], &cluster.hosts[1]];
+    apply(h1, &small("10.35.0.0/28"));
+    let mut agents = cluster.start_agents(FROM_ETCD);
+    let former = add(h2, "blue/former");
+    let _pods: Vec<Pod> = (0..5).map(|number| add(h1, &format!("blue/p{number}"))).collect();
+    let kept = || h2.list("/var/lib/humanz").contains(&"policy.json".to_owned());
+    soon("policies to be kept", kept);
+    agents.remove(1).kill();
+    Agent::run(h1, "nodes rm h2 --force", FROM_ETCD).ok();
+    let _taker = add(h1, "blue/p5");
+    for turn in 0..3 {
+        // As it is while newer policies are in force than were kept.
+        h2.run("mv /var/lib/humanz/policy.json /var/lib/humanz/policy.json.outdated").ok();
+        let again = Agent::start(h2, FROM_ETCD);
+        again.wait_ready();
+        loop {
+            let refused = try_again(h2, "blue/later").err();
+            let refused = refused.unwrap_or_else(|| panic!("turn {turn}: an address of h1"));
+            assert_eq!(refused.code, 11, "{refused}");
+            if refused.to_string().contains("no block of") {
+                break;
+            }
+        }
+        soon("what holds to be kept", kept);
+        again.kill();
+    }
+    drop(former);
+    agents.remove(0).stop();
+}
+
 /// Without the file a pod of a tenant would start in the network of the settings.
 #[test]
 fn a_lost_or_changed_file_of_networks_is_written_again_and_one_that_knows_none_starts_no_pod() {

@@ -104,10 +104,8 @@ impl Agent {
         };
         let Ok(store) = pods::store(&self.settings, &self.settings.cni.name) else { return };
         let Ok(taken) = store.taken() else { return };
-        let named = |pool: IpNetwork| Some((known.networks.of(pool.ip())?, pool));
-        let full = networks.full_pools(&taken).filter_map(named);
-        problems
-            .set(ProblemSource::FullNetworks, full.map(|(name, pool)| full_network(&name, pool)));
+        let full = |pool: IpNetwork| Some(full_network(&known.networks.of(pool.ip())?, pool));
+        problems.set(ProblemSource::FullNetworks, networks.full_pools(&taken).filter_map(full));
     }
 
     /// Compares what this host serves with the networks that there are and its blocks of them.
@@ -132,6 +130,7 @@ impl Agent {
             self.state.scope = self.state.scope.and(scope);
             self.state.reasons.and(TriggerReason::POLICIES);
         }
+        self.state.networks.unconfirmed &= !self.has_confirmed_networks();
         self.send_block_inputs();
     }
 

@@ -205,7 +205,7 @@ impl Agent {
 
     /// A block that went to another host while this one was away would have pods of both, and a pod of a namespace
     /// that got its network meanwhile would start in the default one. While no network is known no pod starts in one.
-    fn has_confirmed_networks(&self) -> bool {
+    pub(super) fn has_confirmed_networks(&self) -> bool {
         let policies = &self.state.policies;
         let has_networks = self.policies.exchanges() && policies.snapshot().is_some();
         !has_networks || policies.has_said(Provider::Etcd) && self.state.networks.is_confirmed()
