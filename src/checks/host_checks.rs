@@ -89,13 +89,20 @@ pub fn problems(needs: &Needs, found: &FoundOnHost) -> Vec<Problem> {
         None => Vec::new(),
     };
     let settings = sysctls::problems(&needs.subnets, found.kube_proxy, &value);
-    let files = configurations.into_iter().chain(runtimes).chain(full_disks(&found.disks));
-    let conflicts = conflicts.into_iter().chain(stores).chain(masquerades);
-    files.chain(conflicts).chain(forwarding).chain(settings).collect()
+    let mut all: Vec<Problem> = Vec::new();
+    all.extend(configurations);
+    all.extend(runtimes);
+    all.extend(full_disks(&found.disks));
+    all.extend(conflicts);
+    all.extend(stores);
+    all.extend(masquerades);
+    all.extend(forwarding);
+    all.extend(settings);
+    all
 }
 
 /// What humanz writes fails there.
-fn full_disks(disks: &[(PathBuf, &'static str, FreeSpace)]) -> impl Iterator<Item = Problem> {
+fn full_disks(disks: &[(PathBuf, &'static str, FreeSpace)]) -> Vec<Problem> {
     let found = disks.iter().filter_map(|(path, what, space)| limits::space(path, what, space));
-    found.filter(|problem| problem.severity() == Severity::Error)
+    found.filter(|problem| problem.severity() == Severity::Error).collect()
 }

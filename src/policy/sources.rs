@@ -86,7 +86,11 @@ impl Policies {
         let before = self.snapshots.len();
         self.snapshots.retain(|provider, _| self.wanted.contains(provider));
         self.problems.retain(|provider, _| self.wanted.contains(provider));
-        self.states.retain(|provider, _| self.wanted.contains(provider));
+        for (provider, state) in &mut self.states {
+            if !self.wanted.contains(provider) {
+                *state = SourceState::silent(*provider);
+            }
+        }
         self.merge();
         self.snapshots.len() < before
     }

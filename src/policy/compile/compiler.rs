@@ -136,13 +136,15 @@ impl Compiler {
 
     fn update_pods(&mut self, pods: &[&Arc<Endpoint>]) {
         self.updates += 1;
-        let mut new = BTreeMap::new();
+        let mut new = Vec::new();
         for pod in pods {
             let id = Arc::as_ptr(pod) as usize;
             match self.pods.get_mut(&id) {
                 Some(compiled) => compiled.seen = self.updates,
-                None if new.insert(id, Arc::clone(pod)).is_none() => self.peers.add_pod(pod),
-                None => {}
+                None => {
+                    self.peers.add_pod(pod);
+                    new.push((id, Arc::clone(pod)));
+                }
             }
         }
         let is_gone = |(_, compiled): &(&usize, &CompiledPod)| compiled.seen != self.updates;

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::net::gather::Gather;
 use crate::policy::compile::basis::TableBasis;
 use crate::policy::compile::peers::PeerSelectors;
 use crate::policy::compile::program::{PodVerdict, Program, ProgramWriter};
@@ -67,10 +66,10 @@ impl Programs {
     }
 
     /// Those that look into any of these sets.
-    pub fn using(&self, sets: &BTreeSet<String>) -> BTreeSet<ProgramKey> {
+    pub fn using(&self, sets: &BTreeSet<String>) -> Vec<ProgramKey> {
         let uses =
             |used: &UsedProgram| used.program.sets.by_name.keys().any(|it| sets.contains(it));
-        self.used.iter().filter(|(_, used)| uses(used)).map(|(key, _)| key.clone()).gather()
+        self.used.iter().filter(|(_, used)| uses(used)).map(|(key, _)| key.clone()).collect()
     }
 
     /// What a verdict map holds for an address of a pod with this program, which is in use.

@@ -20,7 +20,7 @@ pub struct HostPolicy<'a> {
     /// Its rules, and what the selectors find that these have as peers: a selector that is missing finds
     /// nothing. An address in `subnets` counts only as that of one of `pods`.
     pub known: &'a Arc<PolicySnapshot>,
-    /// This host's pods. A pod of this host's subnets that is not among them is in quarantine.
+    /// This host's pods, each once. A pod of this host's subnets that is not among them is in quarantine.
     pub pods: &'a [&'a Arc<Endpoint>],
     /// Of all pods of this host, those in quarantine too; those in `subnets` may be left out.
     pub addresses: &'a BTreeSet<IpAddr>,
