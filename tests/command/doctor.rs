@@ -160,6 +160,7 @@ fn a_running_pod_whose_namespace_has_no_name_any_more_leaks_no_address() {
     assert_eq!(found(host, "", STANDALONE).0, Vec::<String>::new());
     assert!(run(host, "ipam gc", STANDALONE).ok().starts_with("every address is"));
     sleeps.kill();
+    soon("the link went with the namespace", || facts::veths(host).is_empty());
     check(host, "", ("true", "leaked-addresses", "true"));
 }
 

@@ -187,7 +187,7 @@ fn what_cannot_be_is_refused_with_its_reason_and_nothing_is_changed() {
         ("policy rule-rm blue/p 1", 1, &[nothing, "none with number 1"]),
         ("policy rule-rm blue/p 0", 1, &[nothing, "none with number 0"]),
         ("policy show blue/p", 2, &["GroupPolicy blue/p is in etcd", "policy rule-ls blue/p"]),
-        ("policy show blue/gone", 2, &["there is no policy blue/gone"]),
+        ("policy show blue/gone", 69, &["no policies could be read yet"]),
         (
             "policy apply -f /root/group.yaml",
             1,

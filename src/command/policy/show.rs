@@ -63,11 +63,8 @@ pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     let counters = found::counters(options.counters)?;
     let mut all = policies(&found.rules);
     all.retain(|policy| policy.has_name(&options.name));
-    if let (true, Some(unknown)) = (all.is_empty(), &found.unknown) {
-        return Err(Exit::new(exit::UNAVAILABLE, unknown.clone()));
-    }
     if all.is_empty() {
-        return Err(Exit::new(exit::SETTINGS, missing(call, options)));
+        return Err(missing(call, options, found.unknown));
     }
     if let Some(group) = &options.group {
         all = all.into_iter().filter_map(|it| it.of_group(group, &found.pods)).collect();
@@ -91,8 +88,8 @@ pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     call.answer(options.json, fine, json, &text)
 }
 
-/// Why none of the policies in force has the name.
-fn missing(call: &mut Call<'_>, options: &Show) -> String {
+/// Why none of the policies in force has the name. `unknown`: none are known.
+fn missing(call: &mut Call<'_>, options: &Show, unknown: Option<String>) -> Exit {
     let name = &options.name;
     let text = name.strip_prefix("GroupPolicy ").unwrap_or(name);
     let stored = Kind::find("GroupPolicy").and_then(|kind| StoredName::parse(kind, text).ok());
@@ -102,17 +99,25 @@ fn missing(call: &mut Call<'_>, options: &Show) -> String {
     };
     match stored.filter(is_stored) {
         Some(stored) => {
-            let why = match stored::in_force(call, stored.kind) {
-                Err(exit) => exit.why,
-                Ok(()) => format!(
-                    "perhaps it is in no group, has no rule (humanz-agent policy rule-ls {}) or is not understood \
-                     (humanz-agent status)",
+            let perhaps = "perhaps it is in no group, has no rule or is not understood";
+            let why = match (stored::in_force(call, stored.kind), unknown) {
+                (Err(exit), _) => exit.why,
+                (Ok(()), unknown) => format!(
+                    "{} (humanz-agent status; its rules: humanz-agent policy rule-ls {})",
+                    unknown.as_deref().unwrap_or(perhaps),
                     stored.scoped()
                 ),
             };
-            format!("{stored} is in etcd and not in force here: {why}")
+            let why = format!("{stored} is in etcd and not in force here: {why}");
+            Exit::new(exit::SETTINGS, why)
         }
-        None => format!("there is no policy {name} (humanz-agent policy ls)"),
+        None => match unknown {
+            Some(unknown) => Exit::new(exit::UNAVAILABLE, unknown),
+            None => {
+                let why = format!("there is no policy {name} (humanz-agent policy ls)");
+                Exit::new(exit::SETTINGS, why)
+            }
+        },
     }
 }
 
