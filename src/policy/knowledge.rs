@@ -90,21 +90,12 @@ impl HostKnowledge {
 
     fn release_all(&self, pods: &DescribedPods, released: &mut Arc<PodOwners>) {
         let open = self.judged(pods, released).filter(|(_, _, held)| held.is_none());
-        let addresses = open.flat_map(|(pod, ..)| {
-            pod.addresses.iter().map(|address| (*address, pod.container_id.as_str()))
+        let owned = open.flat_map(|(pod, ..)| {
+            pod.addresses.iter().map(|address| (*address, pod.container_id.clone()))
         });
-        let addresses: BTreeMap<IpAddr, &str> = addresses.gather();
-        let is_new = |(address, owner): &(&IpAddr, &&str)| {
-            released.get(*address).is_none_or(|known| known != **owner)
-        };
-        let owned = |(address, owner): (&IpAddr, &&str)| (*address, (*owner).to_owned());
-        let new: PodOwners = addresses.iter().filter(is_new).map(owned).gather();
-        if new.len() + released.len() == addresses.len() {
-            if !new.is_empty() {
-                Arc::make_mut(released).extend(new);
-            }
-        } else {
-            *released = Arc::new(addresses.iter().map(owned).gather());
+        let now: PodOwners = owned.gather();
+        if now != **released {
+            *released = Arc::new(now);
         }
     }
 
