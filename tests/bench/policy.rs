@@ -261,7 +261,7 @@ fn starts(off: &Side, on: &Side, beside: &str, table: &mut Table) {
             let attachment = Attachment { args, ..Attachment::new(&name) };
             let pod = Pod::connect(side.host(), &Network::of(side.host()), attachment).unwrap();
             let added = last_call(side.host(), "ADD");
-            // The end of a link takes the kernel 17 to 30 ms, with or without policies: as long as that is not part of
+            // The end of a link takes the kernel 18 to 30 ms, with or without policies: as long as that is not part of
             // DEL the difference can be seen.
             pod.run("ip link del eth0").ok();
             std::thread::sleep(QUIET);

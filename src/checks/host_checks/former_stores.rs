@@ -13,7 +13,8 @@ use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 pub struct FormerStore {
     /// The folder of host-local.
     pub folder: PathBuf,
-    /// Its name is CNI_NAME: the plugin imports it, or it is the plugin's own. Of others, `addresses` are those that the store does not have.
+    /// Its name is CNI_NAME: the plugin imports it, or it is the plugin's own. Of others, `addresses` are those that the
+    /// store does not have.
     pub is_imported: bool,
     pub addresses: Vec<IpAddr>,
 }

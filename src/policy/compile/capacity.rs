@@ -4,7 +4,8 @@
 //! Linux 6.18 with 100 rules: 60 in place of 71 ns a rule). A size never changes, so a set that is full is
 //! followed by one of another name, and so are the programs that look into it.
 
-/// Larger sets have none. That of a former large group takes 16 kB of the kernel's memory, and 1 kB else.
+/// Larger sets have none. The kernel's table has a power of two of places, of 8 bytes each and a third more than elements:
+/// that of a former large group takes 16 kB, and 1 kB else.
 const SIZES: [u32; 2] = [64, 1024];
 
 /// For how many elements a set has room.

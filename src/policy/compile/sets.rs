@@ -37,8 +37,8 @@ pub enum SetSource {
 /// What a set holds of each pod or node that a selector finds.
 #[derive(Clone, Debug)]
 pub struct FoundKeys {
-    pub family: Family,
-    pub capacity: Capacity,
+    family: Family,
+    capacity: Capacity,
     /// `None`: its addresses. Else address, protocol and number of each of these ports.
     ports: Option<Arc<NamedPorts>>,
 }
@@ -114,6 +114,7 @@ impl Sets {
 }
 
 impl FoundKeys {
+    /// They are those of a set of addresses that has not this room.
     pub fn is_of_another_size(&self, capacity: Capacity) -> bool {
         self.ports.is_none() && self.capacity != capacity
     }
