@@ -65,14 +65,14 @@ pub fn document(settings: &Settings, plugin: Map<String, Value>) -> String {
 
 /// `text` is a configuration that an agent wrote.
 pub fn is_managed(text: &str) -> bool {
-    let Ok(document) = serde_json::from_str::<Value>(text) else { return false };
+    let Ok(document) = serde_json::from_slice::<Value>(text.as_bytes()) else { return false };
     let plugins = document["plugins"].as_array().into_iter().flatten();
     [&document].into_iter().chain(plugins).any(|object| object[MANAGED_BY] == AGENT)
 }
 
 /// `text` is a configuration that an agent wrote, also one that left no mark yet: of the plugin that is called `plugin`.
 pub fn is_ours(text: &str, plugin: &str) -> bool {
-    let Ok(document) = serde_json::from_str::<Value>(text) else { return false };
+    let Ok(document) = serde_json::from_slice::<Value>(text.as_bytes()) else { return false };
     let plugins = document["plugins"].as_array().into_iter().flatten();
     is_managed(text) || [&document].into_iter().chain(plugins).any(|it| it["type"] == plugin)
 }
@@ -94,12 +94,12 @@ pub fn mark_init(plugin: &mut Map<String, Value>, texts: &Texts) {
 pub fn of_init(text: &str) -> Option<BTreeMap<String, String>> {
     let (_, behind) = text.split_once(&format!("\"{OF_INIT}\""))?;
     let value = behind.trim_start().strip_prefix(':')?;
-    serde_json::Deserializer::from_str(value).into_iter().next()?.ok()
+    serde_json::Deserializer::from_slice(value.as_bytes()).into_iter().next()?.ok()
 }
 
 /// What a runtime passes to the plugin of the agent's or `init`'s part of `text`: with the network's name and version.
 pub fn passed(text: &str) -> Option<Value> {
-    let document = serde_json::from_str::<Value>(text).ok()?;
+    let document = serde_json::from_slice::<Value>(text.as_bytes()).ok()?;
     let mut own = match document.get("plugins") {
         Some(plugins) => plugins.as_array()?.iter().find(|it| it[MANAGED_BY] == AGENT)?.clone(),
         None => document.clone(),

@@ -67,7 +67,7 @@ pub fn run(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
 fn agent(call: &mut Call<'_>, options: &Watch, stream: impl BufRead) -> Result<Outcome, Exit> {
     for line in stream.lines() {
         let Ok(line) = line else { break };
-        let Ok(mut value) = serde_json::from_str::<Value>(&line) else { continue };
+        let Ok(mut value) = serde_json::from_slice::<Value>(line.as_bytes()) else { continue };
         let text = match serde_json::from_value(value.clone()) {
             Ok(ChangeLine::Lost { lost }) => format!("({lost} changes came too fast to be shown)"),
             Ok(ChangeLine::Change(change)) => {

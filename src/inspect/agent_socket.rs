@@ -1,12 +1,14 @@
 //! Asks the agent of this host, on its local socket.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::inspect::local_socket;
 use crate::settings::{Settings, Texts, flags};
@@ -25,6 +27,11 @@ pub fn of(settings: &Settings) -> Result<&Path, String> {
     settings.socket.as_deref().ok_or_else(|| "the agent has no socket (SOCKET=none)".to_owned())
 }
 
+#[derive(Deserialize)]
+struct SettingsAnswer {
+    settings: BTreeMap<String, String>,
+}
+
 /// The settings that the agent behind `socket` serves with; `None` if none answers, one of an older
 /// release, or a process that is not root: subcommands do what these settings say.
 pub fn settings(socket: &Path) -> Option<Texts> {
@@ -32,8 +39,8 @@ pub fn settings(socket: &Path) -> Option<Texts> {
     local_socket::refuse_others(&stream).ok()?;
     let mut answer = Vec::new();
     (&mut stream).take(LIMIT_BYTES).read_to_end(&mut answer).ok()?;
-    let settings = body(&answer).ok()?["settings"].take();
-    Some(flags::texts(serde_json::from_value(settings).ok()?))
+    let SettingsAnswer { settings } = body(&answer).ok()?;
+    Some(flags::texts(settings))
 }
 
 /// Whether this user may not open the socket that the settings name: then it is not known whether an agent
@@ -44,7 +51,7 @@ pub fn is_denied(settings: &Settings) -> bool {
 }
 
 /// The JSON document at `path`; an error says why there is none.
-pub fn get(socket: &Path, path: &str) -> Result<Value, String> {
+pub fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, String> {
     let answer = whole(socket, path)?;
     body(&answer).map_err(|why| format!("the agent's answer ({}): {why}", socket.display()))
 }
@@ -137,7 +144,7 @@ fn failed(socket: &Path, error: &io::Error) -> String {
 }
 
 /// The document of an answer.
-fn body(answer: &[u8]) -> Result<Value, String> {
+fn body<T: DeserializeOwned>(answer: &[u8]) -> Result<T, String> {
     let (head, text) = split(answer)?;
     is_well(&head)?;
     serde_json::from_slice(text).map_err(|error| error.to_string())
@@ -150,11 +157,13 @@ fn split(answer: &[u8]) -> Result<(Cow<'_, str>, &[u8]), String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
     fn an_answer_is_read_or_refused() {
-        let ok = |text: &str| body(text.as_bytes());
+        let ok = |text: &str| body::<Value>(text.as_bytes());
         assert_eq!(ok("HTTP/1.0 200 OK\r\nA: b\r\n\r\n{\"a\":1}").unwrap()["a"], 1);
         assert_eq!(ok("HTTP/1.0 404 Not Found\r\n\r\n").unwrap_err(), "HTTP/1.0 404 Not Found");
         assert!(ok("HTTP/1.0 200 OK\r\n\r\n{").is_err());

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnetwork::IpNetwork;
+use serde::Deserialize;
 
 use crate::inspect::{agent_socket, identity, last_policies, pods};
 use crate::net::Family;
@@ -15,12 +16,16 @@ use crate::policy::view::View;
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
+#[derive(Deserialize)]
+struct PoliciesAnswer {
+    view: Option<View>,
+}
+
 /// What the agent knows; `None` if it serves without policies, or knows nothing yet. An error says why
 /// it does not answer.
 pub fn asked(settings: &Settings) -> Result<Option<View>, String> {
-    let mut answer = agent_socket::get(agent_socket::of(settings)?, "/v1/policies")?;
-    let view = answer["view"].take();
-    serde_json::from_value(view).map_err(|error| format!("the agent's answer: {error}"))
+    let PoliciesAnswer { view } = agent_socket::get(agent_socket::of(settings)?, "/v1/policies")?;
+    Ok(view)
 }
 
 /// What held last, the pods that the store has, and which of them the kernel's table has; `None` if `settings`

@@ -51,7 +51,7 @@ const UNKNOWN: [(&str, &str); 7] = [
 /// What is missing, invalid or unsupported, with the fix and without secrets.
 pub fn parse(text: &str, folder: &Path) -> Result<Kubeconfig, String> {
     let document: Value = if text.trim_start().starts_with('{') {
-        serde_json::from_str(text).map_err(|error| error.to_string())?
+        serde_json::from_slice(text.as_bytes()).map_err(|error| error.to_string())?
     } else {
         let convert = "kubectl config view --raw --flatten --minify -o json # prints it as JSON, which is \
             understood";

@@ -81,7 +81,7 @@ impl Saved {
             checksum: String,
         }
         let (header, state) = text.split_once(BEFORE_STATE).ok_or("it is no state of humanz")?;
-        let header: Header = serde_json::from_str(&format!("{header}}}"))
+        let header: Header = serde_json::from_slice(format!("{header}}}").as_bytes())
             .map_err(|error| format!("it is no state of humanz: {error}"))?;
         if header.schema != SCHEMA {
             return Err(format!("it has schema {}, not {SCHEMA}", header.schema));
@@ -91,7 +91,7 @@ impl Saved {
             return Err("its checksum is wrong".to_owned());
         }
         let state: StateFile<'_> =
-            serde_json::from_str(state).map_err(|error| error.to_string())?;
+            serde_json::from_slice(state.as_bytes()).map_err(|error| error.to_string())?;
         Ok(state.saved())
     }
 

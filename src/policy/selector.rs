@@ -121,7 +121,8 @@ impl Selector {
     /// # Errors
     /// Not the canonical text of a selector.
     pub fn parse(text: &str) -> Result<Selector, String> {
-        let selector: Selector = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let selector: Selector =
+            serde_json::from_slice(text.as_bytes()).map_err(|error| error.to_string())?;
         let canonical = selector.text() == text;
         if canonical { Ok(selector) } else { Err("not the canonical form".to_owned()) }
     }

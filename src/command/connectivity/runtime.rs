@@ -42,8 +42,8 @@ impl RuntimeNetwork {
             Exit::new(exit::UNAVAILABLE, why)
         })?;
         let invalid = |what: &str| Exit::new(exit::FAILURE, format!("{path}: {what}"));
-        let conf: Value =
-            serde_json::from_str(&text).map_err(|error| invalid(&format!("no JSON: {error}")))?;
+        let conf: Value = serde_json::from_slice(text.as_bytes())
+            .map_err(|error| invalid(&format!("no JSON: {error}")))?;
         let own = |key: &str| {
             let value = conf[key].as_str().map(str::to_owned);
             value.ok_or_else(|| invalid(&format!("{key} is missing")))

@@ -31,7 +31,7 @@ pub fn run(call: &mut Call<'_>, options: &FromContiv) -> Result<Outcome, Exit> {
     let mut documents = Vec::new();
     for path in &options.file {
         let text = files::text(path)?;
-        for document in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
+        for document in serde_json::Deserializer::from_slice(text.as_bytes()).into_iter::<Value>() {
             documents.push(document.map_err(|error| files::failed(path, &error.to_string()))?);
         }
     }

@@ -87,8 +87,8 @@ pub fn json_within<T: DeserializeOwned>(value: &[u8], limit: usize) -> Result<T,
     }
     let text = utf8(limited(value, limit)?)?;
     let reason = |error: serde_json::Error| RecordError::Json(shown(&error.to_string(), WHY));
-    match serde_json::from_str::<Versioned>(text).map_err(reason)?.schema {
-        SCHEMA => serde_json::from_str(text).map_err(reason),
+    match serde_json::from_slice::<Versioned>(text.as_bytes()).map_err(reason)?.schema {
+        SCHEMA => serde_json::from_slice(text.as_bytes()).map_err(reason),
         newer => Err(RecordError::Schema { found: newer, known: SCHEMA }),
     }
 }

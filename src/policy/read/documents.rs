@@ -103,7 +103,9 @@ pub fn is_blank(text: &str) -> bool {
             other => other.get("items").is_some_and(has_list),
         }
     }
-    let json = serde_json::Deserializer::from_str(text).into_iter().collect::<Result<Vec<_>, _>>();
+    let json = serde_json::Deserializer::from_slice(text.as_bytes())
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>();
     let documents = json.or_else(|_| yaml::documents(text));
     !documents.unwrap_or_default().iter().any(has_list)
 }

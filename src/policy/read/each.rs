@@ -21,7 +21,7 @@ pub fn each(text: &str, take: &mut dyn FnMut(Value)) -> Result<(), String> {
         yaml::documents(text)?.into_iter().for_each(|one| flatten(one, take, DEPTH_LIMIT));
         return Ok(());
     }
-    let mut json = serde_json::Deserializer::from_str(text);
+    let mut json = serde_json::Deserializer::from_slice(text.as_bytes());
     while json.end().is_err() {
         let one = EachObject { take, depth: DEPTH_LIMIT };
         one.deserialize(&mut json).map_err(|error| format!("{error}"))?;
