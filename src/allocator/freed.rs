@@ -17,16 +17,18 @@ const SIZES: usize = 128;
 /// Bytes of one size that wait, at most.
 const WAITING: usize = 16 << 10;
 
+/// What waits is not looked at, so that taking a block does not wait for its memory: it has probably left the
+/// processor's cache.
 pub struct FreedBlocks {
     busy: AtomicBool,
-    lists: UnsafeCell<[FreedList; SIZES]>,
+    lists: UnsafeCell<FreedLists>,
 }
 
-/// Blocks of one size; each begins with the address of the next.
-#[derive(Clone, Copy)]
-struct FreedList {
-    first: *mut u8,
-    blocks: usize,
+struct FreedLists {
+    /// So many blocks of each size wait …
+    waiting: [usize; SIZES],
+    /// … from the place on that [`FIRST`] has.
+    blocks: [*mut u8; FIRST[SIZES]],
 }
 
 // SAFETY: only who has set `busy` reads or writes the lists.
@@ -47,43 +49,53 @@ pub fn list(size: usize) -> Option<usize> {
 }
 
 /// Of the blocks of a list, in bytes.
-fn size(list: usize) -> usize {
+const fn size(list: usize) -> usize {
     (list + 1) * STEP - OWN
 }
+
+/// Blocks of a list that wait, at most.
+const fn room(list: usize) -> usize {
+    WAITING / size(list)
+}
+
+/// Where each list begins, and where the last one ends: behind those of all smaller sizes.
+const FIRST: [usize; SIZES + 1] = {
+    let (mut all, mut list) = ([0; SIZES + 1], 0);
+    while list < SIZES {
+        all[list + 1] = all[list] + room(list);
+        list += 1;
+    }
+    all
+};
 
 #[allow(unsafe_code)]
 impl FreedBlocks {
     pub const fn new() -> FreedBlocks {
-        let none = FreedList { first: ptr::null_mut(), blocks: 0 };
-        FreedBlocks { busy: AtomicBool::new(false), lists: UnsafeCell::new([none; SIZES]) }
+        let lists = FreedLists { waiting: [0; SIZES], blocks: [ptr::null_mut(); FIRST[SIZES]] };
+        FreedBlocks { busy: AtomicBool::new(false), lists: UnsafeCell::new(lists) }
     }
 
     /// # Safety
     /// As [`GlobalAlloc::alloc`].
     pub unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let pop = |list: &mut FreedList| {
-            let block = list.first;
-            (!block.is_null()).then(|| {
-                // SAFETY: a block that waits is the list's, and begins with the address of the next.
-                list.first = unsafe { block.cast::<*mut u8>().read() };
-                list.blocks -= 1;
-                block
-            })
-        };
         let list = list(layout.size()).filter(|_| layout.align() <= align_of::<*mut u8>());
-        let waiting = list.and_then(|list| self.with(list, pop));
+        let waiting = list.and_then(|list| {
+            self.with(|FreedLists { waiting, blocks }| {
+                waiting[list] = waiting[list].checked_sub(1)?;
+                Some(blocks[FIRST[list] + waiting[list]])
+            })
+        });
         waiting.unwrap_or_else(|| unsafe { System.alloc(rounded(layout)) })
     }
 
     /// # Safety
     /// As [`GlobalAlloc::dealloc`], for a block that [`Self::alloc`] gave, or musl for the layout [`rounded`].
     pub unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        let waits = list(layout.size()).and_then(|which| {
-            self.with(which, |list| {
-                (list.blocks < WAITING / size(which)).then(|| {
-                    // SAFETY: the block is free, is aligned for an address, and has room for one.
-                    unsafe { block.cast::<*mut u8>().write(list.first) };
-                    *list = FreedList { first: block, blocks: list.blocks + 1 };
+        let waits = list(layout.size()).and_then(|list| {
+            self.with(|FreedLists { waiting, blocks }| {
+                (waiting[list] < room(list)).then(|| {
+                    blocks[FIRST[list] + waiting[list]] = block;
+                    waiting[list] += 1;
                 })
             })
         });
@@ -93,12 +105,12 @@ impl FreedBlocks {
     }
 
     /// `None` also where another thread is at the lists: nobody waits for it.
-    fn with<T>(&self, list: usize, then: impl FnOnce(&mut FreedList) -> Option<T>) -> Option<T> {
+    fn with<T>(&self, then: impl FnOnce(&mut FreedLists) -> Option<T>) -> Option<T> {
         if self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
         // SAFETY: `busy` was not set, and is until the end.
-        let done = then(unsafe { &mut (&mut *self.lists.get())[list] });
+        let done = then(unsafe { &mut *self.lists.get() });
         self.busy.store(false, Ordering::Release);
         done
     }
@@ -129,7 +141,7 @@ mod tests {
     #[allow(unsafe_code)]
     fn waiting(of: &FreedBlocks, bytes: usize) -> usize {
         // SAFETY: the tests have one thread.
-        unsafe { (*of.lists.get())[list(bytes).unwrap()].blocks }
+        unsafe { (*of.lists.get()).waiting[list(bytes).unwrap()] }
     }
 
     #[test]
