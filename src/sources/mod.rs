@@ -12,7 +12,7 @@
 //! - `blocks`, `kept_blocks`: blocks of tenants' networks that hosts have, through etcd
 //! - `following`: starts and ends them
 //! - `item`, `custom_resource`, `cluster_state`, `find`, `doubtful`, `refused_pods`: what is kept of objects of the API, and what they say, pure
-//! - `stored`, `change`, `references`, `other_use`, `stored_hosts`: keys and values of policies in etcd, and what hosts have there, pure
+//! - `stored`, `known_values`, `change`, `references`, `other_use`, `stored_hosts`: keys and values of policies in etcd, and what hosts have there, pure
 //! - `publication`, `shared`, `inputs`: keys and values of members, and what a host says and needs, pure
 
 mod blocks;
@@ -31,6 +31,7 @@ mod kept_blocks;
 pub mod kept_file;
 mod kept_generations;
 mod known_members;
+mod known_values;
 mod kubernetes;
 mod other_use;
 mod own_members;

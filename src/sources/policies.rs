@@ -14,6 +14,7 @@ use crate::net::{FailureReason, Object, Problem, ProblemKind};
 use crate::os::event_loop::{self, EventLoop};
 use crate::os::random;
 use crate::policy::{ObjectSource, PolicySnapshot, Provider, SourceUpdate};
+use crate::sources::known_values::KnownValues;
 use crate::sources::ranges::WrittenValue;
 use crate::sources::stored::{BYTES_LIMIT, OBJECTS_LIMIT, StoredPolicies};
 
@@ -53,6 +54,7 @@ pub fn policies(
             ruling,
             publish,
             stored: StoredPolicies::default(),
+            values: KnownValues::default(),
             had_some,
             known: None,
             said: None,
@@ -97,6 +99,7 @@ struct PolicyFollower<'a, P> {
     ruling: ObjectSource,
     publish: P,
     stored: StoredPolicies,
+    values: KnownValues,
     had_some: bool,
     /// What is there, if it could be read.
     known: Option<(PolicySnapshot, Vec<Problem>)>,
@@ -120,6 +123,8 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
     async fn follow(&mut self, failures: &mut u32) -> Result<Infallible, EtcdError> {
         let (stored, revision) = read_stored(self.etcd, &self.range).await?;
         self.stored = stored;
+        // Another etcd may have another value of the same revision.
+        self.values = KnownValues::default();
         self.keep_lost()?;
         self.publish()?;
         *failures = 0;
@@ -159,7 +164,7 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
             let why = format!("more than {OBJECTS_LIMIT} objects or {BYTES_LIMIT} bytes");
             return Err(EtcdError::Refused(format!("{}: {why}", self.range).into()));
         }
-        let read = self.stored.read(&self.range, self.ruling);
+        let read = self.stored.read_again(&mut self.values, &self.range, self.ruling);
         let snapshot = PolicySnapshot {
             rules: read.rules,
             unread: read.unread,

@@ -9,7 +9,7 @@
 //!
 //! The key says what a value is about, so that one that is not understood can still close it, or leave it as it was.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ use crate::policy::read::documents::{self, Documents, NAMESPACE_RULE};
 use crate::policy::read::fields::quoted;
 use crate::policy::{ObjectName, ObjectSource, Scoped};
 use crate::sources::custom_resource::unused;
+use crate::sources::known_values::KnownValues;
 use crate::sources::ranges::WrittenValue;
 
 /// Stands beside the objects.
@@ -294,30 +295,13 @@ impl StoredPolicies {
 
     /// The objects by their names; of a value that is not understood, one that closes. `range`: for messages.
     pub fn objects(&self, range: &str) -> (BTreeMap<StoredName, Value>, Vec<Problem>) {
-        let (mut objects, mut problems) = (BTreeMap::new(), Vec::new());
-        let mut faults = 0;
+        let (mut objects, mut faults) = (BTreeMap::new(), Vec::new());
         for (path, value) in &self.values {
-            let mut fault = |what: String| {
-                faults += 1;
-                if problems.len() < PROBLEMS_LIMIT {
-                    let subject = Object::named(format!("etcd key {}", shown(range, path)));
-                    problems.push(Problem::in_object(ProblemKind::Policy, subject, what));
-                }
-            };
-            let Some(name) = StoredName::of_path(path) else {
-                fault("is the key of no object of policies; it is ignored".to_owned());
-                continue;
-            };
-            let object = object(&name, &value.bytes).unwrap_or_else(|why| {
-                fault(format!("{why}; {}", name.kind.of_unread()));
-                name.closed()
-            });
-            objects.insert(name, object);
+            let ReadValue { object, fault } = ReadValue::of(path, &value.bytes);
+            faults.extend(fault.map(|what| (path.clone(), what)));
+            objects.extend(object);
         }
-        if faults > PROBLEMS_LIMIT {
-            let what = format!("{} further keys are invalid", faults - PROBLEMS_LIMIT);
-            problems.push(Problem::new(ProblemKind::Policy, Object::named("etcd keys"), what));
-        }
+        let problems = problems(range, faults.iter().map(|(path, what)| (path, what)));
         (objects, problems)
     }
 
@@ -333,15 +317,25 @@ impl StoredPolicies {
 
     /// What they say together, where those of humanz are `ruling` ones or not.
     pub fn read(&self, range: &str, ruling: ObjectSource) -> Documents {
-        let (mut objects, mut problems) = self.objects(range);
+        self.read_again(&mut KnownValues::default(), range, ruling)
+    }
+
+    /// The same, where values that stay as they were need not be read again.
+    pub fn read_again(
+        &self,
+        known: &mut KnownValues,
+        range: &str,
+        ruling: ObjectSource,
+    ) -> Documents {
+        known.update(&self.values);
+        let mut problems = problems(range, known.faults());
         if ruling != ObjectSource::Etcd {
-            let is_unused = |name: &&StoredName| !name.kind.is_in_force(ruling);
-            let unused_count = objects.keys().filter(is_unused).count();
-            let first = objects.keys().find(is_unused).map(ToString::to_string);
-            objects.retain(|name, _| name.kind.is_in_force(ruling));
-            problems.extend(unused(unused_count, first, "etcd", ruling.name()));
+            let mut unused_names = known.names().filter(|name| !name.kind.is_in_force(ruling));
+            let first = unused_names.next().map(ToString::to_string);
+            let count = usize::from(first.is_some()) + unused_names.count();
+            problems.extend(unused(count, first, "etcd", ruling.name()));
         }
-        let mut read = documents::read(objects.values(), true);
+        let mut read = known.in_force(ruling);
         if self.namespace_rules() > 0 && ruling == ObjectSource::Etcd {
             read.cluster.note_rule();
         }
@@ -352,7 +346,7 @@ impl StoredPolicies {
         }
         // The closed object that stands for it is none that somebody wrote.
         if !read.problems.is_empty() {
-            let unread = self.unread();
+            let unread = known.unread();
             read.problems.retain(|problem| !unread.contains(&problem.subject));
         }
         problems.append(&mut read.problems);
@@ -367,23 +361,14 @@ impl StoredPolicies {
         self.values.keys().filter(|path| path.starts_with(&prefix)).count()
     }
 
-    /// The objects whose values are not understood, as problems of them have them.
-    fn unread(&self) -> BTreeSet<Object> {
-        let names = self.values.iter().filter_map(|(path, value)| {
-            let name = StoredName::of_path(path)?;
-            object(&name, &value.bytes).is_err().then(|| Object::named(name.to_string()))
-        });
-        names.gather()
-    }
-
     /// When the object of each network was written.
     fn network_revisions(&self) -> BTreeMap<Scoped, i64> {
+        let networks = self.values.iter().filter(|(path, _)| path.starts_with("Network/"));
         let network = |(path, value): (&String, &WrittenValue)| {
-            let StoredName { kind, scope, name } = StoredName::of_path(path)?;
-            let name = Scoped { tenant: scope?, name };
-            (kind.name == "Network").then_some((name, value.revision))
+            let StoredName { scope, name, .. } = StoredName::of_path(path)?;
+            Some((Scoped { tenant: scope?, name }, value.revision))
         };
-        self.values.iter().filter_map(network).gather()
+        networks.filter_map(network).gather()
     }
 }
 
@@ -395,6 +380,48 @@ pub fn tenant_pools(objects: &[(Vec<u8>, Vec<u8>)]) -> Vec<(IpNetwork, String)> 
         stored.set(path, Some(WrittenValue { bytes: bytes.clone(), revision: 0 }));
     }
     stored.read("", ObjectSource::Etcd).networks.named_pools()
+}
+
+/// A value, and what is wrong with it.
+pub(super) struct ReadValue {
+    /// One that closes where the value is not understood; `None`: it is the key of no object.
+    pub object: Option<(StoredName, Value)>,
+    pub fault: Option<String>,
+}
+
+impl ReadValue {
+    pub fn of(path: &str, bytes: &[u8]) -> ReadValue {
+        let Some(name) = StoredName::of_path(path) else {
+            let fault = "is the key of no object of policies; it is ignored".to_owned();
+            return ReadValue { object: None, fault: Some(fault) };
+        };
+        match object(&name, bytes) {
+            Ok(object) => ReadValue { object: Some((name, object)), fault: None },
+            Err(why) => {
+                let fault = format!("{why}; {}", name.kind.of_unread());
+                let closed = name.closed();
+                ReadValue { object: Some((name, closed)), fault: Some(fault) }
+            }
+        }
+    }
+}
+
+/// Of values below `range`, each by its path.
+fn problems<'a>(
+    range: &str,
+    faults: impl Iterator<Item = (&'a String, &'a String)>,
+) -> Vec<Problem> {
+    let problem = |(path, what): (&String, &String)| {
+        let subject = Object::named(format!("etcd key {}", shown(range, path)));
+        Problem::in_object(ProblemKind::Policy, subject, what)
+    };
+    let mut faults = faults.fuse();
+    let mut problems: Vec<Problem> = faults.by_ref().take(PROBLEMS_LIMIT).map(problem).collect();
+    if let more @ 1.. = faults.count() {
+        let what = format!("{more} further keys are invalid");
+        problems.push(Problem::new(ProblemKind::Policy, Object::named("etcd keys"), what));
+    }
+    problems
 }
 
 fn shown(range: &str, path: &str) -> String {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, local, soon};
@@ -328,6 +329,36 @@ fn an_agent_that_starts_while_etcd_is_older_gives_no_address_back() {
     agent.wait_ready();
     local::wait_problem(h1, "policy", "host h2");
     assert!(!has(&text), "a former member is one again");
+    agent.stop();
+}
+
+/// Agents keep what they read of a value while its revision stays, and two states of etcd that went on from one copy have the
+/// same revisions for other values.
+#[test]
+fn a_value_of_a_revision_that_had_another_one_is_read() {
+    let cluster = Cluster::new(1);
+    let h1 = &cluster.hosts[0];
+    let closed = |by: &str| only_from("db", &[by]);
+    apply(h1, &[closed("nobody")]);
+    let path = "/humanz/v1-policies/NetworkPolicy/shop/db";
+    let revision = || {
+        let pairs = cluster.etcd.pairs(path);
+        pairs.iter().find(|pair| pair.key() == path.as_bytes()).unwrap().mod_revision()
+    };
+    cluster.etcd.keep_copy();
+    cluster.etcd.put(path, only_from("db", &["web"]).to_string());
+    let before = revision();
+    let agent = Agent::start(h1, FROM_ETCD);
+    agent.wait_ready();
+    let (web, db) = (add(h1, "web", "web"), add(h1, "db", "db"));
+    soon("web is allowed", || connects(&web, &db, 6379));
+    // So that nothing else is written meanwhile.
+    agent.process.signal(Signal::SIGSTOP);
+    cluster.etcd.restart_from_copy();
+    cluster.etcd.put(path, closed("none").to_string());
+    assert_eq!(revision(), before, "this shows nothing");
+    agent.process.signal(Signal::SIGCONT);
+    soon("nobody is allowed", || !connects(&web, &db, 6379));
     agent.stop();
 }
 

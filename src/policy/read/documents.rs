@@ -114,7 +114,16 @@ pub fn is_blank(text: &str) -> bool {
 ///
 /// `free`: pods may choose their group and network while no namespace has a rule.
 pub fn read<'a>(objects: impl IntoIterator<Item = &'a Value>, free: bool) -> Documents {
-    let mut reader = DocumentsReader::new(free);
+    read_beside(Parsed::default(), objects, free)
+}
+
+/// As [`read`], beside policies that were read before.
+pub fn read_beside<'a>(
+    policies: Parsed,
+    objects: impl IntoIterator<Item = &'a Value>,
+    free: bool,
+) -> Documents {
+    let mut reader = DocumentsReader { parsed: policies, ..DocumentsReader::new(free) };
     objects.into_iter().for_each(|object| reader.note(object));
     reader.finish()
 }
