@@ -130,6 +130,8 @@ impl<P: FnMut(SourceUpdate)> PolicyFollower<'_, P> {
         *failures = 0;
         let ranges = [self.range.clone()];
         let mut watch = self.etcd.watch_ranges(&ranges, revision + 1).await?;
+        // The rest after each update is for those that come together.
+        watch.wait = Duration::ZERO;
         loop {
             let changes = watch.next().await?;
             if changes.is_empty() {

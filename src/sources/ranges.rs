@@ -21,7 +21,7 @@ pub struct WrittenValue {
     pub revision: i64,
 }
 
-/// Changes that come closer together than this are taken at once.
+/// Changes that come closer together than this are taken together.
 const COALESCE: Duration = Duration::from_millis(5);
 
 /// Time between two requests for a sign of life …
@@ -118,6 +118,7 @@ impl Etcd {
             received: Vec::new(),
             taken_at: None,
             received_at,
+            wait: COALESCE,
             ask: interval_at(received_at + ASK, ASK),
         };
         watch.change(ranges.to_vec(), revision).await?;
@@ -174,6 +175,8 @@ pub struct RangeWatch<'a> {
     /// When what was received is taken.
     taken_at: Option<Instant>,
     received_at: Instant,
+    /// How long what was received waits for more.
+    pub wait: Duration,
     ask: Interval,
 }
 
@@ -213,8 +216,8 @@ impl RangeWatch<'_> {
         id > 0 && !self.watched.iter().any(|(_, watched)| *watched == id)
     }
 
-    /// What was put or deleted, whole transactions, those of a few milliseconds together; nothing: a sign of
-    /// life. Cancel-safe.
+    /// What was put or deleted, whole transactions, those that come while the first one waits together; nothing: a sign
+    /// of life. Cancel-safe.
     ///
     /// # Errors
     /// The watch ended or was refused, or its member says nothing any more: the next request uses another one.
@@ -256,7 +259,7 @@ impl RangeWatch<'_> {
         self.revision = answer.header().map_or(0, |it| it.revision()).max(self.revision);
         self.received.extend(answer.events().iter().filter_map(Event::kv).map(KeyChange::of));
         if !self.received.is_empty() {
-            self.taken_at.get_or_insert(self.received_at + COALESCE);
+            self.taken_at.get_or_insert(self.received_at + self.wait);
         }
         Ok(!self.received.is_empty())
     }

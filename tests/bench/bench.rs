@@ -75,6 +75,7 @@ fn main() {
     for (name, what, measure) in parts {
         let start = Instant::now();
         println!("{name}: {what}");
+        usage::wait_idle();
         // The figures of the other parts are worth telling.
         let run = AssertUnwindSafe(|| measure(&mut workspace, &mut table));
         if std::panic::catch_unwind(run).is_err() {
