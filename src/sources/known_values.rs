@@ -3,15 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ipnetwork::IpNetwork;
 use serde_json::Value;
 
-use crate::net::Object;
 use crate::net::gather::Gather;
+use crate::net::{Object, Problem};
 use crate::policy::ObjectSource;
 use crate::policy::read::documents::{self, Documents};
 use crate::policy::read::{Parsed, policy};
+use crate::sources::custom_resource::unused;
 use crate::sources::ranges::WrittenValue;
-use crate::sources::stored::{ReadValue, StoredName};
+use crate::sources::stored::{PROBLEMS_LIMIT, ReadValue, StoredName, StoredPolicies, problems};
 
 /// By path.
 #[derive(Debug, Default)]
@@ -90,11 +92,64 @@ impl KnownValues {
     }
 }
 
+impl StoredPolicies {
+    /// What they say together, where those of humanz are `ruling` ones or not.
+    pub fn read(&self, range: &str, ruling: ObjectSource) -> Documents {
+        self.read_again(&mut KnownValues::default(), range, ruling)
+    }
+
+    /// The same, where values that stay as they were need not be read again.
+    pub fn read_again(
+        &self,
+        known: &mut KnownValues,
+        range: &str,
+        ruling: ObjectSource,
+    ) -> Documents {
+        known.update(self.values());
+        let mut problems = problems(range, known.faults());
+        if ruling != ObjectSource::Etcd {
+            let mut unused_names = known.names().filter(|name| !name.kind.is_in_force(ruling));
+            let first = unused_names.next().map(ToString::to_string);
+            let count = usize::from(first.is_some()) + unused_names.count();
+            problems.extend(unused(count, first, "etcd", ruling.name()));
+        }
+        let mut read = known.in_force(ruling);
+        if self.namespace_rules() > 0 && ruling == ObjectSource::Etcd {
+            read.cluster.note_rule();
+        }
+        if ruling != ObjectSource::Etcd {
+            // The other source may have them.
+            let missing: Vec<Problem> = documents::missing_profiles(&read.profiles).collect();
+            read.problems.retain(|problem| !missing.contains(problem));
+        }
+        // The closed object that stands for it is none that somebody wrote.
+        if !read.problems.is_empty() {
+            let unread = known.unread();
+            read.problems.retain(|problem| !unread.contains(&problem.subject));
+        }
+        problems.append(&mut read.problems);
+        problems.truncate(2 * PROBLEMS_LIMIT);
+        let networks = read.networks.as_of(self.network_revisions());
+        Documents { problems, networks, ..read }
+    }
+}
+
+/// The pools of the networks in `objects`, values by their paths below the range of policies, each with the name of
+/// its network.
+pub fn tenant_pools(objects: &[(Vec<u8>, Vec<u8>)]) -> Vec<(IpNetwork, String)> {
+    let mut stored = StoredPolicies::default();
+    for (path, bytes) in objects {
+        stored.set(path, Some(WrittenValue { bytes: bytes.clone(), revision: 0 }));
+    }
+    stored.read("", ObjectSource::Etcd).networks.named_pools()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::policy::read::cluster_network_policy::NOT_ENFORCED;
 
     fn values(of: &[(&str, i64, Value)]) -> BTreeMap<String, WrittenValue> {
         let value = |(path, revision, object): &(&str, i64, Value)| {
@@ -138,6 +193,31 @@ mod tests {
                 (known.in_force(ObjectSource::Etcd), fresh.in_force(ObjectSource::Etcd));
             assert_eq!((read.rules, read.problems), (wanted.rules, wanted.problems));
             assert!(known.faults().eq(fresh.faults()) && known.names().eq(fresh.names()));
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_not_understood_says_what_holds_of_it() {
+        let mut stored = StoredPolicies::default();
+        let paths = ["ClusterNetworkPolicy/p", "Group/blue/web", "Network/blue/front"];
+        for path in paths {
+            let value = WrittenValue { bytes: b"{".to_vec(), revision: 1 };
+            stored.set(path.as_bytes(), Some(value));
+        }
+        let read = stored.read("/p/", ObjectSource::Etcd);
+        let unread: Vec<String> = read.unread.iter().map(ToString::to_string).collect();
+        assert_eq!(unread, ["ClusterNetworkPolicy p"], "its rules of before are kept");
+        assert_eq!(read.problems.len(), paths.len(), "one problem of each: {:?}", read.problems);
+        assert!(read.rules.iter().all(|rule| rule.origin.name.as_str() != "p"));
+        for (path, holds) in paths.into_iter().zip([
+            NOT_ENFORCED,
+            "what it is about is closed",
+            "what this host knew of it holds",
+        ]) {
+            let key = format!("etcd key /p/{path}");
+            let problem = read.problems.iter().find(|it| it.subject.to_string().contains(&key));
+            let what = problem.map(|problem| problem.what.as_str()).unwrap_or_default();
+            assert!(what.ends_with(holds), "{path}: {what}");
         }
     }
 }

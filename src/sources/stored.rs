@@ -11,18 +11,15 @@
 
 use std::collections::BTreeMap;
 
-use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
 use crate::net::gather::Gather;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::network::DEFAULT;
 use crate::policy::read::cluster_network_policy::NOT_ENFORCED;
-use crate::policy::read::documents::{self, Documents, NAMESPACE_RULE};
+use crate::policy::read::documents::{self, NAMESPACE_RULE};
 use crate::policy::read::fields::quoted;
 use crate::policy::{ObjectName, ObjectSource, Scoped};
-use crate::sources::custom_resource::unused;
-use crate::sources::known_values::KnownValues;
 use crate::sources::ranges::WrittenValue;
 
 /// Stands beside the objects.
@@ -38,7 +35,7 @@ pub const OBJECTS_LIMIT: usize = 20_000;
 pub const BYTES_LIMIT: usize = 64 << 20;
 
 /// Problems that are listed.
-const PROBLEMS_LIMIT: usize = 100;
+pub(super) const PROBLEMS_LIMIT: usize = 100;
 
 /// A kind of object that may stand in etcd.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -315,44 +312,9 @@ impl StoredPolicies {
         (objects, self.objects(range).1)
     }
 
-    /// What they say together, where those of humanz are `ruling` ones or not.
-    pub fn read(&self, range: &str, ruling: ObjectSource) -> Documents {
-        self.read_again(&mut KnownValues::default(), range, ruling)
-    }
-
-    /// The same, where values that stay as they were need not be read again.
-    pub fn read_again(
-        &self,
-        known: &mut KnownValues,
-        range: &str,
-        ruling: ObjectSource,
-    ) -> Documents {
-        known.update(&self.values);
-        let mut problems = problems(range, known.faults());
-        if ruling != ObjectSource::Etcd {
-            let mut unused_names = known.names().filter(|name| !name.kind.is_in_force(ruling));
-            let first = unused_names.next().map(ToString::to_string);
-            let count = usize::from(first.is_some()) + unused_names.count();
-            problems.extend(unused(count, first, "etcd", ruling.name()));
-        }
-        let mut read = known.in_force(ruling);
-        if self.namespace_rules() > 0 && ruling == ObjectSource::Etcd {
-            read.cluster.note_rule();
-        }
-        if ruling != ObjectSource::Etcd {
-            // The other source may have them.
-            let missing: Vec<Problem> = documents::missing_profiles(&read.profiles).collect();
-            read.problems.retain(|problem| !missing.contains(problem));
-        }
-        // The closed object that stands for it is none that somebody wrote.
-        if !read.problems.is_empty() {
-            let unread = known.unread();
-            read.problems.retain(|problem| !unread.contains(&problem.subject));
-        }
-        problems.append(&mut read.problems);
-        problems.truncate(2 * PROBLEMS_LIMIT);
-        let networks = read.networks.as_of(self.network_revisions());
-        Documents { problems, networks, ..read }
+    /// By path below the range.
+    pub(super) fn values(&self) -> &BTreeMap<String, WrittenValue> {
+        &self.values
     }
 
     /// How many rules of namespaces there are, with those whose keys are not understood: they are not among the objects.
@@ -362,7 +324,7 @@ impl StoredPolicies {
     }
 
     /// When the object of each network was written.
-    fn network_revisions(&self) -> BTreeMap<Scoped, i64> {
+    pub(super) fn network_revisions(&self) -> BTreeMap<Scoped, i64> {
         let networks = self.values.iter().filter(|(path, _)| path.starts_with("Network/"));
         let network = |(path, value): (&String, &WrittenValue)| {
             let StoredName { scope, name, .. } = StoredName::of_path(path)?;
@@ -370,16 +332,6 @@ impl StoredPolicies {
         };
         networks.filter_map(network).gather()
     }
-}
-
-/// The pools of the networks in `objects`, values by their paths below the range of policies, each with the name of
-/// its network.
-pub fn tenant_pools(objects: &[(Vec<u8>, Vec<u8>)]) -> Vec<(IpNetwork, String)> {
-    let mut stored = StoredPolicies::default();
-    for (path, bytes) in objects {
-        stored.set(path, Some(WrittenValue { bytes: bytes.clone(), revision: 0 }));
-    }
-    stored.read("", ObjectSource::Etcd).networks.named_pools()
 }
 
 /// A value, and what is wrong with it.
@@ -407,7 +359,7 @@ impl ReadValue {
 }
 
 /// Of values below `range`, each by its path.
-fn problems<'a>(
+pub(super) fn problems<'a>(
     range: &str,
     faults: impl Iterator<Item = (&'a String, &'a String)>,
 ) -> Vec<Problem> {
@@ -447,34 +399,4 @@ fn object(name: &StoredName, value: &[u8]) -> Result<Value, String> {
         fields.remove("namespace");
     }
     if found == *name { Ok(object) } else { Err(short(format!("it is about {found}"))) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_value_that_is_not_understood_says_what_holds_of_it() {
-        let mut stored = StoredPolicies::default();
-        let paths = ["ClusterNetworkPolicy/p", "Group/blue/web", "Network/blue/front"];
-        for path in paths {
-            let value = WrittenValue { bytes: b"{".to_vec(), revision: 1 };
-            stored.set(path.as_bytes(), Some(value));
-        }
-        let read = stored.read("/p/", ObjectSource::Etcd);
-        let unread: Vec<String> = read.unread.iter().map(ToString::to_string).collect();
-        assert_eq!(unread, ["ClusterNetworkPolicy p"], "its rules of before are kept");
-        assert_eq!(read.problems.len(), paths.len(), "one problem of each: {:?}", read.problems);
-        assert!(read.rules.iter().all(|rule| rule.origin.name.as_str() != "p"));
-        for (path, holds) in paths.into_iter().zip([
-            NOT_ENFORCED,
-            "what it is about is closed",
-            "what this host knew of it holds",
-        ]) {
-            let key = format!("etcd key /p/{path}");
-            let problem = read.problems.iter().find(|it| it.subject.to_string().contains(&key));
-            let what = problem.map(|problem| problem.what.as_str()).unwrap_or_default();
-            assert!(what.ends_with(holds), "{path}: {what}");
-        }
-    }
 }

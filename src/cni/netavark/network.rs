@@ -61,9 +61,7 @@ pub struct HostNetwork {
 impl HostNetwork {
     /// The configuration in `text`; `None`: none of its plugins is humanz, of the type `plugin` or written by its agent.
     pub fn read(file: &Path, text: &str, plugin: &str) -> Option<HostNetwork> {
-        let Ok(Value::Object(document)) = serde_json::from_slice(text.as_bytes()) else {
-            return None;
-        };
+        let document: Map<String, Value> = serde_json::from_slice(text.as_bytes()).ok()?;
         let of_list = document.get("plugins").and_then(Value::as_array);
         let plugins: Vec<&Map<String, Value>> = match of_list {
             Some(list) => list.iter().filter_map(Value::as_object).collect(),
