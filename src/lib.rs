@@ -7,7 +7,7 @@
 //!
 //! | room | responsibility | touches |
 //! |---|---|---|
-//! | `main.rs`, `allocator.rs` | name the program was called by → role → exit code; where its memory comes from | nothing |
+//! | `main.rs`, `allocator.rs`, `memory.rs` | name the program was called by → role → exit code; where its memory comes from, and how it is compared and moved | nothing |
 //! | [`command`] | subcommands that print | stdout; kernel, files and etcd, which it changes only as the subcommand says |
 //! | [`plugin`] | the CNI verbs | kernel, IPAM store, stdout |
 //! | [`api`] | `Status`, metrics, HTTP on the agent's socket, the page's data | its sockets |

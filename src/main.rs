@@ -3,6 +3,8 @@
 mod allocator;
 #[cfg(panic = "abort")]
 mod backtrace;
+#[cfg(any(test, all(target_env = "musl", not(debug_assertions))))]
+mod memory;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
