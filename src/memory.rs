@@ -42,6 +42,7 @@ unsafe fn compare(one: *const u8, other: *const u8, len: usize) -> Ordering {
 ///
 /// # Safety
 /// `len` bytes can be read at `from` and written at `to`, which does not lie before it.
+#[cfg(any(test, target_arch = "x86_64"))]
 #[allow(unsafe_code)]
 unsafe fn move_up(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: all are within `len`. What is written over was read before.
@@ -77,6 +78,7 @@ unsafe fn move_up(to: *mut u8, from: *const u8, len: usize) {
 ///
 /// # Safety
 /// As [`move_up`].
+#[cfg(any(test, target_arch = "x86_64"))]
 #[allow(unsafe_code)]
 unsafe fn ends<T>(to: *mut u8, from: *const u8, len: usize) {
     let last = len - size_of::<T>();
