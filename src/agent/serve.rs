@@ -43,7 +43,7 @@ pub use agent::Agent;
 pub use files::RuntimeFiles;
 pub use history::kept_history;
 pub use networks::kept_networks;
-pub use policy::kept_policies;
+pub use policy::take_kept;
 pub use refused_settings::RefusedSettings;
 pub use state::AgentState;
 

@@ -136,7 +136,7 @@ fn state(
     let problems = refused.iter().flat_map(RefusedSettings::problems);
     shared.problems.set(ProblemSource::Settings, problems);
     state.refused = refused;
-    (state.policies, state.published) = serve::kept_policies(settings, name, kernel);
+    serve::take_kept(&mut state, settings, name, kernel);
     state.networks = serve::kept_networks(settings, name, &state.policies);
     state.networks.unconfirmed = state.policies.snapshot().is_none();
     state.policies.hold(state.networks.held());

@@ -1,9 +1,11 @@
 //! POLICY: what goes with it, and that nothing is left when it is off.
 
+use serde_json::json;
+
 use crate::etcd::{FROM_ETCD, apply};
 use crate::start::connect;
 use crate::support::pod::make_netns;
-use crate::support::{Agent, Cluster, Node, Place, soon};
+use crate::support::{Agent, Cluster, Node, Place, local, soon};
 use crate::tenants::{self, reaches, two_tenants};
 use crate::traffic::{Flood, Server};
 use crate::{FILE, STANDALONE, add, alone, only_from, serve, write_policies};
@@ -47,6 +49,34 @@ fn without_policies_there_is_no_table_and_the_plugin_asks_no_agent() {
     Agent::run(host, "uninstall --purge", STANDALONE).ok();
     assert!(!host.run("nft list tables").ok().contains("humanz-policy"));
     assert_eq!(host.list("/var/lib/humanz"), Vec::<String>::new());
+}
+
+/// It came back with the next start that could not read its file.
+#[test]
+fn what_a_source_said_goes_with_the_source_at_a_start_as_well() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    write_policies(host, &[only_from("db", &["web"])]);
+    let with_file: &[(&str, &str)] = &[("POLICY", "on"), ("POLICY_FILE", FILE)];
+    let restart = |settings| {
+        let agent = Agent::start(host, settings);
+        agent.wait_ready();
+        agent
+    };
+    let has = || {
+        let kept = host.read("/var/lib/humanz/policy.json");
+        kept.is_none_or(|kept| kept.contains("\"name\":\"db\""))
+    };
+    restart(with_file).stop();
+    assert!(has());
+    let agent = restart(&with_file[..1]);
+    soon("nothing of the file is kept", || !has());
+    agent.kill();
+    host.write(FILE, "[{");
+    let agent = restart(with_file);
+    let said = local::status(host)["policies"]["sources"][0].clone();
+    assert_eq!((&said["source"], &said["policies"]), (&json!("file"), &json!(0)), "{said}");
+    agent.stop();
 }
 
 /// `status --all` alone said which hosts enforce policies.

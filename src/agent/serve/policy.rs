@@ -11,6 +11,7 @@ use crate::agent::active_problems::ProblemSource;
 use crate::agent::new_pods;
 use crate::agent::serve::agent::Agent;
 use crate::agent::serve::networks::block_inputs;
+use crate::agent::serve::state::AgentState;
 use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
 use crate::checks::pod_keys::pod_keys;
 use crate::inspect::{Kernel, last_policies, pods, policy_file};
@@ -20,7 +21,7 @@ use crate::netlink::NetlinkError;
 use crate::os::files;
 use crate::os::threads::Worker;
 use crate::policy::compile::POLICY_TABLE;
-use crate::policy::held::{Published, Sharing};
+use crate::policy::held::Sharing;
 use crate::policy::knowledge::HostKnowledge;
 use crate::policy::sources::{Policies, REFUSED_LIMIT};
 use crate::policy::view::{Held, Quarantined, View};
@@ -34,20 +35,19 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// Time between two looks whether pods in quarantine are still there.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
-/// What held before the agent stopped, of the sources in `settings`. If the agent was killed before it
+/// Takes over what held before the agent stopped, of the sources in `settings`. If the agent was killed before it
 /// had written a change, that is older than the table: then the table stays as it is until a source has
 /// said something. Where there is none, the host was started again, and older policies are better than none.
-pub fn kept_policies(
-    settings: &Settings,
-    host: &NodeName,
-    kernel: &Kernel,
-) -> (Policies, Arc<Published>) {
-    let Some(policy) = &settings.policy else { return Default::default() };
-    let has_table = may_have_table(kernel.nft.tables());
-    let kept = last_policies::kept(&settings.state_dir, !has_table);
-    let published = Arc::new(last_policies::published(settings, host));
+pub fn take_kept(state: &mut AgentState, settings: &Settings, host: &NodeName, kernel: &Kernel) {
+    let Some(policy) = &settings.policy else { return };
+    let kept = last_policies::kept(&settings.state_dir, !may_have_table(kernel.nft.tables()));
+    state.published = Arc::new(last_policies::published(settings, host));
     let providers = policy.providers(&settings.source);
-    (Policies::kept(kept, &providers, settings.pod_defaults()), published)
+    if !kept.keys().all(|provider| providers.contains(provider)) {
+        // What is kept for the next start has less, too.
+        state.kept_policies.changed();
+    }
+    state.policies = Policies::kept(kept, &providers, settings.pod_defaults());
 }
 
 /// A kernel that does not answer may have it.
