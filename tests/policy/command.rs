@@ -76,6 +76,22 @@ fn a_file_without_an_object_is_refused_as_the_agent_refuses_it() {
     let (said, code) = policy(folder.path(), "ls -f none.yaml");
     assert!(said.contains("none.yaml: it has no object; [] says") && code == 2, "{code}: {said}");
     assert_eq!(policy(folder.path(), "ls -f empty.yaml"), ("no policies\n".to_owned(), 0));
+    // They said "allowed" and "no connection between these pods changes".
+    let ends = "--from shop/web --to shop/db:80";
+    for words in [
+        format!("test -f cluster.json -f none.yaml {ends}"),
+        format!("test --live -f none.yaml {ends}"),
+        "diff -f cluster.json --new none.yaml".to_owned(),
+    ] {
+        let (said, code) = policy(folder.path(), &words);
+        assert!(said.contains("none.yaml: it has no object") && code == 2, "{words}: {said}");
+    }
+    for words in [
+        format!("test -f cluster.json -f empty.yaml {ends}"),
+        "diff -f cluster.json --new empty.yaml".to_owned(),
+    ] {
+        assert_eq!(policy(folder.path(), &words).1, 0, "{words}");
+    }
 }
 
 #[test]

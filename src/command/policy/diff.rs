@@ -93,8 +93,8 @@ pub fn run(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
 }
 
 fn of_files(call: &mut Call<'_>, options: &Diff) -> Result<Outcome, Exit> {
-    let old = files::read(&options.file)?;
-    let changed = files::read(&options.new)?;
+    let old = files::read_policies(&options.file)?;
+    let changed = files::read_policies(&options.new)?;
     let new = replaced(old.clone(), changed.clone());
     let read = |objects| {
         let read = documents::read(objects, options.free_groups);

@@ -24,7 +24,7 @@ pub fn run(
     (paths, option): (&[String], &str),
     as_json: bool,
 ) -> Result<Outcome, Exit> {
-    let new = files::read(paths)?;
+    let new = files::read_policies(paths)?;
     if new.is_empty() {
         return Err(refused(format!("{option}: no objects in it")));
     }

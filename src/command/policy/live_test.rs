@@ -42,8 +42,8 @@ pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
     if options.group.is_some() {
         return Err(group_of_settings());
     }
+    let objects = files::read_policies(&options.file)?;
     let host = HostPolicies::inspect(call)?;
-    let objects = files::read(&options.file)?;
     let Replaced { rules, problems, .. } = host.changed((&objects, "-f"))?;
     let pods = host.view.endpoints();
     let quarantined = host.view.quarantined();

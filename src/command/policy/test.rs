@@ -65,7 +65,7 @@ impl Test {
 /// # Errors
 /// A file or an end that is not understood.
 pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
-    let documents = documents::read(&files::read(&options.file)?, options.free_groups)
+    let documents = documents::read(&files::read_policies(&options.file)?, options.free_groups)
         .configured(options.group.as_ref())
         .isolated();
     let endpoints = &documents.endpoints;
