@@ -38,6 +38,9 @@ const RELIST: Duration = Duration::from_secs(3600);
 /// A watch that ends earlier failed, even without an error.
 const SHORT: Duration = Duration::from_secs(10);
 
+/// One that comes after several that failed must last so long.
+const LASTING: Duration = Duration::from_secs(1);
+
 /// Time after which the API is asked again for what it refused, if the node is as it was.
 const REFUSED: Duration = Duration::from_secs(300);
 
@@ -130,9 +133,10 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
     async fn attempt(&mut self, setup: &Setup) -> ControlFlow<()> {
         self.attempts += 1;
         match self.serve(setup).await {
-            Ok(()) => {}
+            Ok(()) => self.note_ended("it ends at once"),
             Err(Interruption::Failed(ApiError::Expired(why))) => {
-                log::debug!("listing nodes again: {why}")
+                log::debug!("listing nodes again: {why}");
+                self.note_ended(&why);
             }
             Err(Interruption::Failed(error)) => self.publish_disconnected(error.into()),
             Err(Interruption::Refused(error)) => {
@@ -178,7 +182,9 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
     ) -> Result<(), Interruption> {
         let mut watch = api.watch(&nodes::query(), &listed.version).await?;
         let begun = Instant::now();
-        self.publish_connected(api);
+        if self.attempts <= TRIES {
+            self.publish_connected(api);
+        }
         self.take(&listed.nodes, setup)?;
         self.clear_network_unavailable(api, &listed.nodes).await;
         let mut due = None;
@@ -193,6 +199,9 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
                     self.contact.changed();
                     events.into_iter().for_each(|event| listed.take_in(event));
                     due.get_or_insert(Instant::now() + COALESCE);
+                }
+                () = sleep_until(begun + LASTING), if self.disconnected.is_some() => {
+                    self.publish_connected(api);
                 }
                 () = sleep_until(due.unwrap_or(begun)), if due.is_some() => {
                     due = None;
@@ -290,6 +299,13 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
     fn publish_connected(&mut self, api: &Api) {
         if self.disconnected.take().is_some() {
             (self.publish)(Update::Connected { endpoint: api.endpoint().to_owned() });
+        }
+    }
+
+    /// A watch that ended is no failure; several in a row are: until the next list changes are missed.
+    fn note_ended(&mut self, why: &str) {
+        if self.attempts >= TRIES {
+            self.publish_disconnected(format!("watch nodes: {why}").into());
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::api::Mode;
-use crate::support::local;
+use crate::support::local::{self, has_problem, status_when, wait_problem};
 use crate::support::ping::{addresses, all_reach};
 use crate::support::wait::SOON;
 use crate::support::watch::Watch;
@@ -314,7 +314,11 @@ fn watches_that_end_at_once_are_retried_with_a_delay() {
         std::thread::sleep(std::time::Duration::from_secs(5));
         let asked = api.requests().len() - before;
         assert!(asked < 20, "{asked} requests in 5 s");
+        let host = scene_host(&steady.scene);
+        let problem = wait_problem(host, "kubernetes-api", "the Kubernetes API");
+        assert!(problem["what"].to_string().contains("watch nodes: it ends at once"), "{problem}");
         api.set_mode(Mode::Well);
+        status_when(host, "all nodes are followed", |it| !has_problem(it, "kubernetes-api"));
         steady.ends_in_sync();
     }
 }
