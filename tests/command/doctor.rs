@@ -144,6 +144,21 @@ fn each_fault_of_a_host_is_found() {
     check(host, "", (&format!("rm {ours}"), "cni-configuration", "true"));
 }
 
+/// It was to be started, and its log to say why it ended, while it ran.
+#[test]
+fn an_agent_that_waits_for_a_subnet_is_asked_why_there_is_no_configuration() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let away: &[(&str, &str)] = &[("ETCD_HOST", "192.0.2.99")];
+    let agent = Agent::start(host, away);
+    soon("the agent answers", || local::connect(host).is_ok());
+    let found = object(&run(host, "doctor --json", away));
+    let missing = local::problems(&found, "cni-configuration").next().unwrap();
+    let fix = missing["fix"].as_str().unwrap();
+    assert!(fix.starts_with("humanz-agent status # the agent runs"), "{found:#}");
+    agent.stop();
+}
+
 /// Its processes go on in a namespace that has lost its name.
 #[test]
 fn a_running_pod_whose_namespace_has_no_name_any_more_leaks_no_address() {

@@ -21,7 +21,10 @@ pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let cni = &settings.cni;
     let init = settings.agentless.then(|| single_machine::again(settings));
     let writer = init.as_deref();
-    let again = writer.unwrap_or(service_manager().start());
+    let again = writer.unwrap_or(match context.host.agent() {
+        Ok(_) => "humanz-agent status # the agent runs, and writes it when this host is ready: see its problems",
+        Err(_) => service_manager().start(),
+    });
     let mut problems = configuration(&cni.config, cni.plugin.parent(), again);
     if let Some(folder) = cni.plugin.parent() {
         problems.extend(plugins(folder));
