@@ -71,7 +71,7 @@ fn take_file(state_dir: &Path) -> Result<Flock<File>, Exit> {
     let path = path(state_dir);
     let mut options = File::options();
     let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let mut file = file.with_context(|| format!("create {}", path.display()))?;
+    let mut file = file.map_err(files::failed("create", &path))?;
     // flock(2) needs read access only.
     files::keep_private(&file).with_context(|| format!("protect {}", path.display()))?;
     for _ in 0..TRIES {

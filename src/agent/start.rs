@@ -146,11 +146,10 @@ fn state(
 /// Makes the state directory, and stores the machine id of a machine without /etc/machine-id.
 fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.with_context(|| format!("create {} (STATE_DIR)", path.display()))?;
+    made.map_err(files::failed("create STATE_DIR", path))?;
     if identity::machine_id().is_none() {
         let text = format!("{machine_id}\n");
-        files::replace(&own_machine_id(path), text.as_bytes(), 0o600)
-            .map_err(anyhow::Error::from)?;
+        files::replace(&own_machine_id(path), text.as_bytes(), 0o600)?;
     }
     Ok(())
 }

@@ -198,7 +198,8 @@ pub fn sync_directory(directory: &Path) -> Result<(), FileError> {
     synced.map_err(failed("sync directory", directory))
 }
 
-fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
+/// What failed, and on which file.
+pub fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
     let path = path.to_owned();
     move |why| FileError { what, path, why }
 }

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::net::gather::Gather;
 use crate::net::{Object, Problem, ProblemKind};
-use crate::os::files;
+use crate::os::files::{self, FileError};
 use crate::settings::env_file::{self, Assignments};
+use crate::settings::exit::{self, Exit};
 use crate::settings::flags::{VARIABLES, Variable};
 use crate::settings::values;
 use crate::settings::{self, HostCheck, Settings, Source, Texts, invalid};
@@ -314,6 +315,14 @@ pub fn without_effect(texts: &Texts, settings: &Settings) -> Option<Problem> {
     let subject = Object::Setting("SUBNET", subnet.clone());
     let fix = "humanz-agent config # take it out of the settings: nodes reserve keeps a subnet for a host that is to come";
     Some(Problem::new(ProblemKind::SettingsFile, subject, what).with_fix(fix))
+}
+
+impl From<FileError> for Exit {
+    /// With what helps, if there is one thing.
+    fn from(error: FileError) -> Exit {
+        let fix = error.fix().map(|fix| format!("; {fix}"));
+        Exit::new(exit::FAILURE, format!("{error}{}", fix.unwrap_or_default()))
+    }
 }
 
 fn in_file(kind: ProblemKind, path: &Path, what: String) -> Problem {

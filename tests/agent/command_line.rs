@@ -246,6 +246,20 @@ fn a_second_agent_is_refused_and_the_first_keeps_running() {
     Agent::run(&alone.host, "--once", STANDALONE).ok();
 }
 
+/// It said "Read-only file system (os error 30)", and not what to do.
+#[test]
+fn a_state_directory_on_a_read_only_file_system_is_reported_with_the_fix() {
+    let alone = alone();
+    let host = &alone.host;
+    host.shell("mkdir -p /var/lib/humanz && mount -t tmpfs -o ro none /var/lib/humanz").ok();
+    let fix = "; findmnt # let the agent write there";
+    let lock = "create /var/lib/humanz/lock: Read-only file system";
+    refused(&Agent::run(host, "--once", STANDALONE), 1, &[lock, fix]);
+    let below = [STANDALONE, &[("STATE_DIR", "/var/lib/humanz/state")]].concat();
+    let folder = "create STATE_DIR /var/lib/humanz/state: Read-only file system";
+    refused(&Agent::run(host, "--once", &below), 1, &[folder, fix]);
+}
+
 /// Each would change what the other one has put in place.
 #[test]
 fn an_agent_with_another_state_directory_is_refused_by_the_process_that_serves_the_host() {
