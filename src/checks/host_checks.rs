@@ -18,6 +18,7 @@ use crate::checks::limits;
 use crate::checks::service_manager::ServiceManager;
 use crate::net::{IfName, PerFamily, Problem, Severity};
 use crate::os::disk_space::FreeSpace;
+pub use sysctls::UNREAD;
 
 /// What is on the host besides what humanz made.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +39,7 @@ pub struct FoundOnHost {
     pub runtimes: Vec<ContainerRuntime>,
     /// Where humanz writes, and what it holds.
     pub disks: Vec<(PathBuf, &'static str, FreeSpace)>,
-    /// Values of the [`SYSCTLS`] that exist, in their order.
+    /// Values of the [`SYSCTLS`] that exist, in their order, or [`UNREAD`].
     pub sysctls: [Option<String>; SYSCTLS.len()],
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use ipnetwork::IpNetwork;
 
-use crate::checks::host_checks::{FoundOnHost, SYSCTLS};
+use crate::checks::host_checks::{FoundOnHost, SYSCTLS, UNREAD};
 use crate::inspect::{Kernel, former_stores, runtimes};
 use crate::net::{IfName, PerFamily};
 use crate::netlink::NetlinkError;
@@ -46,7 +46,10 @@ pub fn inspect(
         kube_proxy: translations.kube_proxy,
         masquerades: translations.masquerades,
         disks: disks(settings),
-        sysctls: SYSCTLS.map(|key| sysctl::read(key).ok()),
+        sysctls: SYSCTLS.map(|key| match sysctl::read(key) {
+            Ok(value) => Some(value),
+            Err(error) => (!error.is_missing()).then(|| UNREAD.to_owned()),
+        }),
     })
 }
 

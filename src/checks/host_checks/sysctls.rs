@@ -4,6 +4,9 @@ use ipnetwork::IpNetwork;
 
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 
+/// In place of the value of one that exists and could not be read: the agent has no file descriptor left.
+pub const UNREAD: &str = "";
+
 /// Families that are not forwarded, and `why` the agent does not change that.
 pub fn forwarding<'a>(
     subnets: &PerFamily<IpNetwork>,
@@ -42,7 +45,7 @@ fn of_sysctl(kind: ProblemKind, key: &str, what: String) -> Problem {
 fn ipv6<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Option<Problem> {
     let key = "net/ipv6/conf/all/disable_ipv6";
     let (why, fix) = match value(key) {
-        Some("0") => return None,
+        Some("0" | UNREAD) => return None,
         Some(_) => (
             "sysctl net.ipv6.conf.all.disable_ipv6 = 1",
             "sysctl -w net.ipv6.conf.all.disable_ipv6=0 #",
@@ -64,7 +67,9 @@ fn services<'a>(
         (subnets.v4.is_some(), "net/bridge/bridge-nf-call-iptables"),
         (subnets.v6.is_some(), "net/bridge/bridge-nf-call-ip6tables"),
     ];
-    let mut off = keys.into_iter().filter(|(wanted, key)| *wanted && value(key) != Some("1"));
+    let mut off = keys
+        .into_iter()
+        .filter(|(wanted, key)| *wanted && !matches!(value(key), Some("1" | UNREAD)));
     let (_, key) = off.next()?;
     let what = "pods cannot use services of kube-proxy that lead to pods of this host";
     let fix = format!("modprobe br_netfilter && sysctl -w {}=1", key.replace('/', "."));
@@ -141,6 +146,7 @@ mod tests {
         let off = [(ProblemKind::Ipv6, "net.ipv6.conf.all.disable_ipv6")];
         check(&[(key, Some("1"))], false, &off);
         check(&[(key, None)], false, &off);
+        check(&[(key, Some(UNREAD))], false, &[]);
     }
 
     #[test]
@@ -154,6 +160,7 @@ mod tests {
             ("net/bridge/bridge-nf-call-ip6tables", None),
         ];
         check(&no_module, true, &iptables);
+        check(&no_module.map(|(key, _)| (key, Some(UNREAD))), true, &[]);
     }
 
     #[test]
