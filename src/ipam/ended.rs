@@ -19,6 +19,7 @@ use nix::unistd::linkat;
 use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
 use crate::ipam::layout::{failed, names, read, read_line, remove};
+use crate::ipam::lock::is_one;
 use crate::ipam::store::{LockedStore, Store};
 use crate::os::files::found;
 
@@ -63,9 +64,12 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`].
     pub fn hold(&self, entry: &StoreEntry) -> Result<Option<Flock<File>>, StoreError> {
-        let seen = self.seen(&entry.container_id, &entry.ifname)?;
-        let seen = seen.filter(|seen| seen.entry.is_same(entry));
-        Ok(seen.and_then(|it| Flock::lock(it.file, FlockArg::LockExclusiveNonblock).ok()))
+        let seen = || self.seen(&entry.container_id, &entry.ifname);
+        let there = seen()?.filter(|seen| seen.entry.is_same(entry));
+        let held = there.and_then(|it| Flock::lock(it.file, FlockArg::LockExclusiveNonblock).ok());
+        // Meanwhile another process may have held and removed it: what is held then is no entry any more.
+        let now = if held.is_some() { seen()? } else { None };
+        Ok(held.filter(|held| now.is_some_and(|now| is_one(held, now.file.metadata()))))
     }
 
     /// Those of `addresses` that were imported without an owner, each with its entry.

@@ -41,7 +41,7 @@ pub(super) fn acquire(
         files::keep_private(&file).map_err(|source| failed("protect", source))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             // A file that was deleted meanwhile locks no other process out.
-            Ok(lock) if is_at(&lock, path) => return Ok(lock),
+            Ok(lock) if is_one(&lock, fs::metadata(path)) => return Ok(lock),
             Ok(_) | Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => {}
             Err((_, errno)) => return Err(failed("lock", io::Error::from(errno))),
         }
@@ -53,8 +53,8 @@ pub(super) fn acquire(
     }
 }
 
-fn is_at(file: &File, path: &Path) -> bool {
+/// It is the `other` file.
+pub(super) fn is_one(file: &File, other: io::Result<Metadata>) -> bool {
     let place = |found: Metadata| (found.dev(), found.ino());
-    let (locked, there) = (file.metadata().map(place), fs::metadata(path).map(place));
-    matches!((locked, there), (Ok(locked), Ok(there)) if locked == there)
+    matches!((file.metadata().map(place), other.map(place)), (Ok(one), Ok(other)) if one == other)
 }
