@@ -148,7 +148,7 @@ fn explain_claims_no_match_of_an_ip_block_with_an_address_that_may_be_a_service(
     soon("the address is allowed", || {
         egress("shop/web", &format!("{service} 80"))["verdict"] == "ok"
     });
-    translate(host, service, &db);
+    translate(host, (service, 80), &db);
     let odd = egress("shop/web", &format!("{service} 80"));
     assert_eq!(odd["verdict"], "odd", "{odd}");
     assert!(odd["seen"].as_str().unwrap().contains("no ipBlock matches the service"), "{odd}");
@@ -167,15 +167,39 @@ fn explain_claims_no_match_of_an_ip_block_with_an_address_that_may_be_a_service(
     agent.stop();
 }
 
-/// Port 80 of the address `service` leads to port 5432 of `pod`.
-fn translate(host: &Node, service: &str, pod: &Pod) {
+/// The port of the address `service` leads to port 5432 of `pod`.
+fn translate(host: &Node, (service, port): (&str, u16), pod: &Pod) {
     host.shell(&format!(
         "nft add table ip services
          nft add chain ip services pre '{{ type nat hook prerouting priority dstnat; }}'
-         nft add rule ip services pre ip daddr {service} tcp dport 80 dnat to {}:5432",
+         nft add rule ip services pre ip daddr {service} tcp dport {port} dnat to {}:5432",
         pod.v4()
     ))
     .ok();
+}
+
+#[test]
+fn explain_does_not_call_a_node_port_open_that_leads_to_a_pod_which_is_closed() {
+    let alone = alone();
+    let host = &alone.host;
+    write_policies(host, &[only_from("db", &["mon"])]);
+    let agent = serve(host, &[]);
+    let [db, web]: [Pod; 2] = ["db", "web"].map(|name| add(host, name, name));
+    let _listener = db.spot().inside(|| TcpListener::bind("[::]:5432").unwrap());
+    let node = host.v4().to_string();
+    let explain = |port: u16| {
+        let (value, _) = object(&alone, &format!("explain --quiet shop/web {node} {port}"));
+        value["hops"].as_array().unwrap().iter().find(|it| it["hop"] == "policy-ingress").cloned()
+    };
+    assert_eq!(explain(30080), None, "nothing translates addresses here");
+    translate(host, (&node, 30080), &db);
+    assert!(!connect(&web, host.v4().into(), 30080), "the pod behind it denies it");
+    let hop = explain(30080).unwrap();
+    let seen = hop["seen"].as_str().unwrap();
+    assert!(hop["verdict"] == "odd" && seen.contains("policies judge the pod behind it"), "{hop}");
+    let _own = host.inside(|| TcpListener::bind((node.as_str(), 6443)).unwrap());
+    assert_eq!(explain(6443), None, "a process of the host listens there");
+    agent.stop();
 }
 
 #[test]
@@ -193,7 +217,7 @@ fn explain_says_that_it_does_not_know_which_pod_behind_a_service_is_judged() {
         value["hops"].as_array().unwrap().iter().find(|it| it["hop"] == "policy-ingress").cloned()
     };
     assert_eq!(explain("shop/web"), None, "nothing translates addresses here");
-    translate(host, service, &db);
+    translate(host, (service, 80), &db);
     assert!(!connect(&web, service.parse().unwrap(), 80), "the pod behind it denies it");
     let odd = |from: &str, wanted: &str| {
         let hop = explain(from).unwrap();

@@ -1,14 +1,14 @@
 //! What policies say of a path, as this host knows it.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context;
 
 use crate::checks::explain::{EndPlace, PathEnd, PathPolicies, PolicyDecision, PolicyEnd};
 use crate::checks::pod_keys::pod_keys;
 use crate::command::policy::found::{self, PacketCounts};
-use crate::inspect::Host;
+use crate::inspect::{Host, listeners};
 use crate::net::gather::Gather;
 use crate::net::{Family, Protocol};
 use crate::netlink::connections::Connection;
@@ -143,8 +143,20 @@ impl Judge<'_> {
         let is_asked = self.path.transport.is_some();
         let mut rules = self.view.known.iter().flat_map(|known| known.rules.enforced());
         let is_judged = rules.any(|rule| rule.direction == direction && judge(rule));
-        let is_outside = matches!(self.path.to.place, EndPlace::Outside);
-        is_asked && is_judged && is_outside && self.may_translate()
+        is_asked && is_judged && self.may_be_translated() && self.may_translate()
+    }
+
+    /// The other end is nothing that is known, or a port of this host where nobody listens: it may be a node port.
+    fn may_be_translated(&self) -> bool {
+        let is_taken = |(protocol, port)| {
+            let to = SocketAddr::new(self.path.to.address, port);
+            matches!(listeners::is_taken(protocol, to), Ok(Some(true)))
+        };
+        match self.path.to.place {
+            EndPlace::Outside => true,
+            EndPlace::ThisHost => !self.path.transport.is_some_and(is_taken),
+            _ => false,
+        }
     }
 
     /// Another program may translate addresses of services here, or that is not known.
