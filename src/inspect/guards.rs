@@ -50,6 +50,9 @@ impl FoundGuards {
         links.retain(|link| !link.up || up.contains(&link.index));
         let entries = store.contents()?.entries.into_iter().map(Arc::unwrap_or_clone).collect();
         let (pinned, neighbours) = (rtnl.pinned(bridge.index)?, rtnl.neighbours(bridge.index)?);
+        // A pod that ended meanwhile lacks nothing.
+        let there: BTreeSet<u32> = rtnl.links(None)?.iter().map(|link| link.index).gather();
+        links.retain(|link| there.contains(&link.index));
         Ok(FoundGuards { links, frames, entries, pinned, neighbours })
     }
 
