@@ -42,6 +42,7 @@ fn a_host_is_as_it_was_before_and_keeps_what_is_not_ours() {
     let host = &alone.host;
     host.shell("iptables-nft -P FORWARD DROP").ok();
     host.shell(FOREIGN).ok();
+    soon("the cable is plugged in", || !everything(host).contains("LOWERLAYERDOWN"));
     let before = everything(host);
     let agent = serve(host, &[]);
     Pod::add(host, "a").delete();
