@@ -17,7 +17,7 @@ use crate::plan::guard::{FoundPorts, TABLE, all_sets};
 /// What the kernel and the store have of the pods of a bridge.
 pub struct FoundGuards {
     /// Links that are up were so before the guards were read: they have theirs, and one that comes
-    /// meanwhile belongs to an ADD.
+    /// meanwhile belongs to an ADD. All were still there when MACs and neighbours had been read.
     pub links: Vec<Link>,
     pub frames: Option<FoundFrames>,
     entries: Vec<StoreEntry>,
@@ -50,7 +50,6 @@ impl FoundGuards {
         links.retain(|link| !link.up || up.contains(&link.index));
         let entries = store.contents()?.entries.into_iter().map(Arc::unwrap_or_clone).collect();
         let (pinned, neighbours) = (rtnl.pinned(bridge.index)?, rtnl.neighbours(bridge.index)?);
-        // A pod that ended meanwhile lacks nothing.
         let there: BTreeSet<u32> = rtnl.links(None)?.iter().map(|link| link.index).gather();
         links.retain(|link| there.contains(&link.index));
         Ok(FoundGuards { links, frames, entries, pinned, neighbours })
